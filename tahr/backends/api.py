@@ -1,0 +1,322 @@
+"""The op interface: everything a model may ask of a device, with the numerics each op promises.
+
+Activations are flat rows `[n, width]` of f32-valued numbers with no batch axis. An op call enqueues and returns at
+once; `flush` runs the queue; `record` keeps the queue as a `Plan` whose `run` replays it. Addresses stay fixed and
+contents change: a step reads changing facts only from its `StepInputs`, so one plan serves every step that fits.
+
+Ops are functional: they return new tensors and never write their arguments (the KV store is the one exception). A
+backend may therefore reuse the memory of a tensor as soon as the last Python reference to it is gone.
+
+Unless an op says otherwise: inputs and results are f32, sums are accumulated in f32, and a row's result does not
+depend on which other rows are in the batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.weights.tensor import HostTensor
+
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+RopeStyle = Literal["halves", "pairs"]
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+INT8_BLOCK = 32  # activations meeting block-quantised weights are rounded to int8 in groups of this many columns
+
+
+class Rows(Enum):
+    """Which count of the step inputs says how many rows of a tensor are alive."""
+
+    TOKENS = 0
+    PICKED = 1
+    FIXED = 2  # as many as the tensor was made with: eager use, tests
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Activation rows on a device; `data` is the backend's own handle."""
+
+    width: int
+    rows: Rows
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix `[n_rows, n_cols]` (or a stack of `n_stack` such) as a device keeps it.
+
+    `format` is the name in the file, `kernel` what this backend will run for it: a reader of the load log sees both.
+    """
+
+    name: str
+    format: str
+    kernel: str
+    n_rows: int
+    n_cols: int
+    n_bytes: int
+    data: Any
+    n_stack: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A norm gain or a bias: f32 on every backend."""
+
+    width: int
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step a plan must hold."""
+
+    n_tokens: int
+    n_seqs: int
+    n_rows: int
+    n_pages_per_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Everything that changes from step to step: int32 host arrays at fixed addresses, filled before each run.
+
+    Sequence s owns tokens `starts[s]:starts[s + 1]`; after the step its KV holds `lengths[s]` tokens, of which token p
+    lives in slot `page_table[s, p // page_size] * page_size + p % page_size`. `slots[t]` is that slot for token t.
+    `rows` lists the tokens whose logits are wanted.
+    """
+
+    limits: StepLimits
+    counts: Ints  # [3]: n_tokens, n_rows, n_seqs
+    ids: Ints
+    positions: Ints
+    slots: Ints
+    starts: Ints
+    lengths: Ints
+    page_table: Ints
+    rows: Ints
+
+    @staticmethod
+    def empty(limits: StepLimits) -> "StepInputs":
+        """Arrays of the largest size, in ordinary memory."""
+        n, s = limits.n_tokens, limits.n_seqs
+        shapes = [(3,), (n,), (n,), (n,), (s + 1,), (s,), (s, limits.n_pages_per_seq), (limits.n_rows,)]
+        return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
+
+    @property
+    def n_tokens(self) -> int:
+        return int(self.counts[0])
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.counts[1])
+
+    @property
+    def n_seqs(self) -> int:
+        return int(self.counts[2])
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one layer stores for one token."""
+
+    n_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVStore:
+    """Paged keys and values of all layers; `layers[i]` is the backend's handle for layer i."""
+
+    shapes: tuple[KVShape, ...]
+    n_pages: int
+    page_size: int
+    dtype: str
+    n_bytes: int
+    layers: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding: angle = position * inv_freq[i], cos and sin multiplied by `scale`.
+
+    `halves` rotates (x[i], x[i + d/2]), as Hugging Face checkpoints do; `pairs` rotates (x[2i], x[2i + 1]).
+    """
+
+    inv_freq: Floats
+    style: RopeStyle = "halves"
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norm gains applied to each query and each key head before rope."""
+
+    query: Vector
+    key: Vector
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How tokens choose experts: softmax over all experts, the best `n_active`, renormalised to sum 1 or not."""
+
+    n_active: int
+    renormalise: bool
+
+
+class Plan(Protocol):
+    """A recorded step."""
+
+    result: Tensor
+
+    def run(self) -> None:
+        """Run the step on the present contents of its step inputs."""
+
+
+class Backend(ABC):
+    """A device and its ops. Fused ops have default bodies made of smaller ones: right everywhere, fast where overridden."""
+
+    name: str
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def weight(self, tensor: HostTensor) -> Weight:
+        """Take a matrix `[rows, cols]` or a stack `[n, rows, cols]` in the form this backend multiplies fastest."""
+
+    @abstractmethod
+    def vector(self, values: Floats) -> Vector:
+        """Take a norm gain or a bias."""
+
+    @abstractmethod
+    def tensor(self, values: Floats) -> Tensor:
+        """Rows from host memory, for tests and probes."""
+
+    @abstractmethod
+    def read(self, tensor: Tensor) -> Floats:
+        """Flush, then the live rows of `tensor` on the host. The array may be a view that the next run overwrites."""
+
+    @abstractmethod
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        """Input arrays this backend can read."""
+
+    @abstractmethod
+    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+        """Room for `n_pages` pages of `page_size` tokens in every layer; dtype is one of `kv_dtypes`."""
+
+    @property
+    @abstractmethod
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """KV element types this backend can read, the default first."""
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Run what has been enqueued."""
+
+    @abstractmethod
+    def record(self, step: Callable[[], Tensor]) -> Plan:
+        """Call `step` once, keeping its ops instead of running them."""
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+        """Row `ids[t]` of the table, dequantised exactly, times `scale`: [n_tokens, n_cols]."""
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * gain."""
+
+    @abstractmethod
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        """x + scale * y."""
+
+    def add_rms_norm(
+        self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """(s, rms_norm(s)) for s = x + scale * y: the seam between two blocks of a residual stream."""
+        s = self.add(x, y, scale)
+        return s, self.rms_norm(s, gain, eps)
+
+    @abstractmethod
+    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
+        """x @ w.T + bias: [n, n_rows].
+
+        Against F32, F16 and BF16 weights x stays f32. Against block-quantised weights x is first rounded to int8 per
+        `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even): products are exact integers inside such a
+        block and f32 across blocks.
+        """
+
+    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
+        """Several linears of the same rows: a backend prepares x once and balances the work over all of them."""
+        return [self.linear(x, w, b) for w, b in zip(ws, biases or [None] * len(ws), strict=True)]
+
+    @abstractmethod
+    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+        """act(gate) * up. gelu_tanh is the tanh approximation, gelu the exact one."""
+
+    def gated(self, x: Tensor, gate: Weight, up: Weight, act: Activation) -> Tensor:
+        """act(x @ gate.T) * (x @ up.T): the first half of a gated MLP."""
+        g, u = self.linears(x, [gate, up])
+        return self.activate(g, u, act)
+
+    @abstractmethod
+    def experts(
+        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
+    ) -> Tensor:
+        """Each row through its chosen experts' gated MLPs, summed by routing weight in order of falling score.
+
+        `scores` are router logits `[n, n_experts]`; equal scores go to the lower expert index.
+        """
+
+    @abstractmethod
+    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+        """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step, not per layer."""
+
+    @abstractmethod
+    def place_qkv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: Tensor,
+        style: RopeStyle,
+        step: StepInputs,
+        kv: KVStore,
+        layer: int,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Norm (if any) and rotate the heads of q and k, write k and v to their slots, return the rotated q.
+
+        Rotation covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through.
+        """
+
+    @abstractmethod
+    def attention(
+        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        """Causal softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: [n_tokens, n_q_heads * head_dim].
+
+        A token at position p sees positions max(0, p - window + 1) .. p (window 0: all). softcap c > 0 turns a score s
+        into c * tanh(s / c). Scores, the running softmax and the sums are f32 whatever the KV dtype.
+        """
+
+    @abstractmethod
+    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        """The rows whose logits are wanted: x[step.rows]."""
+
+    @abstractmethod
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """factor * x."""
+
+    @abstractmethod
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        """cap * tanh(x / cap)."""

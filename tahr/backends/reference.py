@@ -1,0 +1,263 @@
+"""The oracle: every op in plain NumPy, obeying the numerics of the interface and slow on purpose."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tahr.backends.api import (
+    INT8_BLOCK,
+    Activation,
+    Backend,
+    Floats,
+    HeadNorms,
+    KVShape,
+    KVStore,
+    Plan,
+    Rope,
+    RopeStyle,
+    Routing,
+    Rows,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+)
+from tahr.weights.tensor import HostTensor
+
+KV_TYPES: dict[str, type] = {"f32": np.float32, "f16": np.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Dequantised values, and whether activations must be rounded to int8 before they meet them."""
+
+    values: Floats
+    int8: bool
+
+
+class ReferencePlan:
+    """Remembers the function; running calls it again, because the inputs have changed since."""
+
+    def __init__(self, step: Callable[[], Tensor]):
+        self._step = step
+        self.result = step()
+
+    def run(self) -> None:
+        self.result = self._step()
+
+
+class ReferenceBackend(Backend):
+    name = "reference"
+    kv_dtypes = ("f32", "f16")
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        values = tensor.dense()
+        stack, (n_rows, n_cols) = math.prod(values.shape[:-2]), values.shape[-2:]
+        matrix = Matrix(values, int8=tensor.format.block > 1)
+        return Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
+
+    def vector(self, values: Floats) -> Vector:
+        return Vector(len(values), np.array(values, np.float32))
+
+    def tensor(self, values: Floats) -> Tensor:
+        return Tensor(values.shape[1], Rows.FIXED, np.array(values, np.float32))
+
+    def read(self, tensor: Tensor) -> Floats:
+        rows: Floats = tensor.data
+        return rows
+
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        return StepInputs.empty(limits)
+
+    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+        layers = tuple(
+            np.zeros((2, n_pages * page_size, shape.n_heads, shape.head_dim), KV_TYPES[dtype]) for shape in shapes
+        )
+        n_bytes = sum(layer.nbytes for layer in layers)
+        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        pass  # ops run where they are called
+
+    def record(self, step: Callable[[], Tensor]) -> Plan:
+        return ReferencePlan(step)
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+        rows = table.data.values[step.ids[: step.n_tokens]]
+        return Tensor(table.n_cols, Rows.TOKENS, rows * np.float32(scale))
+
+    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        return Tensor(x.width, x.rows, rms_norm(x.data, gain.data, eps))
+
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return Tensor(x.width, x.rows, x.data + np.float32(scale) * y.data)
+
+    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
+        y = multiply(x.data, w.data.values, w.data.int8)
+        return Tensor(w.n_rows, x.rows, y if bias is None else y + bias.data)
+
+    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+        return Tensor(gate.width, gate.rows, ACTIVATIONS[act](gate.data) * up.data)
+
+    def experts(
+        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
+    ) -> Tensor:
+        out = np.zeros((len(x.data), down.n_rows), np.float32)
+        for row, row_scores in enumerate(scores.data):
+            for expert, share in route(row_scores, routing):
+                one = x.data[row : row + 1]
+                g = multiply(one, gate.data.values[expert], gate.data.int8)
+                u = multiply(one, up.data.values[expert], up.data.int8)
+                y = multiply(ACTIVATIONS[act](g) * u, down.data.values[expert], down.data.int8)
+                out[row] += share * y[0]
+        return Tensor(down.n_rows, x.rows, out)
+
+    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+        angle = step.positions[: step.n_tokens, None].astype(np.float32) * rope.inv_freq
+        turned = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) * np.float32(rope.scale)
+        return Tensor(turned.shape[1], Rows.TOKENS, turned.astype(np.float32))
+
+    def place_qkv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: Tensor,
+        style: RopeStyle,
+        step: StepInputs,
+        kv: KVStore,
+        layer: int,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        head_dim = kv.shapes[layer].head_dim
+        heads = {"q": split_heads(q.data, head_dim), "k": split_heads(k.data, head_dim)}
+        if norms:
+            heads["q"] = rms_norm(heads["q"], norms.query.data, norms.eps)
+            heads["k"] = rms_norm(heads["k"], norms.key.data, norms.eps)
+        slots = step.slots[: step.n_tokens]
+        kv.layers[layer][0, slots] = rotate(heads["k"], angles.data, style)
+        kv.layers[layer][1, slots] = split_heads(v.data, head_dim)
+        return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(len(q.data), -1))
+
+    def attention(
+        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        out = np.zeros_like(q.data)
+        for seq in range(step.n_seqs):
+            first, end, length = step.starts[seq], step.starts[seq + 1], int(step.lengths[seq])
+            slots = sequence_slots(step.page_table[seq], length, kv.page_size)
+            keys, values = (kv.layers[layer][side, slots].astype(np.float32) for side in (0, 1))
+            queries = split_heads(q.data[first:end], kv.shapes[layer].head_dim)
+            hidden = mask(step.positions[first:end], length, window)
+            out[first:end] = attend(queries, keys, values, hidden, scale, softcap).reshape(end - first, -1)
+        return Tensor(q.width, q.rows, out)
+
+    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        return Tensor(x.width, Rows.PICKED, x.data[step.rows[: step.n_rows]])
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return Tensor(x.width, x.rows, x.data * np.float32(factor))
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        return Tensor(x.width, x.rows, np.float32(cap) * np.tanh(x.data / np.float32(cap)))
+
+
+# ---- the arithmetic -------------------------------------------------------------------------------------------
+
+
+def rms_norm(x: Floats, gain: Floats, eps: float) -> Floats:
+    mean = np.mean(np.square(x), axis=-1, keepdims=True)
+    return x / np.sqrt(mean + np.float32(eps)) * gain
+
+
+def multiply(x: Floats, w: Floats, int8: bool) -> Floats:
+    """x @ w.T, summed in f64 so that the oracle's own rounding never decides a comparison."""
+    x = round_to_int8(x) if int8 else x
+    return (x.astype(np.float64) @ w.T.astype(np.float64)).astype(np.float32)
+
+
+def round_to_int8(x: Floats) -> Floats:
+    """What x becomes after a trip through int8 blocks."""
+    blocks = x.reshape(len(x), -1, INT8_BLOCK)
+    step = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    return (np.rint(blocks * inverse) * step).reshape(x.shape)
+
+
+def silu(x: Floats) -> Floats:
+    return x / (1 + np.exp(-x))
+
+
+def gelu_tanh(x: Floats) -> Floats:
+    return 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+
+
+def gelu(x: Floats) -> Floats:
+    erf = np.vectorize(math.erf, otypes=[np.float32])
+    return 0.5 * x * (1 + erf(x / np.float32(math.sqrt(2))))
+
+
+ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
+
+
+def route(scores: Floats, routing: Routing) -> list[tuple[int, np.float32]]:
+    """(expert, share) pairs, best first."""
+    p = np.exp(scores - scores.max())
+    p /= p.sum()
+    best = np.argsort(-p, kind="stable")[: routing.n_active]
+    total = p[best].sum() if routing.renormalise else np.float32(1)
+    return [(int(e), p[e] / total) for e in best]
+
+
+def split_heads(x: Floats, head_dim: int) -> Floats:
+    return x.reshape(len(x), -1, head_dim)
+
+
+def rotate(heads: Floats, angles: Floats, style: RopeStyle) -> Floats:
+    """Rotate `[n, heads, head_dim]` by `[n, cos | sin]`."""
+    half = angles.shape[1] // 2
+    cos, sin = angles[:, None, :half], angles[:, None, half:]
+    first, second = (
+        (slice(0, half), slice(half, 2 * half)) if style == "halves" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    out = heads.copy()
+    out[..., first] = heads[..., first] * cos - heads[..., second] * sin
+    out[..., second] = heads[..., second] * cos + heads[..., first] * sin
+    return out
+
+
+def sequence_slots(pages: np.ndarray, length: int, page_size: int) -> np.ndarray:
+    at = np.arange(length)
+    slots: np.ndarray = pages[at // page_size] * page_size + at % page_size
+    return slots
+
+
+def mask(positions: np.ndarray, length: int, window: int) -> np.ndarray:
+    """True where a query must not look: the future, and what has left the window."""
+    at, here = np.arange(length)[None, :], positions[:, None]
+    hidden: np.ndarray = at > here
+    return hidden | (at <= here - window) if window else hidden
+
+
+def attend(
+    queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, scale: float, softcap: float
+) -> Floats:
+    """Softmax attention of `[n, q_heads, d]` over `[length, kv_heads, d]`, grouped heads sharing keys."""
+    group = queries.shape[1] // keys.shape[1]
+    keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", queries, keys) * np.float32(scale)
+    if softcap:
+        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+    scores = np.where(hidden[None], -np.inf, scores)
+    p = np.exp(scores - scores.max(axis=2, keepdims=True))
+    p /= p.sum(axis=2, keepdims=True)
+    return np.einsum("hqk,khd->qhd", p, values).astype(np.float32)
