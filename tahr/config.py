@@ -19,7 +19,8 @@ class Range:
     low_included: bool = True
 
     def holds(self, value: float) -> bool:
-        return math.isfinite(value) and value <= self.high and (value >= self.low if self.low_included else value > self.low)
+        above = value >= self.low if self.low_included else value > self.low
+        return math.isfinite(value) and above and value <= self.high
 
     def __str__(self) -> str:
         return f"{'at least' if self.low_included else 'above'} {self.low:g}" + (
@@ -74,7 +75,13 @@ class SamplingParams:
 
 
 NEUTRAL_SAMPLING = SamplingParams(
-    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, repeat_last_n=64, max_tokens=DEFAULT_MAX_TOKENS
+    temperature=1.0,
+    top_k=0,
+    top_p=1.0,
+    min_p=0.0,
+    repetition_penalty=1.0,
+    repeat_last_n=64,
+    max_tokens=DEFAULT_MAX_TOKENS,
 )
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -180,7 +180,7 @@ class Plan(Protocol):
 
 
 class Backend(ABC):
-    """A device and its ops. Fused ops have default bodies made of smaller ones: right everywhere, fast where overridden."""
+    """A device and its ops. Fused ops have default bodies of smaller ones: right everywhere, fast where overridden."""
 
     name: str
 
@@ -279,7 +279,7 @@ class Backend(ABC):
 
     @abstractmethod
     def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
-        """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step, not per layer."""
+        """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step."""
 
     @abstractmethod
     def place_qkv(
@@ -303,7 +303,7 @@ class Backend(ABC):
     def attention(
         self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
     ) -> Tensor:
-        """Causal softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: [n_tokens, n_q_heads * head_dim].
+        """Causal softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
 
         A token at position p sees positions max(0, p - window + 1) .. p (window 0: all). softcap c > 0 turns a score s
         into c * tanh(s / c). Scores, the running softmax and the sums are f32 whatever the KV dtype.

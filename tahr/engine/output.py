@@ -1,0 +1,34 @@
+"""From picked tokens to text a user may see."""
+
+from typing import Protocol
+
+from tahr.text.stream import StopMatcher
+from tahr.text.tokenizer import Tokenizer
+
+
+class Writer(Protocol):
+    """Takes tokens, gives text; `stopped` once a stop string has been met."""
+
+    def push(self, token: int) -> str: ...
+    def flush(self) -> str: ...
+    @property
+    def stopped(self) -> bool: ...
+
+
+class TextWriter:
+    """Whole characters only, stop strings cut off, and never a piece that may still turn into a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]):
+        self._detokenizer = tokenizer.detokenizer()
+        self._matcher = StopMatcher(stops)
+
+    @property
+    def stopped(self) -> bool:
+        return self._matcher.hit is not None
+
+    def push(self, token: int) -> str:
+        return self._matcher.push(self._detokenizer.push(token))
+
+    def flush(self) -> str:
+        """What was held back, now that nothing more comes."""
+        return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()

@@ -1,0 +1,249 @@
+"""Op x backend x case = the reference backend, within the tolerance the op states."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from backends_here import NAMES, backend
+from random_weights import NATIVE, random_tensor
+from tahr.backends.api import Backend, HeadNorms, KVShape, KVStore, Rope, Routing, StepInputs, StepLimits
+from tahr.backends.reference import ReferenceBackend
+
+Arrays = list[np.ndarray]
+OTHERS = [name for name in NAMES if name != "reference"]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    run: Callable[[Backend, np.random.Generator], Arrays]
+    tolerance: float = 2e-6  # of the largest value
+
+
+def rows(rng: np.random.Generator, n: int, width: int) -> np.ndarray:
+    return rng.standard_normal((n, width)).astype(np.float32)
+
+
+# ---- steps ----------------------------------------------------------------------------------------------------
+
+PAGE = 8
+
+
+def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_vocab: int, seed: int = 0) -> StepInputs:
+    """A step in which sequence s computes positions spans[s], its pages scattered over the pool."""
+    rng = np.random.default_rng(seed)
+    n = sum(end - begin for begin, end in spans)
+    step = be.step_inputs(StepLimits(n + 3, len(spans) + 1, len(picked) + 1, 16))
+    pages = rng.permutation(16 * len(spans)).reshape(len(spans), 16)
+    at = 0
+    for s, (begin, end) in enumerate(spans):
+        step.page_table[s] = pages[s]
+        step.starts[s], step.lengths[s] = at, end
+        where = np.arange(begin, end)
+        step.positions[at : at + end - begin] = where
+        step.slots[at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE
+        at += end - begin
+    step.starts[len(spans)] = at
+    step.ids[:at] = rng.integers(0, n_vocab, at)
+    step.rows[: len(picked)] = picked
+    step.counts[:] = n, len(picked), len(spans)
+    return step
+
+
+def full_store(be: Backend, rng: np.random.Generator, shape: KVShape, n_seqs: int, dtype: str) -> KVStore:
+    """A store in which every slot holds something, written through place_qkv itself."""
+    kv = be.kv_store([shape], 16 * n_seqs, PAGE, dtype)
+    step = step_of(be, [(0, 16 * PAGE)] * n_seqs, [0], 10)
+    n, width = 16 * PAGE * n_seqs, shape.n_heads * shape.head_dim
+    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
+    q, k, v = (be.tensor(rows(rng, n, width)) for _ in range(3))
+    be.place_qkv(q, k, v, angles, "halves", step, kv, 0)
+    be.flush()
+    return kv
+
+
+# ---- cases ----------------------------------------------------------------------------------------------------
+
+
+def linear_case(form: str, n: int, n_rows: int, n_cols: int, bias: bool) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        w = be.weight(random_tensor(form, (n_rows, n_cols), rng))
+        b = be.vector(rng.standard_normal(n_rows).astype(np.float32)) if bias else None
+        return [be.read(be.linear(be.tensor(rows(rng, n, n_cols)), w, b))]
+
+    return Case(f"linear-{form}-{n}x{n_rows}x{n_cols}{'-bias' if bias else ''}", run, 1e-5)
+
+
+def linears(be: Backend, rng: np.random.Generator) -> Arrays:
+    x = be.tensor(rows(rng, 5, 256))
+    ws = [be.weight(random_tensor(form, (n, 256), rng)) for form, n in [("Q4_0", 64), ("Q6_K", 24), ("F16", 40)]]
+    return [be.read(y) for y in be.linears(x, ws)]
+
+
+def embed(form: str) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        table = be.weight(random_tensor(form, (48, 256), rng))
+        return [be.read(be.embed(table, step_of(be, [(0, 9)], [0], 48), scale=1.5))]
+
+    return Case(f"embed-{form}", run, 0)
+
+
+def norms(be: Backend, rng: np.random.Generator) -> Arrays:
+    x, y = be.tensor(rows(rng, 3, 100)), be.tensor(rows(rng, 3, 100))
+    gain = be.vector(rng.standard_normal(100).astype(np.float32))
+    total, normed = be.add_rms_norm(x, y, gain, 1e-5, scale=0.3)
+    return [be.read(t) for t in (be.rms_norm(x, gain, 1e-6), total, normed)]
+
+
+def plain(be: Backend, rng: np.random.Generator) -> Arrays:
+    x, y = be.tensor(rows(rng, 4, 75)), be.tensor(rows(rng, 4, 75))
+    return [be.read(t) for t in (be.add(x, y), be.add(x, y, -0.5), be.scale(x, 3.0), be.softcap(be.scale(x, 9.0), 5.0))]
+
+
+def activate(act: str) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        wide = np.linspace(-30, 30, 77, dtype=np.float32)[None]
+        return [be.read(be.activate(be.tensor(wide), be.tensor(rows(rng, 1, 77)), act))]  # type: ignore[arg-type]
+
+    return Case(f"activate-{act}", run, 2e-6)
+
+
+def gated(form: str) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        gate, up = (be.weight(random_tensor(form, (96, 256), rng)) for _ in range(2))
+        return [be.read(be.gated(be.tensor(rows(rng, 6, 256)), gate, up, "silu"))]
+
+    return Case(f"gated-{form}", run, 1e-5)
+
+
+def experts(form: str, renormalise: bool, n: int) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        gate, up = (be.weight(random_tensor(form, (5, 64, 256), rng)) for _ in range(2))
+        down = be.weight(random_tensor("F32", (5, 256, 64), rng))
+        scores = rows(rng, n, 5)
+        scores[0] = 1.0  # a tie goes to the lower index
+        x = be.tensor(rows(rng, n, 256))
+        return [be.read(be.experts(x, be.tensor(scores), gate, up, down, Routing(2, renormalise), "silu"))]
+
+    return Case(f"experts-{form}-{n}{'-renorm' if renormalise else ''}", run, 1e-5)
+
+
+def angles(be: Backend, rng: np.random.Generator) -> Arrays:
+    freq = (10000.0 ** -(np.arange(16) / 16)).astype(np.float32)
+    step = step_of(be, [(0, 5), (60, 90)], [0], 10)
+    return [be.read(be.rope_angles(step, Rope(freq, scale=1.2)))]
+
+
+def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        step = step_of(be, [(3, 9), (17, 18)], [0], 10)
+        kv = be.kv_store([KVShape(2, 32)], 32, PAGE, dtype)
+        freq = (1000.0 ** -(np.arange(rotated // 2) / 16)).astype(np.float32)
+        q, k, v = (be.tensor(rows(rng, 7, w)) for w in (128, 64, 64))
+        gains = [be.vector(rng.standard_normal(32).astype(np.float32)) for _ in range(2)]
+        head_norms = HeadNorms(gains[0], gains[1], 1e-6) if with_norms else None
+        turned = be.place_qkv(q, k, v, be.rope_angles(step, Rope(freq)), style, step, kv, 0, head_norms)  # type: ignore[arg-type]
+        return [be.read(turned), be.read(be.attention(turned, step, kv, 0, 0.2))]
+
+    return Case(f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}", run, 1e-5 if dtype == "f32" else 1e-3)
+
+
+def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: int = 32, heads: tuple[int, int] = (4, 2),
+              window: int = 0, softcap: float = 0.0) -> Case:  # fmt: skip
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), dtype)
+        step = step_of(be, spans, [0], 10)
+        q = be.tensor(rows(rng, step.n_tokens, heads[0] * dim))
+        return [be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))]
+
+    return Case(f"attention-{name}-{dtype}", run, 5e-6 if dtype == "f32" else 5e-6)
+
+
+def pick(be: Backend, rng: np.random.Generator) -> Arrays:
+    step = step_of(be, [(0, 6), (4, 7)], [5, 0, 8], 10)
+    return [be.read(be.pick_rows(be.tensor(rows(rng, 9, 33)), step))]
+
+
+CASES = [
+    *(linear_case(form, n, 24, 512, bias=n == 3) for form in NATIVE for n in (1, 3, 4, 13)),
+    *(linear_case(form, 5, 13, 256, bias=False) for form in NATIVE),  # rows that fill no panel
+    *(linear_case(form, 2, 7, 75, bias=True) for form in ("F32", "F16", "BF16")),  # columns that fill no block
+    linear_case("IQ3_S", 2, 16, 256, bias=False),  # a format kept dense by most backends
+    Case("linears", linears, 1e-5),
+    *(embed(form) for form in NATIVE),
+    Case("norms", norms),
+    Case("plain", plain),
+    *(activate(act) for act in ("silu", "gelu_tanh", "gelu")),
+    gated("Q4_K"),
+    gated("F32"),
+    experts("Q8_0", True, 1),
+    experts("Q4_K", False, 7),
+    experts("F32", True, 40),
+    Case("angles", angles),
+    *(place(style, n, d, r) for style, n, d, r in [("halves", False, "f32", 32), ("pairs", True, "f32", 32),
+                                                    ("halves", True, "f16", 32), ("halves", False, "f32", 16)]),
+    attention("decode", [(9, 10), (100, 101), (0, 1)]),
+    attention("prefill", [(0, 70), (30, 61)]),
+    attention("window", [(0, 70), (90, 91)], window=11),
+    attention("softcap", [(5, 20)], softcap=4.0),
+    attention("odd-heads", [(0, 13)], dim=24, heads=(9, 3)),
+    attention("wide", [(10, 40)], dim=128, heads=(2, 1)),
+    attention("decode", [(9, 10), (100, 101)], dtype="f16"),
+    attention("prefill", [(0, 70)], dtype="f16", heads=(2, 2)),
+    Case("pick", pick, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_op_equals_reference(case: Case, name: str) -> None:
+    expected = [np.array(a) for a in case.run(ReferenceBackend(), np.random.default_rng(7))]
+    got = [np.array(a) for a in case.run(backend(name), np.random.default_rng(7))]
+    assert len(expected) == len(got)
+    for want, have in zip(expected, got, strict=True):
+        assert want.shape == have.shape
+        np.testing.assert_allclose(have, want, rtol=0, atol=case.tolerance * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("form", NATIVE)
+def test_a_row_never_depends_on_its_neighbours(name: str, form: str) -> None:
+    be, rng = backend(name), np.random.default_rng(3)
+    w = be.weight(random_tensor(form, (40, 512), rng))
+    x = rows(rng, 17, 512)
+    together = np.array(be.read(be.linear(be.tensor(x), w)))
+    for i in range(17):
+        alone = be.read(be.linear(be.tensor(x[i : i + 1]), w))
+        np.testing.assert_array_equal(together[i], alone[0])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_attention_never_depends_on_chunking_or_neighbours(name: str, dtype: str) -> None:
+    be = backend(name)
+    shape = KVShape(2, 64)
+    kv = full_store(be, np.random.default_rng(1), shape, 2, dtype)
+    q = rows(np.random.default_rng(2), 100, 4 * 64)
+    step = step_of(be, [(0, 100), (0, 1)], [0], 10)
+    whole = np.array(be.read(be.attention(be.tensor(np.vstack([q, q[:1]])), step, kv, 0, 0.125)))
+    for begin, end in [(0, 1), (1, 8), (8, 77), (77, 99), (99, 100)]:
+        part = step_of(be, [(begin, end), (0, 1)], [0], 10)
+        part.counts[:] = end - begin, 1, 1
+        alone = be.read(be.attention(be.tensor(q[begin:end]), part, kv, 0, 0.125))
+        np.testing.assert_array_equal(whole[begin:end], alone)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_number_of_threads_changes_nothing(name: str) -> None:
+    from tahr.backends import open_backend
+
+    def run(n_threads: int) -> np.ndarray:
+        be, rng = open_backend(name, n_threads=n_threads), np.random.default_rng(5)
+        w = be.weight(random_tensor("Q4_K", (520, 512), rng))
+        return np.array(be.read(be.linear(be.tensor(rows(rng, 9, 512)), w)))
+
+    one = run(1)
+    for n in (2, 3, 5):
+        np.testing.assert_array_equal(one, run(n))
