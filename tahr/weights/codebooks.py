@@ -1,8 +1,8 @@
 """The codebooks of the IQ1, IQ2 and IQ3 formats.
 
-A codeword is a short row of values; a codebook is a few hundred of all the rows one can spell with its alphabet, and a weight stores
-the index of its codeword. The codewords are in ascending order when read as numbers whose first digit is the lowest, so a
-codebook is just a set: one bit for every number, kept here compressed.
+A codeword is a row of 4 or 8 values. A codebook holds some of the rows that can be spelt with its alphabet, and a
+block stores indices into it. Read as numbers whose first digit is the lowest, the codewords are in ascending order,
+so a codebook is only a set: one bit for each possible row, kept here compressed.
 """
 
 import base64
@@ -30,7 +30,8 @@ def codewords(name: str) -> NDArray[np.int8]:
     members = np.frombuffer(zlib.decompress(base64.b85decode(book.packed)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(members, bitorder="little"))
     digits = numbers[:, None] // len(book.alphabet) ** np.arange(book.width) % len(book.alphabet)
-    return np.array(book.alphabet, np.int8)[digits]
+    words: NDArray[np.int8] = np.array(book.alphabet, np.int8)[digits]
+    return words
 
 
 CODEBOOKS = {

@@ -1,0 +1,56 @@
+"""Where the bytes of a weight file are: mapped from disk or already in memory, never copied."""
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.errors import CorruptFile, LoadError, ModelNotFound
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The bytes of one file; `label` names it in errors. The mapping lives as long as any view of `data` does."""
+
+    label: str
+    data: NDArray[np.uint8]
+    path: Path | None = None
+    mapping: mmap.mmap | None = None
+
+    def forget(self, start: int, n_bytes: int) -> None:
+        """Let the system take back the whole pages inside a range; reading them again fetches them from the file."""
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (start + n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if self.mapping is not None and hasattr(self.mapping, "madvise") and last > first:
+            self.mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def in_memory(content: bytes | bytearray | memoryview) -> Source:
+    """Bytes that are already here."""
+    view = memoryview(content)
+    if not view.c_contiguous:
+        raise LoadError("The bytes of the model are not contiguous. Pass `bytes(view)` instead of the view.")
+    return Source("The model in memory", np.frombuffer(view, np.uint8))
+
+
+def map_file(path: Path) -> Source:
+    """A file mapped read-only."""
+    try:
+        # Asked first because opening a pipe or a device would wait or worse.
+        if not path.exists():
+            raise ModelNotFound(f"There is no file {str(path)!r}. Check the path, or pull the model first.")
+        if not path.is_file():
+            raise LoadError(f"{str(path)!r} is not a regular file. Give the path of a model file.")
+        return _map(path)
+    except OSError as error:
+        raise LoadError(f"{str(path)!r} cannot be read: {error.strerror}. Check that you may read it.") from error
+
+
+def _map(path: Path) -> Source:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return Source(str(path), np.frombuffer(mapping, np.uint8), path, mapping)

@@ -1,0 +1,49 @@
+"""A named tensor as it lies in a weight file."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.weights.formats import Format
+from tahr.weights.source import Source
+
+# Values dequantised at a time: temporaries stay within a few MB, whatever the tensor's size.
+CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class HostTensor:
+    """A tensor of `shape` (the last axis is contiguous); `data` is a view of its bytes in the file, never a copy."""
+
+    name: str
+    format: Format
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8] = field(repr=False)
+    source: Source | None = field(default=None, repr=False)
+    start: int = 0  # where `data` begins in `source`
+
+    @property
+    def n_values(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.data.size)
+
+    def dense(self) -> NDArray[np.float32]:
+        """The values as a new f32 array."""
+        blocks = self.data.reshape(-1, self.format.block_bytes)
+        values = np.empty((len(blocks), self.format.block), np.float32)
+        step = max(1, CHUNK // self.format.block)
+        # A damaged file may hold scales that overflow; the values then say so themselves.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for at in range(0, len(blocks), step):
+                values[at : at + step] = self.format.dequantise(blocks[at : at + step])
+        return values.reshape(self.shape)
+
+    def forget(self) -> None:
+        """Give a mapped tensor's pages back to the system, e.g. once a backend has repacked it; it stays readable."""
+        if self.source is not None:
+            self.source.forget(self.start, self.n_bytes)
