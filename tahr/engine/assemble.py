@@ -41,7 +41,9 @@ def build_engine(
     """An engine around a decoder, and a note on its memory."""
     dtype = config.kv_dtype or backend.kv_dtypes[0]
     if dtype not in backend.kv_dtypes:
-        raise ConfigError(f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}.")
+        raise ConfigError(
+            f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
+        )
     room = measure(config, decoder.kv_shapes, dtype, decoder.config.max_context)
     chunk = min(config.prefill_chunk_size, room.context_size)
     n_seqs = config.max_batch_size

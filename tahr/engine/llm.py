@@ -158,7 +158,9 @@ class LLM:
                     yield Chunk("".join(pieces[n_sent:]), tokens[n_sent:])
                     n_sent = len(tokens)
             completion = self._completion(seq)
-            yield Chunk("".join(self._texts[seq.id][n_sent:]), completion.token_ids[n_sent:], seq.finish_reason, completion)
+            yield Chunk(
+                "".join(self._texts[seq.id][n_sent:]), completion.token_ids[n_sent:], seq.finish_reason, completion
+            )
         finally:
             self._forget([seq])
 

@@ -1,0 +1,66 @@
+# Every word a newcomer needs. A fresh machine wants Python >= 3.11 and a C++ compiler; the rest is fetched here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEST := .venv/.test-extras
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NATIVE := $(wildcard tahr/native/*) CMakeLists.txt pyproject.toml
+MODEL ?=
+PROMPT ?=
+
+.PHONY: help setup run test parity lint bench size sanitize clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+$(BIN)/python:
+	@echo "Making a virtual environment in $(VENV) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tahr needs Python 3.11 or newer; set PYTHON=... to one."; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.built: $(BIN)/python $(NATIVE)
+	@echo "Building and installing Tahr into $(VENV) (about a minute) ..."
+	@$(PIP) -e .
+	@touch $@
+
+setup: $(VENV)/.built  ## build and install into .venv
+
+run: setup  ## answer PROMPT="..." or chat; MODEL=... for another model
+	@$(BIN)/tahr run $(MODEL) $(if $(PROMPT),-p "$(PROMPT)")
+
+$(VENV)/.test-extras: $(VENV)/.built
+	@echo "Installing the test extras ..."
+	@$(PIP) -e '.[test,lint]'
+	@touch $@
+
+test: $(VENV)/.test-extras  ## run all tests (no torch needed)
+	@echo "Running the tests ..."
+	@$(BIN)/python -m pytest tests --ignore tests/parity $(ARGS)
+
+.venv-parity/.built: $(NATIVE)
+	@echo "Making .venv-parity with torch and transformers (about 1 GB) ..."
+	@$(PYTHON) -m venv .venv-parity
+	@.venv-parity/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@.venv-parity/bin/python -m pip install --quiet --disable-pip-version-check -e '.[parity]'
+	@touch $@
+
+parity: .venv-parity/.built  ## recompute the expected logits with transformers and compare
+	@.venv-parity/bin/python -m pytest tests/parity $(ARGS)
+
+lint: $(VENV)/.test-extras  ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: setup  ## start-up, memory, kernels
+	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/kernels.py
+
+size:  ## lines per file, the longest functions
+	@$(PYTHON) scripts/size.py
+
+sanitize: $(VENV)/.test-extras  ## native code and both parsers under address and undefined-behaviour sanitizers
+	@scripts/sanitize.sh $(BIN)/python
+
+clean:  ## forget builds and environments
+	rm -rf .venv .venv-parity build

@@ -1,0 +1,94 @@
+"""The arrows of the architecture are the only imports allowed."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "tahr"
+
+# A part may import the parts to its right (and itself). `backends.api` is the op interface without any device.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "config": {"errors"},
+    "weights": {"errors"},
+    "text": {"errors"},
+    "hub": {"errors"},
+    "kv": {"errors"},
+    "backends": {"errors", "weights", "_native"},
+    "models": {"errors", "config", "weights", "backends.api"},
+    "engine": {"errors", "config", "weights", "backends", "models", "kv", "text", "hub"},
+    "cli": {"errors", "config", "weights", "backends", "models", "kv", "text", "hub", "engine", "__init__"},
+    "__init__": {"errors", "config", "engine"},
+    "__main__": {"cli"},
+}
+ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "wgpu": "backends/vulkan"}
+NO_ARRAYS = ["engine/scheduler.py", "engine/sequence.py", "engine/stats.py", "kv/pages.py"]
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names of all modules a file imports, wherever the import stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the direction"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def allows(part: str, name: str) -> bool:
+    inside = name.removeprefix("tahr").removeprefix(".")
+    if not inside or inside.split(".")[0] == part:
+        return True
+    return any(inside == ok or inside.startswith(ok + ".") for ok in ALLOWED[part]) or (
+        (inside[0].isupper() or inside == "__version__") and "__init__" in ALLOWED[part]  # from tahr import LLM
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_follow_the_arrows(path: Path) -> None:
+    part = part_of(path)
+    ours = {name for name in imported(path) if name == "tahr" or name.startswith("tahr.")}
+    # `from tahr import x` also reports the bare package; what counts is the module it names.
+    wrong = {name for name in ours if name != "tahr" and not allows(part, name)}
+    # `from tahr.backends import api` reports the package too; the interface alone is fine.
+    if "backends.api" in ALLOWED[part] and "tahr.backends" in wrong and "tahr.backends.api" in ours:
+        wrong.discard("tahr.backends")
+    assert not wrong, f"{path.relative_to(ROOT)} may not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_device_libraries_stay_in_their_backend(path: Path) -> None:
+    for library, home in ONLY.items():
+        if not str(path.relative_to(ROOT)).startswith(home):
+            assert not any(name.split(".")[0] == library for name in imported(path)), f"{path} imports {library}"
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_scheduling_needs_no_arrays(name: str) -> None:
+    import subprocess
+
+    module = "tahr." + name.removesuffix(".py").replace("/", ".")
+    code = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nobody_asks_where_it_runs() -> None:
+    """Outside backends/ no code branches on the device."""
+    words = ("cuda", "vulkan", "is_cpu", '== "cpu"', "== 'cpu'")
+    asking = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in FILES
+        if part_of(path) in {"models", "engine", "kv", "text", "weights"}
+        for word in words
+        if word in path.read_text()
+    ]
+    assert not asking
