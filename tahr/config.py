@@ -38,6 +38,14 @@ def check_ranges(thing: Any, ranges: dict[str, Range]) -> None:
             raise ConfigError(f"{name} is {value!r}, but it must be a number {allowed}.")
 
 
+def clean_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """Stop strings as a tuple; an empty one would stop everything, so it is refused."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(s, str) and s for s in stops):
+        raise ConfigError("stop must be a non-empty string or a list of non-empty strings.")
+    return stops
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one request picks its tokens. None means: not asked for, so the model's own recommendation applies."""
@@ -84,14 +92,6 @@ NEUTRAL_SAMPLING = SamplingParams(
     max_tokens=DEFAULT_MAX_TOKENS,
 )
 GREEDY = SamplingParams(temperature=0.0)
-
-
-def clean_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
-    """Stop strings as a tuple; an empty one would stop everything, so it is refused."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(s, str) and s for s in stops):
-        raise ConfigError("stop must be a non-empty string or a list of non-empty strings.")
-    return stops
 
 
 @dataclass(frozen=True, slots=True)

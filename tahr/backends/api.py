@@ -13,7 +13,7 @@ depend on which other rows are in the batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, Protocol
 
@@ -80,6 +80,16 @@ class StepLimits:
     n_seqs: int
     n_rows: int
     n_pages_per_seq: int
+    n_tokens_per_seq: int = 2**31 - 1  # 1: a step in which every sequence decodes
+
+    def hold(self, n_tokens: int, n_rows: int, n_seqs: int, n_tokens_per_seq: int) -> bool:
+        """Whether a step with these counts fits."""
+        return (
+            n_tokens <= self.n_tokens
+            and n_rows <= self.n_rows
+            and n_seqs <= self.n_seqs
+            and n_tokens_per_seq <= self.n_tokens_per_seq
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,7 @@ class StepInputs:
     lengths: Ints
     page_table: Ints
     rows: Ints
+    device: Any = None  # the backend's own copy, if it cannot read host memory
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
@@ -107,6 +118,10 @@ class StepInputs:
         n, s = limits.n_tokens, limits.n_seqs
         shapes = [(3,), (n,), (n,), (n,), (s + 1,), (s,), (s, limits.n_pages_per_seq), (limits.n_rows,)]
         return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
+
+    def within(self, limits: StepLimits) -> "StepInputs":
+        """The same arrays, promised to hold no more than `limits`: what a plan for smaller steps is recorded on."""
+        return replace(self, limits=limits)
 
     @property
     def n_tokens(self) -> int:
@@ -225,6 +240,13 @@ class Backend(ABC):
     def record(self, step: Callable[[], Tensor]) -> Plan:
         """Call `step` once, keeping its ops instead of running them."""
 
+    def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
+        """Step sizes worth a plan of their own, smallest first; the last one holds everything.
+
+        A backend whose plans have fixed shapes pads a step to the first bucket that holds it.
+        """
+        return [limits]
+
     # ---- ops --------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -239,9 +261,7 @@ class Backend(ABC):
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         """x + scale * y."""
 
-    def add_rms_norm(
-        self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
+    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """(s, rms_norm(s)) for s = x + scale * y: the seam between two blocks of a residual stream."""
         s = self.add(x, y, scale)
         return s, self.rms_norm(s, gain, eps)

@@ -248,9 +248,7 @@ def mask(positions: np.ndarray, length: int, window: int) -> np.ndarray:
     return hidden | (at <= here - window) if window else hidden
 
 
-def attend(
-    queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, scale: float, softcap: float
-) -> Floats:
+def attend(queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, scale: float, softcap: float) -> Floats:
     """Softmax attention of `[n, q_heads, d]` over `[length, kv_heads, d]`, grouped heads sharing keys."""
     group = queries.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
