@@ -15,7 +15,7 @@ from tahr.weights import quants_table as table
 
 @dataclass(frozen=True)
 class Format:
-    """How values are stored: `block` of them take `block_bytes` bytes; `ggml_id` is the number GGUF files use, if any."""
+    """How values are stored: `block` of them take `block_bytes`; `ggml_id` is its number in GGUF files, if any."""
 
     name: str
     ggml_id: int | None

@@ -23,7 +23,8 @@ MAGIC = b"GGUF"
 VERSIONS = (1, 2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
-MAX_TENSORS = 1 << 20  # the largest released models have some ten thousand
+# Far above any released model. Each is an object, many times larger than its bytes in the file.
+MAX_TENSORS, MAX_METADATA = 1 << 20, 1 << 16
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -69,9 +70,7 @@ def _read(source: Source) -> GGUFFile:
     """One file on its own."""
     cursor = Cursor(source)
     version = _version(cursor)
-    n_tensors = cursor.count("tensors", 16 + cursor.size.size)
-    if n_tensors > MAX_TENSORS:
-        raise cursor.damage(f"it lists {n_tensors} tensors, which is more than {MAX_TENSORS}")
+    n_tensors = cursor.count("tensors", 16 + cursor.size.size, MAX_TENSORS)
     metadata = _metadata(cursor)
     infos = [_info(cursor) for _ in range(n_tensors)]
     tensors = _placed(cursor, infos, _alignment(cursor, metadata))
@@ -95,7 +94,7 @@ def _version(cursor: Cursor) -> int:
 
 def _metadata(cursor: Cursor) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    for _ in range(cursor.count("metadata values", 5 + cursor.size.size)):
+    for _ in range(cursor.count("metadata values", 5 + cursor.size.size, MAX_METADATA)):
         start = cursor.at
         key = cursor.name("a metadata key")
         if key in metadata:
@@ -175,7 +174,8 @@ def _n_parts(opened: GGUFFile) -> int:
 def _whole(opened: GGUFFile, key: str, default: int) -> int:
     value = opened.metadata.get(key, default)
     if type(value) is not int or value < 0:
-        raise CorruptFile(f"The model is damaged: {key!r} is {value!r}, not a whole number. Download the file again.")
+        file = opened.paths[0] if opened.paths else "The model in memory"
+        raise CorruptFile(f"{file} is damaged: {key!r} is {value!r}, not a whole number. Download the file again.")
     return value
 
 

@@ -16,7 +16,7 @@ BOOL, STRING, ARRAY = 7, 8, 9
 
 MAX_NAME_BYTES = 65535
 MAX_DEPTH = 4  # of arrays in arrays
-MAX_NESTED = 1 << 16  # arrays in one array: each is an object, so a small file could ask for a lot of memory
+MAX_NESTED = 1 << 12  # arrays in arrays, in all: each is an object, many times larger than its bytes in the file
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -24,6 +24,8 @@ U64 = struct.Struct("<Q")
 
 class MetadataArray(Sequence[Any]):
     """An array of the metadata: reads like a list, and is decoded when it is first read."""
+
+    __slots__ = ("_decode", "_items", "_n_items")
 
     def __init__(self, n_items: int, decode: Callable[[], list[Any]]) -> None:
         self._n_items = n_items
@@ -65,6 +67,7 @@ class Cursor:
         self.source = source
         self.view = source.data.data
         self.at = 0
+        self.n_nested = 0  # arrays in arrays so far
         self.size = U64  # of a count or a length; version 1 files use U32
 
     @property
@@ -86,12 +89,14 @@ class Cursor:
     def number(self, kind: struct.Struct, field: str) -> Any:
         return kind.unpack_from(self.view, self.skip(kind.size, field))[0]
 
-    def count(self, field: str, item_bytes: int) -> int:
+    def count(self, field: str, item_bytes: int, most: int | None = None) -> int:
         """A number of items that take at least `item_bytes` each; more than fit in the rest of the file are refused."""
         start = self.at
         n_items: int = self.number(self.size, f"the number of {field}")
         if n_items * item_bytes > self.n_left:
             raise self.damage(f"there cannot be {n_items} {field} in the {self.n_left} bytes left", start)
+        if most is not None and n_items > most:
+            raise self.damage(f"there are {n_items} {field}, which is more than {most}", start)
         return n_items
 
     def name(self, field: str) -> str:
@@ -166,8 +171,9 @@ class Cursor:
         if depth + 1 >= MAX_DEPTH:
             raise self.damage(f"{field} has arrays in arrays more than {MAX_DEPTH} deep", start)
         n_items = self.count(f"items of {field}", U32.size + self.size.size)
-        if n_items > MAX_NESTED:
-            raise self.damage(f"{field} has {n_items} arrays in an array, which is more than {MAX_NESTED}", start)
+        self.n_nested += n_items
+        if self.n_nested > MAX_NESTED:
+            raise self.damage(f"{field} brings the number of arrays in arrays to more than {MAX_NESTED}", start)
         items = [self._array(field, depth + 1) for _ in range(n_items)]
         return MetadataArray(n_items, lambda: items)
 

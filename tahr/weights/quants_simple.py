@@ -33,7 +33,7 @@ def f8_e4m3(blocks: Bytes) -> Floats:
 
 
 def f8_e8m0(blocks: Bytes) -> Floats:
-    value = np.ldexp(np.float32(1), blocks.astype(np.int32) - 127)
+    value = np.ldexp(np.float32(1), np.minimum(blocks, 0xFE).astype(np.int32) - 127)
     return np.where(blocks == 0xFF, np.float32(np.nan), value)
 
 
