@@ -169,7 +169,7 @@ def test_table_agrees_with_the_oracle_on_sizes() -> None:
     for kind, (block, block_bytes) in gguf.GGML_QUANT_SIZES.items():
         stored_as = BY_GGML_ID[int(kind)]
         assert stored_as.name == kind.name
-        # The package still counts Q8_1's two numbers as f32; they have been f16 since files of it could exist.
+        # The package still counts Q8_1's two numbers as f32; ggml has since made them f16.
         if kind.name != "Q8_1":
             assert (stored_as.block, stored_as.block_bytes) == (block, block_bytes)
 
