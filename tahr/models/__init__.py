@@ -1,0 +1,21 @@
+"""What ops a model takes: configurations, blocks, families, and loading them onto a backend."""
+
+from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.decoder import Decoder
+from tahr.models.family import Family
+from tahr.models.loader import Loaded, Source, load, open_model
+from tahr.models.registry import FAMILIES, from_gguf, from_hf
+
+__all__ = [
+    "FAMILIES",
+    "Decoder",
+    "Family",
+    "Loaded",
+    "ModelConfig",
+    "MoeConfig",
+    "Source",
+    "from_gguf",
+    "from_hf",
+    "load",
+    "open_model",
+]

@@ -1,0 +1,99 @@
+"""What a model is, in numbers: one frozen record, whatever file it was read from."""
+
+from dataclasses import dataclass
+
+from tahr.backends.api import Activation, RopeStyle
+from tahr.errors import CorruptFile
+from tahr.models.rope import RopeConfig
+
+# Far beyond every released model, small enough that no product of them can ask for absurd memory.
+MOST_LAYERS = 1024
+MOST_WIDTH = 1 << 17
+MOST_HEADS = 1024
+MOST_HEAD_DIM = 1024
+MOST_FFN = 1 << 20
+MOST_VOCAB = 1 << 22
+MOST_EXPERTS = 4096
+MOST_MULTIPLIER = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """How one layer differs from its neighbours: its rope, its window (0: sees everything), whether it has experts."""
+
+    rope: RopeConfig
+    window: int = 0
+    sparse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """The experts of a sparse layer."""
+
+    n_experts: int
+    n_active: int
+    ffn_width: int
+    renormalise: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder in numbers. Multipliers are 1 and softcaps 0 where a family has none."""
+
+    family: str
+    n_layers: int
+    width: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    ffn_width: int
+    n_vocab: int
+    norm_eps: float
+    max_context: int
+    kinds: tuple[LayerKind, ...]
+    attn_scale: float
+    activation: Activation = "silu"
+    rope_style: RopeStyle = "halves"
+    tied: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    norm_offset: float = 0.0  # added to every stored norm gain
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    attn_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    moe: MoeConfig | None = None
+    guess: str = ""  # how the family was guessed, where the file did not say
+
+    def __post_init__(self) -> None:
+        for wrong, sentence in self.complaints():
+            if wrong:
+                raise CorruptFile(f"The model's configuration contradicts itself: {sentence}. Fetch the model again.")
+
+    def complaints(self) -> list[tuple[bool, str]]:
+        """What cannot be, with the sentence that says so."""
+        dims = {kind.rope.n_dims for kind in self.kinds}
+        moe = self.moe
+        return [
+            (len(self.kinds) != self.n_layers, f"{self.n_layers} layers, but {len(self.kinds)} are described"),
+            (
+                self.n_heads % self.n_kv_heads != 0,
+                f"{self.n_heads} query heads cannot share {self.n_kv_heads} key heads evenly",
+            ),
+            (
+                any(d % 2 or not 0 < d <= self.head_dim for d in dims),
+                f"rope turns {sorted(dims)} numbers of each head, which is no even part of its {self.head_dim}",
+            ),
+            (
+                moe is not None and moe.n_active > moe.n_experts,
+                f"every token takes {moe and moe.n_active} of only {moe and moe.n_experts} experts",
+            ),
+            (moe is None and any(kind.sparse for kind in self.kinds), "layers are sparse, but there are no experts"),
+        ]
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The attention window of every layer; 0 sees everything."""
+        return tuple(kind.window for kind in self.kinds)

@@ -1,0 +1,48 @@
+"""The forward pass every family shares."""
+
+from collections.abc import Sequence
+
+from tahr.backends.api import Backend, KVShape, KVStore, Rope, StepInputs, Tensor
+from tahr.models.blocks import Layer, Pass, Stream
+from tahr.models.config import ModelConfig
+from tahr.models.rope import RopeConfig
+from tahr.models.weights import Weights
+
+
+class Decoder:
+    """Token ids in, logits out: an embedding, layers on a residual stream, a norm, a head."""
+
+    def __init__(self, cfg: ModelConfig, w: Weights, layers: Sequence[Layer]):
+        self.config = cfg
+        self.layers = layers
+        self.kv_shapes = (KVShape(cfg.n_kv_heads, cfg.head_dim),) * cfg.n_layers
+        self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
+        self.norm = w.norm("model.norm")
+        self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
+        if cfg.tied:
+            w.skip("lm_head.weight")
+        self.head = self.table if cfg.tied else w.matrix("lm_head.weight", cfg.n_vocab, cfg.width)
+
+    def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """The logits of `step.rows`."""
+        logits = backend.linear(self.hidden(backend, step, kv), self.head)
+        if self.config.logit_scale != 1:
+            logits = backend.scale(logits, self.config.logit_scale)
+        return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
+
+    def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        """The states of `step.rows` after the final norm."""
+        angles = {config: backend.rope_angles(step, rope) for config, rope in self.ropes.items()}
+        run = Pass(backend, step, kv, angles)
+        embedded = backend.embed(self.table, step, self.config.embed_scale)
+        stream = Stream(backend, embedded, self.config.residual_scale)
+        del embedded  # the stream alone keeps it, so its memory is free after the first addition
+        for layer in self.layers:
+            layer(run, stream)
+        stream.keep(step)
+        return stream.read(self.norm)
+
+
+def make_rope(cfg: ModelConfig, rope: RopeConfig) -> Rope:
+    frequencies, scale = rope.frequencies()
+    return Rope(frequencies, cfg.rope_style, scale)

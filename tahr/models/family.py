@@ -1,0 +1,30 @@
+"""What a family has to say for itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tahr.config import GREEDY, SamplingParams
+from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.fields import Fields
+from tahr.models.weights import Weights
+
+Refine = Callable[[Fields, ModelConfig], ModelConfig]
+
+
+def unchanged(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return cfg
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to build a model of this family, and where its files differ from a plain llama's."""
+
+    name: str
+    build: Callable[[ModelConfig, Weights], Decoder]
+    sampling: SamplingParams = GREEDY  # what its makers recommend
+    refine_hf: Refine = unchanged  # what config.json says beyond the common fields
+    refine_gguf: Refine = unchanged
+    hf_defaults: Mapping[str, Any] = field(default_factory=dict)  # what its config.json may leave out
+    gguf_names: Mapping[str, str] = field(default_factory=dict)  # layer tensors that GGUF files name otherwise

@@ -1,0 +1,109 @@
+"""Gemma 3 text: norms before and after each half, head norms, a GELU gate, and five windowed layers to a global one."""
+
+from dataclasses import replace
+
+from tahr.config import SamplingParams
+from tahr.errors import UnsupportedModel
+from tahr.models.blocks import Attention, GatedMLP, Layer
+from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
+from tahr.models.rope import MOST_CONTEXT, RopeConfig
+from tahr.models.weights import Weights
+
+PATTERN = 6  # every sixth layer sees everything
+N_LAYERS_27B = 62
+
+
+def build(cfg: ModelConfig, w: Weights) -> Decoder:
+    def layer(i: int) -> Layer:
+        at = w.at(f"model.layers.{i}")
+        return Layer(
+            mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
+            ffn=GatedMLP(cfg, at.at("mlp")),
+            norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
+            after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
+        )
+
+    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+
+
+def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    if f.flag("use_bidirectional_attention"):
+        raise UnsupportedModel(
+            "This Gemma reads texts in both directions (an embedding model); Tahr does not run it yet."
+        )
+    window = f.count("sliding_window", MOST_CONTEXT)
+    pattern = f.count("sliding_window_pattern", MOST_LAYERS, default=PATTERN)
+    cfg = with_windows(f, cfg, window, sliding=lambda i: (i + 1) % pattern != 0)
+    cfg = replace(
+        cfg,
+        activation=activation(f, "hidden_activation"),
+        norm_offset=1.0,  # the file holds gains minus one
+        attn_scale=f.number("query_pre_attn_scalar", 0, MOST_MULTIPLIER) ** -0.5,
+        attn_softcap=f.number("attn_logit_softcapping", -1, MOST_MULTIPLIER, default=0),
+    )
+    return shaped(cfg, local_rope_hf(f, cfg), f.number("final_logit_softcapping", -1, MOST_MULTIPLIER, default=0))
+
+
+def local_rope_hf(f: Fields, cfg: ModelConfig) -> RopeConfig:
+    if "sliding_attention" in f.part("rope_parameters").values:
+        return hf_rope(f, cfg.head_dim, "sliding_attention")
+    return RopeConfig(f.number("rope_local_base_freq", 1, MOST_THETA, default=10000), cfg.head_dim)
+
+
+def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    window = f.count("attention.sliding_window", MOST_CONTEXT)
+    kinds = (
+        replace(k, window=window if local else 0) for k, local in zip(cfg.kinds, local_layers(f, cfg), strict=True)
+    )
+    # Files without a scale mean that of the head, save for the one size whose heads are narrower than their share.
+    share = cfg.width / cfg.n_heads if cfg.n_layers == N_LAYERS_27B else cfg.head_dim
+    scale = f.number("attention.scale", 0, MOST_MULTIPLIER, default=share**-0.5)
+    cfg = replace(cfg, kinds=tuple(kinds), activation="gelu_tanh", attn_scale=scale)
+    local = RopeConfig(f.number("rope.freq_base_swa", 1, MOST_THETA, default=10000), cfg.head_dim)
+    return shaped(cfg, local, f.number("final_logit_softcapping", -1, MOST_MULTIPLIER, default=0))
+
+
+def local_layers(f: Fields, cfg: ModelConfig) -> list[bool]:
+    """Which layers have a window: the pattern is a period or, in newer files, one flag per layer."""
+    name = "attention.sliding_window_pattern"
+    if isinstance(f.get(name), int | None):
+        pattern = f.count(name, MOST_LAYERS, default=PATTERN)
+        return [(i + 1) % pattern != 0 for i in range(cfg.n_layers)]
+    return [bool(flag) for flag in f.items(name, cfg.n_layers)]
+
+
+def shaped(cfg: ModelConfig, local: RopeConfig, softcap: float) -> ModelConfig:
+    """What both kinds of file leave unsaid."""
+    kinds = tuple(replace(kind, rope=local) if kind.window else kind for kind in cfg.kinds)
+    return replace(cfg, kinds=kinds, embed_scale=cfg.width**0.5, logit_softcap=softcap)
+
+
+GEMMA3 = Family(
+    "gemma3",
+    build,
+    SamplingParams(temperature=1.0, top_k=64, top_p=0.95),
+    refine_hf,
+    refine_gguf,
+    # Released configs leave out whatever equals these.
+    hf_defaults={
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131072,
+        "rope_theta": 1e6,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    gguf_names={
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    },
+)

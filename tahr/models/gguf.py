@@ -1,0 +1,92 @@
+"""The metadata every GGUF architecture shares."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tahr.errors import CorruptFile, UnsupportedModel
+from tahr.models import config as limits
+from tahr.models.config import LayerKind, ModelConfig
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.hf import MOST_THETA, context_of
+from tahr.models.rope import MOST_CONTEXT, Divisors, RopeConfig, Scaling, gguf_scaling
+from tahr.weights.tensor import HostTensor
+
+ROPE_DIVISORS = "rope_freqs.weight"
+
+
+def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:
+    """The numbers in the metadata of a GGUF of that family."""
+    f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
+    return family.refine_gguf(f, common(f, tensors, family))
+
+
+def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:
+    n_layers = f.count("block_count", limits.MOST_LAYERS)
+    width = f.count("embedding_length", limits.MOST_WIDTH)
+    n_heads = f.count("attention.head_count", limits.MOST_HEADS)
+    head_dim = f.count("attention.key_length", limits.MOST_HEAD_DIM, default=width // n_heads)
+    rope, context = gguf_rope(f, tensors, head_dim), gguf_context(f)
+    refuse_odd_heads(f, head_dim)
+    return ModelConfig(
+        family=family.name,
+        n_layers=n_layers,
+        width=width,
+        n_heads=n_heads,
+        n_kv_heads=f.count("attention.head_count_kv", n_heads, default=n_heads),
+        head_dim=head_dim,
+        ffn_width=f.count("feed_forward_length", limits.MOST_FFN),
+        n_vocab=count_vocab(tensors),
+        norm_eps=f.number("attention.layer_norm_rms_epsilon", 0, 0.1),
+        max_context=context_of(rope, context),
+        kinds=(LayerKind(rope),) * n_layers,
+        attn_scale=head_dim**-0.5,
+        tied="output.weight" not in tensors,
+        qkv_bias="blk.0.attn_q.bias" in tensors,
+        out_bias="blk.0.attn_output.bias" in tensors,
+        mlp_bias="blk.0.ffn_gate.bias" in tensors,
+    )
+
+
+def gguf_context(f: Fields) -> int:
+    return f.count("context_length", MOST_CONTEXT)
+
+
+def refuse_odd_heads(f: Fields, head_dim: int) -> None:
+    value_dim = f.count("attention.value_length", limits.MOST_HEAD_DIM, default=head_dim)
+    if value_dim != head_dim:
+        raise UnsupportedModel(
+            f"The model's value heads have {value_dim} numbers and its key heads {head_dim}; Tahr needs them equal."
+        )
+
+
+def count_vocab(tensors: Mapping[str, HostTensor]) -> int:
+    """As many tokens as the embedding has rows: metadata may count differently, or not at all."""
+    table = tensors.get("token_embd.weight")
+    if table is None or len(table.shape) != 2 or not 0 < table.shape[0] <= limits.MOST_VOCAB:
+        raise CorruptFile("The GGUF has no usable token_embd.weight, so it is no language model; choose another file.")
+    return table.shape[0]
+
+
+def gguf_rope(f: Fields, tensors: Mapping[str, HostTensor], head_dim: int) -> RopeConfig:
+    n_dims = f.count("rope.dimension_count", limits.MOST_HEAD_DIM, default=head_dim)
+    scaling = gguf_scaling(replace(f, prefix=f"{f.prefix}rope.scaling."), gguf_context(f))
+    if ROPE_DIVISORS in tensors:
+        scaling = divisors(tensors[ROPE_DIVISORS], n_dims, scaling)
+    return RopeConfig(f.number("rope.freq_base", 1, MOST_THETA, default=10000), n_dims, scaling)
+
+
+def divisors(tensor: HostTensor, n_dims: int, scaling: Scaling | None) -> Divisors:
+    if scaling is not None:
+        raise UnsupportedModel(f"The GGUF has both {tensor.name} and another rope scaling; Tahr knows either alone.")
+    if tensor.shape != (n_dims // 2,):
+        raise CorruptFile(
+            f"Tensor {tensor.name} has {tensor.shape} values, but rope has {n_dims // 2}; fetch it again."
+        )
+    values = tensor.dense()
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise CorruptFile(f"Tensor {tensor.name} holds values that are not positive numbers; fetch the model again.")
+    return Divisors(tuple(float(v) for v in values))

@@ -1,0 +1,113 @@
+"""The fields every Hugging Face config.json shares."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tahr.backends.api import Activation
+from tahr.errors import QuantError, UnsupportedModel
+from tahr.models import config as limits
+from tahr.models.config import LayerKind, ModelConfig
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.rope import MOST_CONTEXT, RopeConfig, Yarn, hf_scaling
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+MOST_THETA = 1e12
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a multimodal config, or all of it."""
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, Mapping) else config
+
+
+def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
+    """The numbers in a config.json of that family."""
+    refuse_quantised(config)
+    f = Fields({**family.hf_defaults, **text_part(config)}, "config.json")
+    return family.refine_hf(f, common(f, family))
+
+
+def refuse_quantised(config: Mapping[str, Any]) -> None:
+    """Quantised checkpoints keep scales and packed integers beside the weights: read plainly they would be noise."""
+    for key in ("quantization_config", "compression_config"):
+        quant = text_part(config).get(key)
+        if quant is not None:
+            method = quant.get("quant_method", "unknown") if isinstance(quant, Mapping) else quant
+            raise QuantError(
+                f"This checkpoint is quantised with {method!r}, which Tahr does not load yet. "
+                "Use the unquantised checkpoint or a GGUF of the model."
+            )
+
+
+def common(f: Fields, family: Family) -> ModelConfig:
+    n_layers = f.count("num_hidden_layers", limits.MOST_LAYERS)
+    width = f.count("hidden_size", limits.MOST_WIDTH)
+    n_heads = f.count("num_attention_heads", limits.MOST_HEADS)
+    head_dim = f.count("head_dim", limits.MOST_HEAD_DIM, default=width // n_heads)
+    rope = hf_rope(f, head_dim, "full_attention")
+    bias = f.flag("attention_bias")
+    return ModelConfig(
+        family=family.name,
+        n_layers=n_layers,
+        width=width,
+        n_heads=n_heads,
+        n_kv_heads=f.count("num_key_value_heads", n_heads, default=n_heads),
+        head_dim=head_dim,
+        ffn_width=f.count("intermediate_size", limits.MOST_FFN),
+        n_vocab=f.count("vocab_size", limits.MOST_VOCAB),
+        norm_eps=f.number("rms_norm_eps", 0, 0.1, default=1e-6),
+        max_context=context_of(rope, hf_context(f)),
+        kinds=(LayerKind(rope),) * n_layers,
+        attn_scale=head_dim**-0.5,
+        activation=activation(f, "hidden_act"),
+        tied=f.flag("tie_word_embeddings"),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=f.flag("mlp_bias"),
+    )
+
+
+def hf_context(f: Fields) -> int:
+    return f.count("max_position_embeddings", MOST_CONTEXT, default=2048)
+
+
+def context_of(rope: RopeConfig, context: int) -> int:
+    """YaRN files may state the context before stretching."""
+    stretched = rope.scaling.factor * rope.scaling.old_context if isinstance(rope.scaling, Yarn) else 0
+    return min(max(context, int(stretched)), MOST_CONTEXT)
+
+
+def activation(f: Fields, name: str) -> Activation:
+    asked = f.text(name, "silu")
+    if asked not in ACTIVATIONS:
+        raise UnsupportedModel(f"{f.where} asks for the activation {asked!r}; Tahr knows {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[asked]
+
+
+def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
+    """The rope of layers of that kind: newer files keep it in `rope_parameters`, perhaps one per kind of layer."""
+    params = f.part("rope_parameters")
+    params = params.part(kind) if kind in params.values else params
+    scaling = params if params.values else f.part("rope_scaling")
+    part = params.number("partial_rotary_factor", 0, 1, default=f.number("partial_rotary_factor", 0, 1, default=1))
+    theta = params.number("rope_theta", 1, MOST_THETA, default=f.number("rope_theta", 1, MOST_THETA, default=10000))
+    return RopeConfig(theta, int(head_dim * part), hf_scaling(scaling, hf_context(f)))
+
+
+def with_windows(f: Fields, cfg: ModelConfig, window: int, sliding: Callable[[int], bool]) -> ModelConfig:
+    """`cfg` with `window` on the layers that `layer_types` or, where it is absent, `sliding` picks."""
+    default = ["sliding_attention" if sliding(i) else "full_attention" for i in range(cfg.n_layers)]
+    types = f.items("layer_types", cfg.n_layers) or default
+    windows = {"sliding_attention": window, "full_attention": 0}
+    for kind in types:
+        if kind not in windows:
+            raise UnsupportedModel(f"{f.where} has a layer of type {kind!r}; a {cfg.family} has {', '.join(windows)}.")
+    return replace(cfg, kinds=tuple(replace(k, window=windows[t]) for k, t in zip(cfg.kinds, types, strict=True)))

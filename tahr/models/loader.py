@@ -1,0 +1,148 @@
+"""From files to a decoder on a backend."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tahr.backends.api import Backend
+from tahr.config import SamplingParams
+from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel
+from tahr.models import sampling
+from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.gguf import ROPE_DIVISORS
+from tahr.models.registry import family_of, from_gguf, from_hf
+from tahr.models.weights import Progress, Weights, gguf_name, hf_name
+from tahr.weights import HostTensor, open_gguf, open_safetensors
+
+MOST_JSON_BYTES = 16 << 20
+N_NAMED = 5  # unused tensors named in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as its files have it: `config` is config.json or GGUF metadata, `generation` generation_config.json."""
+
+    name: str
+    format: Literal["gguf", "safetensors"]
+    config: Mapping[str, Any]
+    tensors: Mapping[str, HostTensor]
+    n_bytes: int
+    generation: Mapping[str, Any]
+
+    def model_config(self) -> ModelConfig:
+        """The model in numbers."""
+        return from_gguf(self.config, self.tensors) if self.format == "gguf" else from_hf(self.config, self.name)
+
+    def sampling(self, config: ModelConfig) -> SamplingParams:
+        """How the model's makers want it sampled."""
+        said, keys = (self.config, sampling.GGUF_KEYS) if self.format == "gguf" else (self.generation, sampling.HF_KEYS)
+        return sampling.recommended(said, keys, family_of(config))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A decoder ready to run, and what loading it was like, line by line."""
+
+    decoder: Decoder
+    config: ModelConfig
+    log: list[str]
+    n_weight_bytes: int
+
+
+def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -> Source:
+    """Open a GGUF (its parts, or its bytes) or safetensors with the config.json beside them."""
+    if isinstance(weights, bytes):
+        return open_gguf_source(weights, "model", {})
+    if not weights:
+        weights = [find_weights(directory)]
+    beside = directory or weights[0].parent
+    if is_gguf(weights[0]):
+        return open_gguf_source(weights[0], weights[0].stem, read_json(beside / "generation_config.json", needed=False))
+    return open_safetensors_source(weights, beside)
+
+
+def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any]) -> Source:
+    gguf = open_gguf(file)
+    return Source(name, "gguf", gguf.metadata, gguf.tensors, gguf.n_bytes, generation)
+
+
+def open_safetensors_source(weights: Sequence[Path], directory: Path) -> Source:
+    config = read_json(directory / "config.json", needed=True)
+    generation = read_json(directory / "generation_config.json", needed=False)
+    found = open_safetensors(weights[0] if len(weights) == 1 else directory)
+    return Source(directory.name, "safetensors", config, found.tensors, found.n_bytes, generation)
+
+
+def find_weights(directory: Path | None) -> Path:
+    """A directory stands for the checkpoint in it."""
+    if directory is None or not directory.is_dir():
+        raise ModelNotFound(f"{directory} is not a directory; give a GGUF file or the directory of a checkpoint.")
+    return directory
+
+
+def is_gguf(path: Path) -> bool:
+    if path.is_dir():
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise ModelNotFound(f"{path} cannot be read ({error.strerror}); check the path and its permissions.") from error
+
+
+def read_json(path: Path, needed: bool) -> dict[str, Any]:
+    if not path.is_file():
+        if needed:
+            raise ModelNotFound(f"{path} is missing: safetensors need it beside them to say what model they hold.")
+        return {}
+    if path.stat().st_size > MOST_JSON_BYTES:
+        raise CorruptFile(f"{path} is larger than any real one; fetch the model again.")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not valid JSON ({error}); fetch the model again.") from error
+    if not isinstance(value, dict):
+        raise CorruptFile(f"{path} does not hold a JSON object; fetch the model again.")
+    return value
+
+
+def load(source: Source, backend: Backend, progress: Progress | None = None) -> Loaded:
+    """Build the model on `backend`; `progress` hears of every tensor."""
+    config = source.model_config()
+    weights = Weights(config, canonical(source, config), backend, progress)
+    try:
+        decoder = family_of(config).build(config, weights)
+    except LoadError as error:
+        if config.guess:
+            raise UnsupportedModel(f"The model was {config.guess}, but that failed: {error}") from error
+        raise
+    unused = weights.unused()
+    refuse_bad_guess(config, unused)
+    log = weights.taken.summary() + describe_unused(unused)
+    if config.guess:
+        log.append(f"The model was {config.guess}.")
+    n_bytes = sum(w.n_bytes for w in weights.taken.weights) + weights.taken.n_vector_bytes
+    return Loaded(decoder, config, log, n_bytes)
+
+
+def canonical(source: Source, config: ModelConfig) -> dict[str, HostTensor]:
+    """The tensors by their Hugging Face names, less those that only restate the configuration."""
+    if source.format == "safetensors":
+        return {hf_name(name): t for name, t in source.tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+    names = family_of(config).gguf_names
+    return {gguf_name(name, names): t for name, t in source.tensors.items() if name != ROPE_DIVISORS}
+
+
+def refuse_bad_guess(config: ModelConfig, unused: list[str]) -> None:
+    if config.guess and unused:
+        raise UnsupportedModel(
+            f"The model was {config.guess}, but it has tensors that family does not: {', '.join(unused[:N_NAMED])}."
+        )
+
+
+def describe_unused(unused: list[str]) -> list[str]:
+    more = f" and {len(unused) - N_NAMED} more" if len(unused) > N_NAMED else ""
+    return [f"Not used: {', '.join(unused[:N_NAMED])}{more}."] if unused else []

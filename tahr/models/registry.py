@@ -1,0 +1,108 @@
+"""The families Tahr knows, and how a file says which one it is."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tahr.errors import UnsupportedModel
+from tahr.models.config import ModelConfig
+from tahr.models.family import Family
+from tahr.models.gemma3 import GEMMA3
+from tahr.models.gguf import read_gguf
+from tahr.models.granite import GRANITE
+from tahr.models.hf import read_hf
+from tahr.models.llama import LLAMA, MISTRAL
+from tahr.models.qwen2 import QWEN2
+from tahr.models.qwen3 import QWEN3, QWEN3_MOE
+from tahr.weights.tensor import HostTensor
+
+# By `model_type` of config.json and by `general.architecture` of GGUF files.
+FAMILIES: dict[str, Family] = {
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3moe": QWEN3_MOE,
+    "granite": GRANITE,
+    "gemma3": GEMMA3,
+    "gemma3_text": GEMMA3,
+}
+
+# A file whose type is unknown is read as the first family its name speaks of.
+NAME_HINTS: tuple[tuple[str, str], ...] = (
+    (r"qwen-?3.*-a\d+b", "qwen3_moe"),
+    (r"qwen-?3", "qwen3"),
+    (r"qwen-?2(\.5)?", "qwen2"),
+    (r"gemma-?3", "gemma3"),
+    (r"granite", "granite"),
+    (r"mistral", "mistral"),
+    (r"(tiny|code)?llama|vicuna|smollm2?", "llama"),
+)
+# Known to be different inside, however alike the names: never guessed.
+LOOKALIKES = frozenset(
+    [
+        "gemma",
+        "gemma2",
+        "gemma3n",
+        "gemma3n_text",
+        "granitemoe",
+        "granitemoehybrid",
+        "granitemoeshared",
+        "llama4",
+        "llama4_text",
+        "ministral",
+        "ministral3",
+        "mistral3",
+        "mixtral",
+        "mllama",
+        "qwen",
+        "qwen2_5_vl",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_next",
+        "qwen3_vl",
+        "smollm3",
+    ]
+)
+
+
+def from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
+    """Read a config.json; `name` is what the model is called, for files that do not say what they are."""
+    kind = str(config.get("model_type") or "")
+    if kind in FAMILIES:
+        return read_hf(config, FAMILIES[kind])
+    hinted = hint(config, name) if kind not in LOOKALIKES else ""
+    if not hinted:
+        raise unknown(kind, "config.json")
+    said = f"its model_type {kind!r} is unknown" if kind else "it has no model_type"
+    return replace(read_hf(config, FAMILIES[hinted]), guess=f"read as {hinted}, because {said} and its name says so")
+
+
+def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor]) -> ModelConfig:
+    """Read the metadata of a GGUF."""
+    kind = metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise unknown(str(kind or ""), "the GGUF metadata")
+    return read_gguf(metadata, tensors, FAMILIES[kind])
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family a config was read for."""
+    return next(family for family in FAMILIES.values() if family.name == config.family)
+
+
+def hint(config: Mapping[str, Any], name: str) -> str:
+    names = " ".join(map(str, [name, config.get("_name_or_path", "")])).lower()
+    found = (key for pattern, key in NAME_HINTS if re.search(rf"(?<![a-z0-9]){pattern}(?![a-z0-9])", names))
+    return next(found, "")
+
+
+def unknown(kind: str, where: str) -> UnsupportedModel:
+    said = f"says the model is a {kind!r}" if kind else "does not say what kind of model it is"
+    return UnsupportedModel(
+        f"{where[0].upper()}{where[1:]} {said}, which Tahr does not run; it runs {', '.join(FAMILIES)}. "
+        "Choose a model of one of these families."
+    )

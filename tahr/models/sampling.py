@@ -1,0 +1,29 @@
+"""How a model's makers want it sampled: what its files say, then what its family recommends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tahr.config import GREEDY, SamplingParams
+from tahr.errors import ConfigError, CorruptFile
+from tahr.models.family import Family
+
+HF_KEYS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
+GGUF_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+    "repeat_last_n": "general.sampling.penalty_last_n",
+}
+
+
+def recommended(said: Mapping[str, Any], keys: Mapping[str, str], family: Family) -> SamplingParams:
+    """The knobs `said` (a generation_config.json or GGUF metadata) sets, the rest from the family."""
+    if said.get("do_sample") is False:
+        return GREEDY
+    found = {knob: said[key] for knob, key in keys.items() if said.get(key) is not None}
+    try:
+        return SamplingParams(**found).over(family.sampling)
+    except ConfigError as error:
+        raise CorruptFile(f"The model's own sampling defaults are wrong: {error} Set the knob yourself.") from error

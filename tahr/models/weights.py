@@ -1,0 +1,199 @@
+"""Tensors by their Hugging Face names, checked against the shape a block expects and handed to a backend."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tahr.backends.api import Backend, Vector, Weight
+from tahr.errors import CorruptFile, QuantError
+from tahr.models.config import ModelConfig
+from tahr.weights.tensor import HostTensor
+
+Progress = Callable[[int, int], None]  # (tensors taken, tensors in all)
+
+# Numbers that mean nothing as weights without scales or indices kept elsewhere.
+NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"])
+
+GGUF_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+GGUF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+# A text model inside a multimodal checkpoint, as older and newer files name it.
+HF_PREFIXES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head": "lm_head",
+}
+
+
+def hf_name(name: str) -> str:
+    """The canonical name of a safetensors tensor."""
+    for prefix, canonical in HF_PREFIXES.items():
+        if name.startswith(prefix):
+            return canonical + name.removeprefix(prefix)
+    return name
+
+
+def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
+    """The canonical name of a GGUF tensor; `layer_names` is what a family calls otherwise."""
+    stem, _, kind = name.rpartition(".")
+    if stem in GGUF_TOP:
+        return f"{GGUF_TOP[stem]}.{kind}"
+    if found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem):
+        layer, part = found.groups()
+        if canonical := layer_names.get(part) or GGUF_LAYER.get(part):
+            return f"model.layers.{layer}.{canonical}.{kind}"
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """An RMS norm: its gain, and what keeps it from dividing by nothing."""
+
+    gain: Vector
+    eps: float
+
+
+@dataclass(slots=True)
+class Taken:
+    """What has been handed to the backend so far."""
+
+    names: set[str] = field(default_factory=set)
+    weights: list[Weight] = field(default_factory=list)
+    n_vector_bytes: int = 0
+
+    def summary(self) -> list[str]:
+        """One line per pair of stored format and kernel."""
+        n_bytes: Counter[tuple[str, str]] = Counter()
+        n_tensors: Counter[tuple[str, str]] = Counter()
+        for w in self.weights:
+            n_bytes[w.format, w.kernel] += w.n_bytes
+            n_tensors[w.format, w.kernel] += 1
+        return [
+            f"{stored} -> {kernel}: {n_tensors[stored, kernel]} tensors, {size / 1e6:.1f} MB"
+            for (stored, kernel), size in n_bytes.most_common()
+        ]
+
+
+class Weights:
+    """The tensors under one prefix. Whatever is asked for moves to the backend, once, in the shape asked for."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, HostTensor],
+        backend: Backend,
+        progress: Progress | None = None,
+        prefix: str = "",
+        taken: Taken | None = None,
+    ):
+        self.config = config
+        self.tensors = tensors
+        self.backend = backend
+        self.progress = progress
+        self.prefix = prefix
+        self.taken = Taken() if taken is None else taken
+
+    def at(self, name: str) -> "Weights":
+        """The tensors below `name`."""
+        return Weights(self.config, self.tensors, self.backend, self.progress, f"{self.prefix}{name}.", self.taken)
+
+    def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
+        """The matrix `name`."""
+        return self.give(self.find(name, (n_rows, n_cols)))
+
+    def stack(self, name: str, n: int, n_rows: int, n_cols: int) -> Weight:
+        """`n` matrices as one: stored so, or one tensor per index."""
+        if self.prefix + name in self.tensors:
+            return self.give(self.find(name, (n, n_rows, n_cols)))
+        return self.give(joined(self.prefix + name, [self.find(f"{i}.{name}", (n_rows, n_cols)) for i in range(n)]))
+
+    def vector(self, name: str, width: int) -> Vector:
+        """The bias `name`."""
+        return self.upload(self.find(name, (width,)).dense())
+
+    def norm(self, name: str, width: int | None = None) -> Norm:
+        """The norm `name`, as wide as the model unless told."""
+        gain = self.find(f"{name}.weight", (width or self.config.width,)).dense()
+        return Norm(self.upload(gain + np.float32(self.config.norm_offset)), self.config.norm_eps)
+
+    def pick(self, first: str, second: str) -> tuple[Norm, Norm]:
+        """The norms before, or after, the two halves of a layer."""
+        return self.norm(first), self.norm(second)
+
+    def skip(self, name: str) -> None:
+        """Count `name` as used: a copy of something taken elsewhere."""
+        self.taken.names.add(self.prefix + name)
+
+    def unused(self) -> list[str]:
+        """Tensors nobody has asked for, by the names their file gives them."""
+        return sorted(t.name for name, t in self.tensors.items() if name not in self.taken.names)
+
+    # ---- steps of the above -----------------------------------------------------------------------------------
+
+    def find(self, name: str, shape: tuple[int, ...]) -> HostTensor:
+        full = self.prefix + name
+        if full not in self.tensors:
+            raise CorruptFile(
+                f"The model has no tensor {full}, which a {self.config.family} model of this size needs. "
+                "The file is incomplete or its configuration belongs to another model; fetch the model again."
+            )
+        tensor = self.tensors[full]
+        check_shape(tensor, shape)
+        check_format(tensor)
+        self.taken.names.add(full)
+        if self.progress:
+            self.progress(len(self.taken.names), len(self.tensors))
+        return tensor
+
+    def give(self, tensor: HostTensor) -> Weight:
+        weight = self.backend.weight(tensor)
+        self.taken.weights.append(weight)
+        return weight
+
+    def upload(self, values: np.ndarray) -> Vector:
+        self.taken.n_vector_bytes += values.nbytes
+        return self.backend.vector(values)
+
+
+def check_shape(tensor: HostTensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise CorruptFile(
+            f"Tensor {tensor.name} has the shape {list(tensor.shape)}, but the model's configuration asks for "
+            f"{list(shape)}. The file is damaged or the two belong to different models; fetch the model again."
+        )
+
+
+def check_format(tensor: HostTensor) -> None:
+    if tensor.format.name in NOT_WEIGHTS:
+        raise QuantError(
+            f"Tensor {tensor.name} is stored as {tensor.format.name}, which Tahr cannot use as a weight. "
+            "Use the model's BF16, F16 or F32 checkpoint, or a GGUF of it."
+        )
+
+
+def joined(name: str, parts: list[HostTensor]) -> HostTensor:
+    """Equal matrices as one stack."""
+    formats = {part.format for part in parts}
+    if len(formats) > 1:
+        names = ", ".join(sorted(f.name for f in formats))
+        raise QuantError(f"The experts of {name} are stored in different formats ({names}); convert them to one.")
+    data = np.concatenate([part.data for part in parts])
+    return HostTensor(name, parts[0].format, (len(parts), *parts[0].shape), data)
