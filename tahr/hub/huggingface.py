@@ -1,0 +1,189 @@
+"""The Hugging Face hub: what a repository holds, and bringing the right part of it into the shared cache."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from tahr.errors import CorruptFile, DownloadError, ModelNotFound, TahrError
+from tahr.hub import hf_cache, pick, store, transfer
+from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.progress import Progress
+from tahr.hub.refs import Ref
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a repository at one commit; its digest is also its name in the cache."""
+
+    name: str
+    size_bytes: int
+    digest: str
+    in_lfs: bool
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a repository holds at one commit."""
+
+    repo: hf_cache.Repo
+    revision: str
+    commit: str
+    files: dict[str, RemoteFile]
+
+
+def is_offline() -> bool:
+    """Whether the user has forbidden talking to the hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def cached(ref: Ref) -> ModelFiles | None:
+    """The model from the cache, without a single request."""
+    return hf_cache.find(ref)
+
+
+def download(ref: Ref, progress: Progress) -> ModelFiles:
+    """Bring the newest commit of what the reference means into the cache, fetching only what is missing."""
+    with store.disk_errors(hf_cache.directory()):
+        _bring(ref, _list(ref.repo, ref.revision), progress)
+        _fetch_sidecars(ref, progress)
+    found = hf_cache.find(ref)
+    assert found is not None, "everything the reference needs was just fetched"
+    return found
+
+
+def _bring(ref: Ref, listing: Listing, progress: Progress) -> None:
+    snapshot = listing.repo.snapshot(listing.commit)
+    chosen = pick.choose_format(listing.files, ref)
+    # Small files first: once the weights are there, so is everything else.
+    _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files], progress)
+    if chosen == "gguf":
+        weights = pick.choose_gguf(listing.files, ref.selector, ref.repo).files
+    else:
+        weights = pick.safetensors_names(listing.files, snapshot)
+    _fetch(listing, weights, progress)
+    # The reference moves last: an interrupted refresh leaves the old commit in use.
+    listing.repo.write_ref(listing.revision, listing.commit)
+
+
+def entries() -> list[Entry]:
+    """Every language model in the shared cache."""
+    return hf_cache.entries()
+
+
+def remove(ref: Ref) -> int | None:
+    """Delete from the shared cache; None when it is not there."""
+    return hf_cache.remove(ref)
+
+
+def _fetch_sidecars(ref: Ref, progress: Progress) -> None:
+    """Tokenizer and configuration of a GGUF from its base repository: welcome, but the GGUF works without them."""
+    if not ref.tokenizer_repo:
+        return
+    try:
+        listing = _list(ref.tokenizer_repo, None)
+        names = [name for name in pick.SMALL_FILES if name in listing.files and name != pick.INDEX]
+        _fetch(listing, names, progress)
+        listing.repo.write_ref(listing.revision, listing.commit)
+    except TahrError as error:
+        progress.note(f"Going on with the tokenizer inside the GGUF, since {ref.tokenizer_repo} gave none: {error}")
+
+
+def _fetch(listing: Listing, names: Iterable[str], progress: Progress) -> None:
+    repo, snapshot = listing.repo, listing.repo.snapshot(listing.commit)
+    for name in names:
+        file = listing.files.get(name)
+        if file is None:
+            raise CorruptFile(f"{repo.id} lists {name} as part of the model but does not hold it: tell its authors.")
+        blob = repo.blob(file.digest)
+        if blob.exists() and blob.stat().st_size != file.size_bytes:
+            blob.unlink()  # truncated by someone: fetch it anew
+        if not blob.exists():
+            transfer.fetch(_job(listing, file), progress)
+        store.link(snapshot / name, blob)
+
+
+def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
+    return transfer.Download(
+        url=f"{_endpoint()}/{listing.repo.id}/resolve/{listing.commit}/{quote(file.name)}",
+        target=listing.repo.blob(file.digest),
+        size_bytes=file.size_bytes,
+        digest=file.digest,
+        algorithm="sha256" if file.in_lfs else "git",
+        label=PurePosixPath(file.name).name,
+        headers=_login(),
+    )
+
+
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def _login() -> dict[str, str]:
+    from huggingface_hub import get_token
+
+    token = get_token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _list(repo: str, revision: str | None) -> Listing:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    revision = revision or "main"
+    try:
+        info = HfApi(endpoint=_endpoint()).model_info(repo, revision=revision, files_metadata=True)
+    except HfHubHTTPError as error:
+        raise _explain(error, repo, revision) from error
+    except Exception as error:  # the HTTP library beneath differs between versions, and so do its errors
+        raise DownloadError(
+            f"{_endpoint()} cannot be reached for {repo} ({error}): check the network. Models that are already on"
+            " this machine work without it (`tahr list`)."
+        ) from error
+    return _checked(repo, revision, info)
+
+
+def _checked(repo: str, revision: str, info: ModelInfo) -> Listing:
+    if not info.sha or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
+        raise DownloadError(f"{_endpoint()} gave no commit for {repo}: is HF_ENDPOINT a Hugging Face hub?")
+    files = [_remote_file(repo, sibling) for sibling in info.siblings or []]
+    return Listing(hf_cache.Repo(repo), revision, info.sha, {file.name: file for file in files})
+
+
+def _remote_file(repo: str, sibling: RepoSibling) -> RemoteFile:
+    name = sibling.rfilename
+    size_bytes = sibling.lfs.size if sibling.lfs else sibling.size
+    digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
+    # These become paths on this disk, so a hub that sends anything else is not to be trusted with one.
+    if name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts:
+        raise DownloadError(f"{repo} lists a file called {name!r}, which points outside it: do not use this model.")
+    if size_bytes is None or digest is None or not _DIGEST.fullmatch(digest):
+        raise DownloadError(f"{_endpoint()} states no size and digest for {name} of {repo}, so it cannot be checked.")
+    return RemoteFile(name, size_bytes, digest, sibling.lfs is not None)
+
+
+def _explain(error: HfHubHTTPError, repo: str, revision: str) -> TahrError:
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
+
+    status = error.response.status_code
+    how = "accept its terms on its page and set HF_TOKEN to a token of your account"
+    if isinstance(error, RevisionNotFoundError):
+        return ModelNotFound(f"{repo} has no revision `{revision}`: leave it out for the newest one.")
+    if isinstance(error, GatedRepoError) or status == 403:
+        return DownloadError(f"{repo} is gated and your login may not read it: {how}.")
+    if status == 401:
+        return DownloadError(f"{repo} does not exist, or is private or gated. Check the spelling; if it exists, {how}.")
+    if status == 404:
+        return ModelNotFound(f"There is no repository {repo} on {_endpoint()}: check the spelling.")
+    return DownloadError(f"{_endpoint()} answered HTTP {status} for {repo}: try again later.")

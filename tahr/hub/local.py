@@ -1,0 +1,51 @@
+"""Models that are already files: a .gguf, any part of a split one, a .safetensors, or a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tahr.errors import CorruptFile, LoadError, ModelNotFound
+from tahr.hub import pick
+from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.progress import Progress
+from tahr.hub.refs import Ref
+
+
+def cached(ref: Ref) -> ModelFiles:
+    """The model at a path; local files are never fetched, so what is missing is an error here."""
+    assert ref.path is not None
+    if ref.path.is_dir():
+        names = [path.name for path in ref.path.iterdir() if path.is_file()]
+        return pick.open_directory(ref, ref.path, names)
+    if not ref.path.exists():
+        raise ModelNotFound(f"There is no file or directory {ref.path}: check the path, or name a model to download.")
+    if ref.path.suffix.lower() == ".gguf":
+        return _gguf(ref, ref.path)
+    if ref.path.suffix.lower() == ".safetensors":
+        return ModelFiles(ref, ref.name, "safetensors", (ref.path,), directory=ref.path.parent)
+    raise LoadError(
+        f"{ref.path} is neither a .gguf nor a .safetensors file, which are the formats Tahr loads:"
+        " convert it first, or name the directory of the model."
+    )
+
+
+def _gguf(ref: Ref, path: Path) -> ModelFiles:
+    weights = tuple(path.parent / name for name in pick.split_set(path.name))
+    if missing := [part.name for part in weights if not part.is_file()]:
+        raise CorruptFile(f"{path} is one part of a set, and beside it {', '.join(missing)} is missing: copy it there.")
+    return ModelFiles(ref, ref.name, "gguf", weights)
+
+
+def download(ref: Ref, progress: Progress) -> ModelFiles:
+    """Nothing to download: the files are where they are."""
+    return cached(ref)
+
+
+def entries() -> list[Entry]:
+    """Local files are the user's own and are not listed."""
+    return []
+
+
+def remove(ref: Ref) -> int | None:
+    """Refused: Tahr deletes only what it fetched."""
+    raise ModelNotFound(f"{ref.path} is your own file, and Tahr removes only what it fetched: delete it yourself.")

@@ -1,0 +1,164 @@
+"""The Ollama registry: a manifest names layers, each layer is a blob under its sha256, one of them is a GGUF."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tahr.errors import DownloadError, UnsupportedModel
+from tahr.hub import store, transfer, web
+from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.progress import Progress
+from tahr.hub.refs import Ref
+
+DEFAULT_REGISTRY = "https://registry.ollama.ai"
+MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+WEIGHTS = "model.gguf"
+
+# Layer type -> the name it gets beside the weights.
+LAYER_FILES = {
+    "application/vnd.ollama.image.model": WEIGHTS,
+    "application/vnd.ollama.image.projector": "mmproj.gguf",
+    "application/vnd.ollama.image.template": "template.txt",
+    "application/vnd.ollama.image.system": "system.txt",
+    "application/vnd.ollama.image.params": "params.json",
+    "application/vnd.ollama.image.messages": "messages.json",
+    "application/vnd.ollama.image.license": "license.txt",
+}
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One blob of a model, and the file name it is shown under."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def blob(self) -> Path:
+        """Where its content lives; models that share a layer share the file."""
+        return _root() / "blobs" / f"sha256-{self.sha256}"
+
+
+def cached(ref: Ref) -> ModelFiles | None:
+    """The model from disk, if its last pull came to the end."""
+    directory = _directory(ref)
+    files = sorted(path for path in directory.glob("*") if path.name != "manifest.json" and path.is_file())
+    weights = directory / WEIGHTS
+    if not (directory / "manifest.json").exists() or weights not in files:
+        return None
+    sidecars = tuple(path for path in files if path != weights and not path.name.startswith("."))
+    return ModelFiles(ref, ref.name, "gguf", (weights,), sidecars=sidecars)
+
+
+def download(ref: Ref, progress: Progress) -> ModelFiles:
+    """Bring what the registry now calls by this name onto the disk."""
+    manifest = web.get_json(
+        f"{_registry()}/v2/{ref.repo}/manifests/{ref.selector}", {"Accept": MANIFEST_TYPE}, ref.name
+    )
+    layers = list(_layers(manifest, ref.name))
+    directory = _directory(ref)
+    pending = directory / ".manifest.pending"  # a listing shows the model as incomplete by this
+    with store.disk_errors(_root()):
+        store.write_text(pending, json.dumps(manifest))
+        for layer in layers:
+            _fetch(ref, layer, progress)
+        for layer in layers:
+            store.link(directory / layer.file, layer.blob)
+        pending.replace(directory / "manifest.json")
+    found = cached(ref)
+    assert found is not None, "every layer was just fetched"
+    return found
+
+
+def _fetch(ref: Ref, layer: Layer, progress: Progress) -> None:
+    if layer.blob.exists():
+        return
+    url = f"{_registry()}/v2/{ref.repo}/blobs/sha256:{layer.sha256}"
+    label = ref.name if layer.file == WEIGHTS else f"{ref.name} {layer.file}"
+    transfer.fetch(transfer.Download(url, layer.blob, layer.size_bytes, layer.sha256, "sha256", label), progress)
+
+
+def _layers(manifest: Any, name: str) -> Iterator[Layer]:
+    try:
+        stated = [(str(row["mediaType"]), str(row["digest"]), int(row["size"])) for row in manifest["layers"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DownloadError(f"The manifest of {name} makes no sense ({error!r}): try again later.") from error
+    _refuse_unusable([media_type for media_type, _, _ in stated], name)
+    n_seen: dict[str, int] = {}
+    for media_type, digest, size_bytes in stated:
+        if not _DIGEST.fullmatch(digest) or size_bytes < 0:
+            raise DownloadError(f"The manifest of {name} has the digest {digest!r}: do not use this model.")
+        if file := LAYER_FILES.get(media_type):
+            n_seen[file] = n_seen.get(file, 0) + 1
+            yield Layer(_numbered(file, n_seen[file]), digest.removeprefix("sha256:"), size_bytes)
+
+
+def _refuse_unusable(media_types: list[str], name: str) -> None:
+    n_models = media_types.count("application/vnd.ollama.image.model")
+    if n_models != 1:
+        raise UnsupportedModel(f"{name} holds {n_models} GGUF files where Tahr needs exactly one: try another tag.")
+    if "application/vnd.ollama.image.adapter" in media_types:
+        raise UnsupportedModel(f"{name} is a base model plus an adapter layer, which Tahr does not apply: try another.")
+
+
+def _numbered(file: str, nth: int) -> str:
+    return file if nth == 1 else f"{Path(file).stem}-{nth}{Path(file).suffix}"
+
+
+def entries() -> list[Entry]:
+    """Every model pulled from the registry, finished or not."""
+    return [_entry(path) for path in sorted((_root() / "models").glob("*/*/*")) if path.is_dir()]
+
+
+def _entry(directory: Path) -> Entry:
+    namespace, model, tag = directory.parts[-3:]
+    name = f"ollama:{model}:{tag}" if namespace == "library" else f"ollama:{namespace}/{model}:{tag}"
+    ready = cached(Ref("ollama", name, repo=f"{namespace}/{model}", selector=tag)) is not None
+    size_bytes = sum(store.disk_bytes(path) for path in _blobs(directory))
+    return Entry(name, size_bytes, "ready" if ready else "incomplete", directory.stat().st_mtime, "ollama")
+
+
+def remove(ref: Ref) -> int | None:
+    """Delete a model and the layers no other model uses."""
+    directory = _directory(ref)
+    if not directory.is_dir():
+        return None
+    mine = _blobs(directory)
+    shutil.rmtree(directory)
+    kept = {blob for other in (_root() / "models").glob("*/*/*") for blob in _blobs(other)}
+    freed = 0
+    for blob in mine - kept:
+        freed += store.disk_bytes(blob)
+        blob.unlink()
+    return freed
+
+
+def _blobs(directory: Path) -> set[Path]:
+    """The blobs, finished or partial, that a model's manifests name."""
+    names = set()
+    for manifest in (directory / "manifest.json", directory / ".manifest.pending"):
+        if manifest.exists():
+            names |= set(re.findall(r"sha256:([0-9a-f]{64})", manifest.read_text(encoding="utf-8")))
+    return {path for name in names for path in (_root() / "blobs").glob(f"sha256-{name}*")}
+
+
+def _registry() -> str:
+    return (os.environ.get("TAHR_OLLAMA_REGISTRY") or DEFAULT_REGISTRY).rstrip("/")
+
+
+def _root() -> Path:
+    return store.home() / "ollama"
+
+
+def _directory(ref: Ref) -> Path:
+    return _root() / "models" / ref.repo / (ref.selector or "latest")

@@ -1,0 +1,179 @@
+"""Which files of a listing make up the model: one rule for a remote repository, the cache and a local directory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tahr.errors import CorruptFile, LoadError, ModelNotFound
+from tahr.hub.files import Format, ModelFiles
+from tahr.hub.refs import Ref, quant_of
+
+INDEX = "model.safetensors.index.json"
+
+# Everything besides weights that a model may need. Weights in other formats (.bin, .pt) are pickles, which can run
+# code when opened, so they are never even downloaded.
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    INDEX,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "quantize_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+
+# Without a word from the user: the usual compromise first, then its neighbours, then larger, then smaller.
+PREFERRED_QUANTS = (
+    *("Q4_K_M", "Q4_K_S", "UD-Q4_K_XL", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "MXFP4", "MXFP4_MOE"),
+    *("Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0"),
+    *("Q3_K_L", "Q3_K_M", "Q3_K_S", "IQ3_M", "IQ3_XS", "Q2_K", "TQ2_0", "TQ1_0"),
+)
+FLOAT_MASTERS = ("F32", "F16", "BF16")  # large originals, used only when asked for by name
+
+_SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<total>\d{5})\.gguf", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """One model in GGUF form: a single file, or all the parts of a split one."""
+
+    files: tuple[str, ...]
+    quant: str | None
+    missing: tuple[str, ...] = ()
+
+    def answers_to(self, file_name: str) -> bool:
+        """Whether the user may mean this model by that file name: with or without folder, whole or any part."""
+        whole = _SPLIT.sub(r"\g<stem>.gguf", self.files[0])
+        names = [form.lower() for name in (*self.files, whole) for form in (name, PurePosixPath(name).name)]
+        return file_name.lower() in names
+
+
+def gguf_models(names: Iterable[str]) -> list[Gguf]:
+    """Group a listing into language models; projectors and importance matrices are not any."""
+    listing = set(names)
+    found: dict[tuple[str, ...], Gguf] = {}
+    for name in sorted(listing):
+        base = PurePosixPath(name).name.lower()
+        if base.endswith(".gguf") and "mmproj" not in base and "imatrix" not in base:
+            files = split_set(name)
+            missing = tuple(part for part in files if part not in listing)
+            found[files] = Gguf(files, quant_of(name), missing)
+    return list(found.values())
+
+
+def split_set(name: str) -> tuple[str, ...]:
+    """All parts of the set a file belongs to, in order; the file alone when it is whole."""
+    match = _SPLIT.fullmatch(name)
+    if not match:
+        return (name,)
+    total = int(match["total"])
+    return tuple(f"{match['stem']}-{part:05}-of-{total:05}.gguf" for part in range(1, total + 1))
+
+
+def choose_gguf(names: Iterable[str], selector: str | None, where: str) -> Gguf:
+    """The one GGUF model the selector means; a listing that leaves a doubt is refused with the choices."""
+    models = gguf_models(names)
+    matches = _matching(models, selector)
+    if len(matches) == 1:
+        return matches[0]
+    choices = ", ".join(model.files[0] for model in models) or "none at all"
+    if matches:
+        raise ModelNotFound(f"{where} holds several models that fit: {choices}. Name the file: {where}:FILE.gguf.")
+    wanted = f"no GGUF file for `{selector}`" if selector else "no quantised GGUF file"
+    raise ModelNotFound(f"{where} has {wanted}; it has {choices}.")
+
+
+def _matching(models: list[Gguf], selector: str | None) -> list[Gguf]:
+    if selector and selector.lower().endswith(".gguf"):
+        return [model for model in models if model.answers_to(selector)]
+    if selector:
+        exact = [model for model in models if model.quant == selector]
+        return exact or [model for model in models if model.quant == f"UD-{selector}"]
+    for quant in PREFERRED_QUANTS:
+        if matches := [model for model in models if model.quant == quant]:
+            return matches
+    return [model for model in models if model.quant not in FLOAT_MASTERS]
+
+
+def choose_format(names: Iterable[str], ref: Ref) -> Format:
+    """GGUF when the reference says so or nothing else is there; safetensors otherwise."""
+    listing = set(names)
+    has_gguf = bool(gguf_models(listing))
+    has_safetensors = any(name.endswith(".safetensors") and "/" not in name for name in listing)
+    if ref.selector or (has_gguf and (not has_safetensors or ref.repo.lower().endswith("-gguf"))):
+        return "gguf"
+    if has_safetensors:
+        return "safetensors"
+    raise ModelNotFound(
+        f"{ref.name} holds no GGUF or safetensors weights, which are the formats Tahr loads:"
+        " name another repository or directory, or convert the model first."
+    )
+
+
+def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
+    """The weight files a listing promises: those the index in `directory` names, or the single file."""
+    index = directory / INDEX
+    if index.is_file():
+        return _indexed_names(index)
+    single = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    if "model.safetensors" in single:
+        return ("model.safetensors",)
+    if len(single) == 1:
+        return (single[0],)
+    raise CorruptFile(
+        f"There are several safetensors files ({', '.join(single)}) and no {INDEX} to say which of them are the"
+        " model: put the ones you want into a directory of their own and name that."
+    )
+
+
+def _indexed_names(index: Path) -> tuple[str, ...]:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"{index} is not a safetensors index ({error!r}): fetch the model again.") from error
+    for name in names:
+        # A name with a folder in it could point anywhere on the disk.
+        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name or not name:
+            raise CorruptFile(f"{index} names {name!r}, which is not a plain file name: do not use this model.")
+    return tuple(sorted(names))
+
+
+def open_directory(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFiles:
+    """The model a directory holds, or the reason why it holds none."""
+    listing = list(names)
+    if choose_format(listing, ref) == "gguf":
+        return _open_gguf(ref, directory, listing)
+    weights = tuple(directory / name for name in safetensors_names(listing, directory))
+    required = (directory / "config.json", *weights)
+    if missing := [path.name for path in required if not path.is_file()]:
+        raise CorruptFile(f"{ref.name} in {directory} lacks {', '.join(missing)}: fetch the model again.")
+    return ModelFiles(ref, ref.name, "safetensors", weights, directory=directory)
+
+
+def _open_gguf(ref: Ref, directory: Path, names: list[str]) -> ModelFiles:
+    model = choose_gguf(names, ref.selector, ref.repo or str(directory))
+    if model.missing:
+        raise CorruptFile(f"{ref.name} lacks the parts {', '.join(model.missing)}: fetch the model again.")
+    sidecars = tuple(directory / name for name in SMALL_FILES if name in names)
+    return ModelFiles(ref, ref.name, "gguf", tuple(directory / name for name in model.files), sidecars=sidecars)
+
+
+def try_open(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFiles | None:
+    """As `open_directory`, for places where an incomplete model only means looking further."""
+    try:
+        return open_directory(ref, directory, names)
+    except LoadError:
+        return None

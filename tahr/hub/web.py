@@ -1,0 +1,86 @@
+"""Plain HTTP with the standard library: redirects that keep the login at home, and errors in sentences."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from functools import cache
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from tahr.errors import DownloadError, ModelNotFound
+
+TIMEOUT_S = 30.0
+MAX_JSON_BYTES = 8 << 20
+RETRY_STATUS = (408, 429, 500, 502, 503, 504)
+
+
+class Transient(Exception):
+    """The connection failed in a way that may pass."""
+
+
+def get_json(url: str, headers: Mapping[str, str], what: str) -> Any:
+    """A small JSON document, or a sentence about why not."""
+    try:
+        with open_url(url, headers, what) as response:
+            return json.loads(response.read(MAX_JSON_BYTES))
+    except (Transient, OSError, http.client.HTTPException) as error:
+        raise DownloadError(
+            f"{urlsplit(url).netloc} cannot be reached for {what} ({error}): check the network. Models that are"
+            " already on this machine work without it (`tahr list`)."
+        ) from error
+    except ValueError as error:
+        raise DownloadError(f"{urlsplit(url).netloc} answered for {what} with something that is no JSON.") from error
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows to other hosts without the login: a content network must not see it."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if new is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+            new.remove_header("Authorization")
+        return new
+
+
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    context = ssl.create_default_context()
+    try:  # Python builds that know no certificate store still have the one huggingface_hub brings
+        import certifi
+    except ImportError:
+        pass
+    else:
+        context.load_verify_locations(certifi.where())
+    return urllib.request.build_opener(_Redirects, urllib.request.HTTPSHandler(context=context))
+
+
+def open_url(url: str, headers: Mapping[str, str], what: str) -> http.client.HTTPResponse:
+    """An open answer to a GET; `what` is what an error message calls it."""
+    request = urllib.request.Request(url, headers={"User-Agent": "tahr", **headers})
+    try:
+        response: http.client.HTTPResponse = _opener().open(request, timeout=TIMEOUT_S)
+        return response
+    except urllib.error.HTTPError as error:
+        raise _explain(error, what) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Transient(str(getattr(error, "reason", error))) from error
+
+
+def _explain(error: urllib.error.HTTPError, what: str) -> Exception:
+    if error.code in RETRY_STATUS:
+        return Transient(f"HTTP {error.code}")
+    if error.code in (401, 403):
+        return DownloadError(
+            f"The server refuses {what} without a login it accepts (HTTP {error.code}): for a gated Hugging Face"
+            " model, accept its terms on its page and set HF_TOKEN."
+        )
+    if error.code == 404:
+        return ModelNotFound(f"The server has no {what}: check the spelling.")
+    return DownloadError(f"The server answered HTTP {error.code} ({error.reason}) for {what}.")
