@@ -1,0 +1,169 @@
+#include <array>
+#include <utility>
+
+#include "matmul_ops.h"
+#include "matmul_tile.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+// ---- tiles by format and number of rows ----
+
+using TileFn = void (*)(const Tile&);
+
+constexpr int max_rows(Format format) { return is_dense(format) ? DENSE_ROWS : TILE_ROWS; }
+
+template <Format F, int Rows>
+constexpr TileFn tile_fn() {
+  if constexpr (Rows > max_rows(F)) return nullptr;
+  else if constexpr (is_dense(F)) return dense_tile<F, Rows>;
+  else return quantised_tile<F, Rows>;
+}
+
+struct TileRow {
+  TileFn of[4];  // for 1, 2, 4 and 8 rows
+};
+
+template <size_t... I>
+constexpr std::array<TileRow, N_FORMATS> make_tiles(std::index_sequence<I...>) {
+  return {TileRow{{tile_fn<Format(I), 1>(), tile_fn<Format(I), 2>(), tile_fn<Format(I), 4>(), tile_fn<Format(I), 8>()}}...};
+}
+
+constexpr auto TILES = make_tiles(std::make_index_sequence<N_FORMATS>{});
+
+// ---- which rows meet which matrix ----
+
+// Rows first .. last of a job: row i reads x row source[i] / pairs_per_row and writes out row source[i] (i itself for both
+// when `source` is null).
+struct Segment {
+  const LinearJob* job;
+  int64_t matrix;  // of the stack
+  const std::byte* x;
+  const int32_t* source;
+  int pairs_per_row;
+  int64_t first, last;
+};
+
+int64_t x_row_bytes(const PackedMatrix& m) { return is_dense(m.format) ? m.cols * 4 : quantised_row_bytes(m.cols); }
+
+// A tile of `n` rows from `row` on, at the matrix's first panel.
+Tile tile_of(const Segment& s, int64_t row, int n) {
+  const PackedMatrix& m = *s.job->matrix;
+  Tile tile;
+  tile.cols = m.cols;
+  for (int r = 0; r < n; r++) {
+    const int64_t at = s.source ? s.source[row + r] : row + r;
+    tile.x[r] = s.x + (s.source ? at / s.pairs_per_row : at) * x_row_bytes(m);
+    tile.out[r] = s.job->out + at * m.rows;
+  }
+  return tile;
+}
+
+void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
+  const PackedMatrix& m = *s.job->matrix;
+  for (int r = 0; r < n; r++) tile.out[r] += panels.begin * LANES;
+  for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+    const int64_t first = panel * LANES, left = m.rows - first;
+    tile.panel = m.panel(s.matrix, panel);
+    tile.bias = s.job->bias ? s.job->bias + first : nullptr;
+    tile.n = left < LANES ? int(left) : LANES;
+    run(tile);
+    for (int r = 0; r < n; r++) tile.out[r] += LANES;
+  }
+}
+
+// All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
+void run_block(const Segment& s, Range rows, Range panels) {
+  const Format format = s.job->matrix->format;
+  for (int64_t row = rows.begin; row < rows.end;) {
+    int rung = 0;
+    while (2 << rung <= max_rows(format) && row + (2 << rung) <= rows.end) rung++;
+    const int n = 1 << rung;
+    run_panels(s, tile_of(s, row, n), n, TILES[size_t(format)].of[rung], panels);
+    row += n;
+  }
+}
+
+// ---- sharing the work ----
+
+constexpr int64_t BLOCK_BYTES = 1 << 17;  // of weights: stays in the second-level cache while rows pass by
+constexpr int64_t BLOCK_ROWS = 64;        // a multiple of every tile's
+constexpr int64_t BLOCKS_PER_THREAD = 4;  // at least, where there are panels enough: threads finish together
+
+// The blocks that a segment is cut into.
+struct Grid {
+  int64_t panels, rows, n_row_blocks, n_blocks;
+};
+
+Grid grid_of(const Segment& s, int n_threads) {
+  const PackedMatrix& m = *s.job->matrix;
+  const int64_t n_rows = s.last - s.first, n_row_blocks = (n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+  const int64_t fitting = BLOCK_BYTES / m.panel_bytes, fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
+  const int64_t fewer = fitting < fair ? fitting : fair, panels = fewer < 1 ? 1 : fewer;
+  return {panels, BLOCK_ROWS, n_row_blocks, (m.n_panels + panels - 1) / panels * n_row_blocks};
+}
+
+Range cut(int64_t index, int64_t size, int64_t first, int64_t last) {
+  const int64_t begin = first + index * size, end = begin + size;
+  return {begin, end < last ? end : last};
+}
+
+// Walks the segments `at(0)` .. `at(n - 1)`; whoever is free takes the next block.
+template <class SegmentAt>
+void run_segments(int64_t n, SegmentAt at, Lane lane) {
+  int64_t before = 0, mine = claim(lane);
+  for (int64_t i = 0; i < n; i++) {
+    const Segment s = at(i);
+    if (s.first == s.last) continue;
+    const Grid grid = grid_of(s, lane.n_threads);
+    for (; mine < before + grid.n_blocks; mine = claim(lane)) {
+      const int64_t block = mine - before;
+      const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
+      run_block(s, rows, cut(block / grid.n_row_blocks, grid.panels, 0, s.job->matrix->n_panels));
+    }
+    before += grid.n_blocks;
+  }
+}
+
+template <class Op>
+const std::byte* x_of(const Op& op, const LinearJob& job) {
+  return is_dense(job.matrix->format) ? reinterpret_cast<const std::byte*>(op.x) : op.quantised;
+}
+
+}  // namespace
+
+void linear(const LinearOp& op, Lane lane) {
+  const auto at = [&](int64_t i) {
+    const LinearJob& job = op.jobs[i];
+    return Segment{&job, 0, x_of(op, job), nullptr, 1, 0, *op.n_rows};
+  };
+  run_segments(op.n_jobs, at, lane);
+}
+
+void experts(const ExpertsOp& op, Lane lane) {
+  const auto at = [&](int64_t i) {
+    const LinearJob& job = op.jobs[i % op.n_jobs];
+    const int64_t expert = i / op.n_jobs;
+    return Segment{&job, expert, x_of(op, job), op.order, op.pairs_per_row, op.starts[expert], op.starts[expert + 1]};
+  };
+  run_segments(int64_t{op.n_experts} * op.n_jobs, at, lane);
+}
+
+// A counting sort: counts, then running starts, then places.
+void group(const GroupOp& op, Lane lane) {
+  if (lane.thread != 0) return;
+  const int32_t n_pairs = *op.n_rows * op.n_active;
+  for (int e = 0; e <= op.n_experts; e++) op.starts[e] = 0;
+  for (int32_t p = 0; p < n_pairs; p++) op.starts[op.experts[p] + 1]++;
+  for (int e = 0; e < op.n_experts; e++) op.starts[e + 1] += op.starts[e];
+  for (int32_t p = 0; p < n_pairs; p++) op.order[op.starts[op.experts[p]]++] = p;
+  // Each start has moved to the next one: move them back.
+  for (int e = op.n_experts; e > 0; e--) op.starts[e] = op.starts[e - 1];
+  op.starts[0] = 0;
+}
+
+extern const MatmulKernels matmul_kernels;
+const MatmulKernels matmul_kernels = {{LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, group, experts, embed};
+
+}  // namespace tahr::TAHR_ISA

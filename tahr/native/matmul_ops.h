@@ -1,0 +1,14 @@
+// The ops of one instruction set, as the table in matmul.cpp collects them.
+#pragma once
+
+#include "matmul.h"
+
+namespace tahr::TAHR_ISA {
+
+void quantise(const QuantiseOp& op, Lane lane);
+void linear(const LinearOp& op, Lane lane);
+void group(const GroupOp& op, Lane lane);
+void experts(const ExpertsOp& op, Lane lane);
+void embed(const EmbedOp& op, Lane lane);
+
+}  // namespace tahr::TAHR_ISA

@@ -1,0 +1,64 @@
+// Weights rearranged at load into panels: a few rows side by side, so that one vector register holds the same columns
+// of every row of the panel and a dot product needs no sum across its lanes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace tahr {
+
+class Pool;
+
+enum class Format : uint8_t {
+  F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4
+};
+constexpr int N_FORMATS = 16;
+
+// The format of that name ("Q4_K"), or false when there is no native kernel for it.
+bool find_format(const char* name, Format* format);
+const char* format_name(Format format);
+
+// Dense formats meet f32 rows, the others quantised rows.
+constexpr bool is_dense(Format format) { return format <= Format::BF16; }
+
+// Columns of a row come in blocks of so many, and a block takes so many bytes in a file.
+int64_t block_cols(Format format);
+int64_t block_bytes(Format format);
+int64_t file_row_bytes(Format format, int64_t cols);  // cols must be a multiple of block_cols
+
+// How an instruction set wants its panels.
+struct PanelLayout {
+  int panel_rows;     // 8, or 16 where registers hold 16 numbers
+  uint8_t q8_offset;  // added to signed 8-bit codes: 128 where the dot product takes unsigned weights, else 0
+  bool octets;        // a row's columns lie together in eights, not fours: for 2 x 8 by 8 x 2 matrix instructions
+};
+
+struct FreeAligned {
+  void operator()(std::byte* bytes) const;
+};
+
+// A matrix [rows, cols], or a stack of `n_stack` such, in panels. The last panel is padded with zero rows.
+struct PackedMatrix {
+  Format format;
+  int panel_rows;
+  int64_t n_stack, rows, cols;
+  int64_t n_panels;     // of one matrix
+  int64_t panel_bytes;  // a multiple of 64
+  int64_t n_bytes;      // of all
+  std::unique_ptr<std::byte[], FreeAligned> data;  // 64-byte aligned
+
+  const std::byte* panel(int64_t matrix, int64_t index) const {
+    return data.get() + (matrix * n_panels + index) * panel_bytes;
+  }
+};
+
+// Bytes of one panel.
+int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows);
+
+// Reads exactly n_stack * rows * file_row_bytes(format, cols) bytes at `source`, using all threads of the pool (or only the
+// caller's when it is null). The caller has checked that the file holds them. Throws std::bad_alloc when memory is short.
+PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,
+                  Pool* pool);
+
+}  // namespace tahr

@@ -1,0 +1,45 @@
+// A small vocabulary of vectors, one implementation per instruction set. Kernels are written once on top of it.
+//
+//   Floats, Ints   LANES numbers of 32 bits
+//   Codes          LANES * 4 bytes: four columns of each row of a panel
+//
+// Loads and stores need no alignment. `fma` is one rounding except in `scalar`, where it is two.
+// The files are compiled once per instruction set with TAHR_ISA naming the namespace everything lives in: the same
+// inline function compiled with different flags must never be one symbol.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef TAHR_ISA
+#error "TAHR_ISA must name the instruction set this file is compiled for"
+#endif
+
+#define TAHR_INLINE static inline __attribute__((always_inline))
+
+#if defined(TAHR_ISA_avx512vnni)
+#include "simd_avx512.h"
+#elif defined(TAHR_ISA_avx2)
+#include "simd_avx2.h"
+#elif defined(TAHR_ISA_neon_dotprod) || defined(TAHR_ISA_neon_i8mm)
+#include "simd_neon.h"
+#else
+#include "simd_scalar.h"
+#endif
+
+namespace tahr::TAHR_ISA {
+
+// The first n (< LANES) numbers at p, the rest zero.
+TAHR_INLINE Floats load_part(const float* p, int n) {
+  float lanes[LANES] = {};
+  memcpy(lanes, p, size_t(n) * sizeof(float));
+  return load(lanes);
+}
+
+TAHR_INLINE void store_part(float* p, Floats v, int n) {
+  float lanes[LANES];
+  store(lanes, v);
+  memcpy(p, lanes, size_t(n) * sizeof(float));
+}
+
+}  // namespace tahr::TAHR_ISA

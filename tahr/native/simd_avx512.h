@@ -1,0 +1,97 @@
+// The vocabulary for AVX-512 with VNNI: 16 lanes.
+#pragma once
+
+// GCC 12 takes the don't-care operands inside its own intrinsics for mistakes.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+namespace tahr::TAHR_ISA {
+
+constexpr int LANES = 16;
+constexpr int DOT_ROWS = 4;
+constexpr int TILE_ROWS = 8;
+constexpr int DENSE_ROWS = 4;
+constexpr int SIGNED_OFFSET = 128;  // vpdpbusd takes unsigned weights
+constexpr bool OCTETS = false;
+
+struct Floats { __m512 v; };
+struct Ints { __m512i v; };
+struct Codes { __m512i v; };
+
+TAHR_INLINE Floats set1(float x) { return {_mm512_set1_ps(x)}; }
+TAHR_INLINE Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
+TAHR_INLINE Floats load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+TAHR_INLINE Floats load_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+TAHR_INLINE void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
+TAHR_INLINE void store_f16(uint16_t* p, Floats a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TAHR_INLINE void store_bf16(uint16_t* p, Floats a) {
+  const __m512i bits = _mm512_castps_si512(a.v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  const __m512i safe = _mm512_mask_or_epi32(near, nan, bits, _mm512_set1_epi32(0x400000));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16)));
+}
+
+TAHR_INLINE Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+TAHR_INLINE Floats sub(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+TAHR_INLINE Floats mul(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+TAHR_INLINE Floats div(Floats a, Floats b) { return {_mm512_div_ps(a.v, b.v)}; }
+TAHR_INLINE Floats max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
+TAHR_INLINE Floats min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
+TAHR_INLINE Floats abs(Floats a) { return {_mm512_abs_ps(a.v)}; }
+TAHR_INLINE Floats fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TAHR_INLINE Floats fnma(Floats a, Floats b, Floats c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+
+TAHR_INLINE Ints set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+TAHR_INLINE Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+template <int N>
+TAHR_INLINE Ints shift_left(Ints a) { return {_mm512_slli_epi32(a.v, N)}; }
+TAHR_INLINE Ints low_nibble(Ints a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(15))}; }
+TAHR_INLINE Ints high_nibble(Ints a) { return {_mm512_srli_epi32(a.v, 4)}; }
+TAHR_INLINE Ints load_i8(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+TAHR_INLINE Ints load_u8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+TAHR_INLINE void store_i8(int8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+TAHR_INLINE Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+TAHR_INLINE Ints round(Floats a) { return {_mm512_cvtps_epi32(a.v)}; }
+TAHR_INLINE Floats as_floats(Ints a) { return {_mm512_castsi512_ps(a.v)}; }
+TAHR_INLINE Ints as_ints(Floats a) { return {_mm512_castps_si512(a.v)}; }
+
+TAHR_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
+TAHR_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }
+TAHR_INLINE int32_t sum(Ints a) { return _mm512_reduce_add_epi32(a.v); }
+
+TAHR_INLINE Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+template <int Right, int Mask>
+TAHR_INLINE Codes field(Codes a) {
+  __m512i v = a.v;  // 16-bit shifts carry bits over from the neighbouring byte, which the mask takes away
+  if constexpr (Right > 0) v = _mm512_srli_epi16(v, Right);
+  if constexpr (Right < 0) v = _mm512_slli_epi16(v, -Right);
+  return {_mm512_and_si512(v, _mm512_set1_epi8(char(Mask)))};
+}
+TAHR_INLINE Codes either(Codes a, Codes b) { return {_mm512_or_si512(a.v, b.v)}; }
+TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
+  const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), nibbles.v)};
+}
+
+template <int First, int Count, int MaxCode, int Rows>
+TAHR_INLINE void dot(Ints (&sums)[Rows], const Codes (&w)[8], const int8_t* const (&x)[Rows]) {
+#pragma GCC unroll 8
+  for (int g = First; g < First + Count; g++)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; r++) {
+      int32_t word;
+      memcpy(&word, x[r] + 4 * g, sizeof word);
+      sums[r].v = _mm512_dpbusd_epi32(sums[r].v, w[g].v, _mm512_set1_epi32(word));
+    }
+}
+
+}  // namespace tahr::TAHR_ISA
