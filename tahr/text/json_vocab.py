@@ -1,0 +1,197 @@
+"""Vocabularies from Hugging Face files: tokenizer.json, and what the files beside it say about special tokens."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ..errors import TokenizerError
+from .vocab import SPACE, Ends, Vocab, byte_level, end_markers, metaspace, wordpiece
+
+_FOREIGN = {
+    "tokenizer.model": "a SentencePiece model",
+    "tekken.json": "a Mistral tokenizer",
+    "vocab.json": "a slow BPE tokenizer",
+    "vocab.txt": "a slow WordPiece tokenizer",
+}
+
+
+def read_dir(path: Path) -> Vocab:
+    """The vocabulary of a directory in the Hugging Face layout."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        found = [f"{name} is {what}" for name, what in _FOREIGN.items() if (path / name).is_file()]
+        hint = f" ({'; '.join(found)}, which needs converting)" if found else ""
+        raise TokenizerError(f"There is no tokenizer.json in {path}{hint}: add the one of this model.")
+    config = _read(path / "special_tokens_map.json") | _read(path / "tokenizer_config.json")
+    generation = _read(path / "config.json") | _read(path / "generation_config.json")
+    return read_json(file.read_bytes(), config, generation)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        tree = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise TokenizerError(f"{file} is not valid JSON ({error}): download it again.") from error
+    if not isinstance(tree, dict):
+        raise TokenizerError(f"{file} holds no JSON object: download it again.")
+    return {key: value for key, value in tree.items() if value is not None}
+
+
+def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
+    """The vocabulary of a tokenizer.json, given the content of the files beside it."""
+    try:
+        tree = json.loads(data)
+        parsing = Tokenizer.from_str(data if isinstance(data, str) else data.decode())
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"tokenizer.json cannot be read ({error}): download it again.") from error
+    added = {token["id"]: token for token in tree.get("added_tokens") or ()}
+    special = frozenset(i for i, token in added.items() if token.get("special"))
+    alphabet = _alphabet(tree)
+    return Vocab(
+        parsing=_ids_of(parsing),
+        plain=_plain(tree),
+        pieces=_pieces(parsing),
+        special=special,
+        # SentencePiece's decoder rewrites added tokens like any other.
+        literal=frozenset() if alphabet is metaspace else frozenset(added),
+        alphabet=alphabet,
+        drops_first_space=alphabet is wordpiece or (alphabet is metaspace and _strips_space(tree)),
+        ends=_ends(parsing, {added[i]["content"]: i for i in special}, config, generation),
+    )
+
+
+def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode
+
+
+def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
+    """An encoder that does not know the special tokens, built when it is first needed."""
+
+    @cache
+    def encoder() -> Callable[[str], list[int]]:
+        added = tree.get("added_tokens") or []
+        hidden = {token["content"] for token in added if token.get("special")}
+        kept = [token for token in added if not token.get("special")]
+        model = {**tree["model"], "vocab": _without(tree["model"], hidden)}
+        return _ids_of(Tokenizer.from_str(json.dumps({**tree, "added_tokens": kept, "model": model})))
+
+    return lambda text: encoder()(text)
+
+
+def _without(model: dict[str, Any], hidden: set[str]) -> Any:
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        return {piece: i for piece, i in vocab.items() if piece not in hidden or piece == model.get("unk_token")}
+    # A list's places are ids, so the special ones stay under names nobody types.
+    return [[f"\ufdd0{i}" if piece in hidden else piece, score] for i, (piece, score) in enumerate(vocab)]
+
+
+def _pieces(parsing: Any) -> list[str | None]:
+    ids: dict[str, int] = parsing.get_vocab(with_added_tokens=True)
+    if not ids:
+        raise TokenizerError("tokenizer.json holds no tokens: download it again.")
+    pieces: list[str | None] = [None] * (max(ids.values()) + 1)
+    for piece, i in ids.items():
+        pieces[i] = piece
+    return pieces
+
+
+def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A part of tokenizer.json and, where it is a sequence, the parts inside."""
+    if part is None:
+        return
+    yield part
+    for inner in ("decoders", "pretokenizers", "normalizers"):
+        for step in part.get(inner) or ():
+            yield from _steps(step)
+
+
+def _alphabet(tree: dict[str, Any]) -> Callable[[str], bytes]:
+    steps = [step for part in ("decoder", "pre_tokenizer", "normalizer") for step in _steps(tree.get(part))]
+    kinds = {step.get("type") for step in steps}
+    if "ByteLevel" in kinds:
+        return byte_level
+    if tree.get("model", {}).get("type") == "WordPiece":
+        return wordpiece
+    if kinds & {"Metaspace", "ByteFallback"} or any(SPACE in str(step.get("content", "")) for step in steps):
+        return metaspace
+    raise TokenizerError(
+        "tokenizer.json is neither byte-level, SentencePiece nor WordPiece, so Tahr cannot tell which bytes its tokens "
+        "stand for: use another file of this model."
+    )
+
+
+def _strips_space(tree: dict[str, Any]) -> bool:
+    def strips(step: dict[str, Any]) -> bool:
+        if step.get("type") == "Metaspace":
+            return bool(step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True))
+        return step.get("type") == "Strip" and bool(step.get("start"))
+
+    return any(strips(step) for step in _steps(tree.get("decoder")))
+
+
+def _ends(parsing: Any, special: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
+    bos = _named(parsing, config, "bos_token")
+    eos = _named(parsing, config, "eos_token")
+    stated = _stated(generation.get("eos_token_id"), parsing) | ({eos} - {None})
+    prefix, suffix = _processor_ends(parsing)
+    return Ends(
+        prefix=_switched(prefix, bos, config.get("add_bos_token"), at_front=True),
+        suffix=_switched(suffix, eos, config.get("add_eos_token"), at_front=False),
+        bos_id=bos,
+        eos_id=eos if eos is not None else min(stated, default=None),
+        # Names are only asked where no file says what ends a reply.
+        eos_ids=frozenset(stated) or end_markers(special),
+    )
+
+
+def _named(parsing: Any, config: Mapping[str, Any], field: str) -> int | None:
+    token = config.get(field)
+    content = token.get("content") if isinstance(token, dict) else token
+    if content is None:
+        return None
+    found: int | None = parsing.token_to_id(str(content))
+    if found is None:
+        raise TokenizerError(
+            f"The configuration names {content!r} as {field}, but tokenizer.json has no such token: "
+            "the files belong to different models."
+        )
+    return found
+
+
+def _stated(value: Any, parsing: Any) -> set[int]:
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    for i in listed:
+        if type(i) is not int or parsing.id_to_token(i) is None:
+            raise TokenizerError(
+                f"The configuration says token {i!r} ends a reply, but tokenizer.json has no such token: "
+                "the files belong to different models."
+            )
+    return set(listed)
+
+
+def _processor_ends(parsing: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the post-processor of tokenizer.json puts before and after a text."""
+    bare: list[int] = parsing.encode("a", add_special_tokens=False).ids
+    full: list[int] = parsing.encode("a", add_special_tokens=True).ids
+    start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
+    return tuple(full[:start]), tuple(full[start + len(bare) :])
+
+
+def _switched(ids: tuple[int, ...], token: int | None, wanted: bool | None, *, at_front: bool) -> tuple[int, ...]:
+    """The same with the configuration's own switch for this token applied, where there is one."""
+    if wanted is None or token is None or wanted == (token in ids):
+        return ids
+    if not wanted:
+        return tuple(i for i in ids if i != token)
+    return (token, *ids) if at_front else (*ids, token)

@@ -1,0 +1,119 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import TokenizerError
+from .stream import Detokenizer
+from .vocab import Vocab
+
+
+class Tokenizer:
+    """One model's tokenizer; decoding works on bytes, so it can go token by token."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """From the metadata of a GGUF file (`tokenizer.ggml.*`)."""
+        from .gguf_vocab import read_gguf
+
+        return cls(read_gguf(metadata))
+
+    @classmethod
+    def from_json(
+        cls,
+        data: bytes | str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        generation: Mapping[str, Any] | None = None,
+    ) -> Tokenizer:
+        """From the content of tokenizer.json, with that of tokenizer_config.json and generation_config.json."""
+        from .json_vocab import read_json
+
+        return cls(read_json(data, config or {}, generation or {}))
+
+    @classmethod
+    def from_dir(cls, path: Path) -> Tokenizer:
+        """From a directory in the Hugging Face layout."""
+        from .json_vocab import read_dir
+
+        return cls(read_dir(path))
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        `add_special` opens and closes the text as the model was trained to see it; without `parse_special` the names of
+        special tokens in the text are only text, so nobody can smuggle one in.
+        """
+        encode = self._vocab.parsing if parse_special else self._vocab.plain
+        try:
+            ids = encode(text)
+        except UnicodeEncodeError as error:
+            raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
+        return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of these tokens; bytes that are no UTF-8 read as U+FFFD."""
+        kept = [self.token_bytes(i) for i in ids if not (skip_special and self.is_special(i))]
+        joined = b"".join(kept)
+        return (joined.removeprefix(b" ") if self.drops_first_space else joined).decode("utf-8", "replace")
+
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        """A decoder that takes one token at a time."""
+        return Detokenizer(self, skip_special=skip_special)
+
+    @property
+    def n_vocab(self) -> int:
+        """How many ids there are, counting the ones no token has."""
+        return len(self._vocab.pieces)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that opens a text, where the model has one."""
+        return self._vocab.ends.bos_id
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token the model's files call its end of sequence, for chat templates; to stop, ask `is_eos`."""
+        return self._vocab.ends.eos_id
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends a reply."""
+        return self._vocab.ends.eos_ids
+
+    @property
+    def drops_first_space(self) -> bool:
+        """Whether decoding takes away the space that encoding put in front."""
+        return self._vocab.drops_first_space
+
+    def is_eos(self, token: int) -> bool:
+        """Whether this token ends a reply."""
+        return token in self._vocab.ends.eos_ids
+
+    def is_special(self, token: int) -> bool:
+        """Whether this token steers the model instead of standing for text."""
+        return token in self._vocab.special
+
+    def piece(self, token: int) -> str:
+        """The token as the vocabulary writes it; empty for an id in a gap."""
+        if not 0 <= token < len(self._vocab.pieces):
+            raise TokenizerError(
+                f"There is no token {token}: this tokenizer's ids run from 0 to {self.n_vocab - 1}. "
+                "If a model produced it, the tokenizer belongs to another model."
+            )
+        return self._vocab.pieces[token] or ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes this token stands for; they need not be whole characters."""
+        piece = self.piece(token)
+        return piece.encode("utf-8", "replace") if token in self._vocab.literal else self._vocab.alphabet(piece)
+
+    def vocab_bytes(self) -> list[tuple[int, bytes]]:
+        """Every token that stands for text, with its bytes: what a grammar can choose from."""
+        return [(i, self.token_bytes(i)) for i in range(self.n_vocab) if not self.is_special(i) and self.piece(i)]

@@ -1,0 +1,99 @@
+"""What a tokenizer is made of, however a model's files spell it; and how a piece of a vocabulary turns into bytes."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+SPACE = "▁"  # how SentencePiece writes a space
+_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+
+
+@cache
+def _byte_of_letter() -> dict[int, str]:
+    """The byte-level alphabet as a `str.translate` table: printable bytes are themselves, the others U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {0x100 + i: chr(byte) for i, byte in enumerate(others)}
+
+
+def byte_level(piece: str) -> bytes:
+    """Bytes of a piece in the alphabet of byte-level BPE."""
+    letters = _byte_of_letter()
+    if any(ord(letter) not in letters for letter in piece):
+        return piece.encode("utf-8", "surrogateescape")  # not in the alphabet: an added word, written as it reads
+    return piece.translate(letters).encode("latin-1")
+
+
+def metaspace(piece: str) -> bytes:
+    """Bytes of a SentencePiece piece: `▁` is a space, `<0x0A>` one byte."""
+    if match := _BYTE_PIECE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    return piece.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+def wordpiece(piece: str) -> bytes:
+    """Bytes of a WordPiece piece: `##` continues the word before, anything else starts one."""
+    return piece.removeprefix("##").encode() if piece.startswith("##") else b" " + piece.encode()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Which tokens open and close an encoded text, and which end a reply."""
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    bos_id: int | None = None
+    eos_id: int | None = None
+    eos_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """One vocabulary: text to ids in two ways, its pieces, and the facts that decoding needs."""
+
+    parsing: Callable[[str], list[int]]  # recognises special tokens in text
+    plain: Callable[[str], list[int]]  # takes them for text
+    pieces: Sequence[str | None]  # None: no token has that id
+    special: frozenset[int]
+    literal: frozenset[int]  # ids whose piece is plain text rather than in the alphabet
+    alphabet: Callable[[str], bytes]
+    drops_first_space: bool  # the encoder adds a space in front, so decoding takes it away
+    ends: Ends
+
+
+# Tokens that end a reply when a file carries them as control tokens. GGUF files name one or two of them, and fine-tunes
+# often name the wrong one: the base model's marker while the chat template ends turns with another.
+END_MARKERS: dict[str, str] = {
+    "<|endoftext|>": "GPT-2, Qwen and Phi: end of document",
+    "<|end_of_text|>": "Llama 3 and Granite: end of document",
+    "<eos>": "Gemma: end of document",
+    "<｜end▁of▁sentence｜>": "DeepSeek: end of reply",
+    "[EOS]": "Kimi: end of document",
+    "<|im_end|>": "ChatML: end of turn",
+    "<|eot_id|>": "Llama 3: end of turn",
+    "<|eom_id|>": "Llama 3.1: end of message, a tool is to answer",
+    "<end_of_turn>": "Gemma: end of turn",
+    "<turn|>": "Gemma 4: end of turn",
+    "<|tool_response>": "Gemma 4: a tool is to answer",
+    "<|end|>": "Phi: end of turn",
+    "<|return|>": "gpt-oss: end of reply",
+    "<|call|>": "gpt-oss: a tool is to answer",
+    "<|flush|>": "Solar: end of reply",
+    "<|calls|>": "Solar: a tool is to answer",
+    "<EOT>": "code models: end of text",
+    "[EOT]": "Kimi: end of turn",
+    "<end_of_utterance>": "SmolVLM: end of turn",
+    "[e~[": "MiniMax: end of turn",
+    "<|fim_pad|>": "Qwen coder: end of a filled-in middle",
+    "<|repo_name|>": "Qwen coder: the next repository starts",
+    "<|file_sep|>": "Qwen coder: the next file starts",
+}
+# Where these are present, <|end|> only closes one message of a reply that goes on.
+_REPLY_GOES_ON = frozenset({"<|return|>", "<|flush|>"})
+
+
+def end_markers(ids: dict[str, int]) -> frozenset[int]:
+    """Ids of the well-known end markers among control tokens given as piece -> id."""
+    skipped = {"<|end|>"} if _REPLY_GOES_ON & ids.keys() else set()
+    return frozenset(ids[marker] for marker in END_MARKERS if marker in ids and marker not in skipped)
