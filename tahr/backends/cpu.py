@@ -1,0 +1,486 @@
+"""The CPU backend: ops append structs to a tape, and native threads walk it."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr import _native as native
+from tahr.backends.api import (
+    Activation,
+    Backend,
+    Floats,
+    HeadNorms,
+    KVShape,
+    KVStore,
+    Plan,
+    Rope,
+    RopeStyle,
+    Routing,
+    Rows,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+)
+from tahr.backends.cpu_info import read_cpu_info
+from tahr.backends.cpu_memory import Arena, Buffer, Count, address_of
+from tahr.backends.cpu_weights import Matrix
+from tahr.errors import ConfigError, GenerateError, UnsupportedModel
+from tahr.weights.tensor import HostTensor
+
+MAX_THREADS = 1024
+KV_TYPES: dict[str, Any] = {"f16": np.uint16, "bf16": np.uint16, "f32": np.float32}
+
+
+class Queue:
+    """Ops waiting to be run, with everything their structs point at."""
+
+    def __init__(self, isa: str):
+        self.tape = native.Tape(isa)
+        self.arena = Arena()
+        self.kept: dict[int, object] = {}
+        self.tables: list[tuple[StepInputs, Weight]] = []
+
+    def keep(self, thing: object) -> None:
+        """Keep something alive as long as an op may look at it."""
+        self.kept[id(thing)] = thing
+
+    def run(self, pool: Any) -> None:
+        for step, table in self.tables:
+            check_ids(step, table)
+        self.tape.run(pool)
+
+    def clear(self) -> None:
+        self.tape.clear()
+        self.kept.clear()
+        self.tables.clear()
+
+
+def check_ids(step: StepInputs, table: Weight) -> None:
+    """The kernel reads whatever row it is told to, so ids are looked at before every run."""
+    ids = step.ids[: step.n_tokens]
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
+        raise GenerateError(
+            f"A token id is outside of the model's {table.n_rows} embeddings: the lowest is {ids.min()}, the highest "
+            f"{ids.max()}. The tokenizer does not belong to this model."
+        )
+
+
+class CpuPlan:
+    """A kept queue."""
+
+    def __init__(self, queue: Queue, pool: Any, result: Tensor):
+        self.result = result
+        self._queue, self._pool = queue, pool
+
+    def run(self) -> None:
+        self._queue.run(self._pool)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLayer:
+    """One layer's keys and values, and the same in the kernels' terms."""
+
+    keys: NDArray[Any]
+    values: NDArray[Any]
+    native: Any
+
+
+class CpuBackend(Backend):
+    """Runs everything on the processor's cores with the kernels made for its instruction set."""
+
+    name = "cpu"
+    kv_dtypes = ("f16", "f32", "bf16")
+
+    def __init__(self, n_threads: int | None = None):
+        self.isa = choose_isa()
+        self.n_threads = choose_threads(n_threads)
+        self.pool = native.Pool(self.n_threads)
+        self._eager = self._queue = Queue(self.isa)
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        matrix = Matrix(tensor, self.isa, self.pool)
+        n_stack, n_rows, n_cols = matrix.shape
+        return Weight(
+            tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack
+        )
+
+    def vector(self, values: Floats) -> Vector:
+        return Vector(len(values), np.array(values, np.float32))
+
+    def tensor(self, values: Floats) -> Tensor:
+        count = Count(np.array([len(values)], np.int32), 0, len(values))
+        # Written now, not when the queue runs, so it must not be a block that an op in the queue still reads.
+        buffer = Buffer(Arena(), count, 4 * values.shape[1])
+        buffer.floats()[:] = values
+        return Tensor(values.shape[1], Rows.FIXED, buffer)
+
+    def read(self, tensor: Tensor) -> Floats:
+        self.flush()
+        rows: Floats = tensor.data.floats()
+        # A plan's result stays in place until the plan runs again; anything else may be overwritten by the next op.
+        return rows.copy() if tensor.data.arena is self._eager.arena else rows
+
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        return StepInputs.empty(limits)
+
+    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+        if dtype not in KV_TYPES:
+            raise ConfigError(f"The cpu backend cannot keep a KV cache of {dtype}. Use one of: {', '.join(KV_TYPES)}.")
+        layers = tuple(make_layer(shape, n_pages, page_size, dtype) for shape in shapes)
+        n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+
+    def _rows(self, width: int, rows: Rows, count: Count) -> Tensor:
+        return Tensor(width, rows, Buffer(self._queue.arena, count, 4 * width))
+
+    def _like(self, x: Tensor, width: int | None = None) -> Tensor:
+        return self._rows(width or x.width, x.rows, x.data.count)
+
+    def _per_token(self, step: StepInputs, width: int) -> Tensor:
+        self._queue.keep(step)
+        return self._rows(width, Rows.TOKENS, Count(step.counts, 0, step.limits.n_tokens))
+
+    def _use(self, x: Tensor) -> int:
+        """The address of a tensor that an op is going to read."""
+        buffer: Buffer = x.data
+        if buffer.arena is not self._queue.arena:
+            self._queue.keep(buffer)
+        self._queue.keep(buffer.count)
+        return buffer.address
+
+    def _use_vector(self, vector: Vector | None) -> int:
+        if vector is None:
+            return 0
+        self._queue.keep(vector.data)
+        return address_of(vector.data)
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        try:
+            self._eager.run(self.pool)
+        finally:
+            self._eager.clear()
+
+    def record(self, step: Callable[[], Tensor]) -> Plan:
+        queue, before = Queue(self.isa), self._queue
+        self._queue = queue
+        try:
+            result = step()
+        finally:
+            self._queue = before
+        return CpuPlan(queue, self.pool, result)
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+        matrix: Matrix = table.data
+        format_name, rows = matrix.table
+        self._queue.tables.append((step, table))
+        self._queue.keep(rows)
+        out = self._per_token(step, table.n_cols)
+        self._queue.tape.embed(
+            n_rows=out.data.count.address,
+            format=format_name,
+            table=address_of(rows),
+            table_rows=table.n_rows,
+            cols=table.n_cols,
+            ids=address_of(step.ids),
+            out=out.data.address,
+            scale=scale,
+        )
+        return out
+
+    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        out = self._like(x)
+        self._norm(x, None, gain, None, out, eps, 1.0)
+        return out
+
+    def add_rms_norm(
+        self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        total, out = self._like(x), self._like(x)
+        self._norm(x, y, gain, total, out, eps, scale)
+        return total, out
+
+    def _norm(
+        self, x: Tensor, y: Tensor | None, gain: Vector, total: Tensor | None, out: Tensor, eps: float, scale: float
+    ) -> None:
+        self._queue.tape.norm(
+            n_rows=x.data.count.address,
+            width=x.width,
+            x=self._use(x),
+            y=self._use(y) if y else 0,
+            gain=self._use_vector(gain),
+            sum=total.data.address if total else 0,
+            out=out.data.address,
+            eps=eps,
+            scale=scale,
+        )
+
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return self._add(x, self._use(y), scale)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return self._add(x, 0, factor)
+
+    def _add(self, x: Tensor, y: int, scale: float) -> Tensor:
+        out, n_rows = self._like(x), x.data.count.address
+        self._queue.tape.add(n_rows=n_rows, width=x.width, x=self._use(x), y=y, out=out.data.address, scale=scale)
+        return out
+
+    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
+        return self.linears(x, [w], [bias])[0]
+
+    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
+        outs = [self._like(x, w.n_rows) for w in ws]
+        jobs = [
+            self._job(w, out, bias) for w, out, bias in zip(ws, outs, biases or [None] * len(ws), strict=True)
+        ]
+        for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
+            some = slice(first, first + native.MAX_LINEAR_JOBS)
+            self._queue.tape.linear(
+                n_rows=x.data.count.address, x=self._use(x), quantised=self._quantised(x, ws[some]), jobs=jobs[some]
+            )
+        return outs
+
+    def _job(self, w: Weight, out: Tensor, bias: Vector | None = None) -> tuple[Any, int, int]:
+        packed = w.data.packed
+        self._queue.keep(packed)
+        return packed, out.data.address, self._use_vector(bias)
+
+    def _quantised(self, x: Tensor, ws: Sequence[Weight]) -> int:
+        """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
+        assert all(w.n_cols == x.width for w in ws)
+        if all(w.data.packed.dense for w in ws):
+            return 0
+        buffer: Buffer = x.data
+        if buffer.quantised is None or buffer.quantised[0] is not self._queue:
+            out = Buffer(self._queue.arena, buffer.count, native.quantised_row_bytes(x.width))
+            self._queue.tape.quantise(n_rows=buffer.count.address, cols=x.width, x=self._use(x), out=out.address)
+            buffer.quantised = self._queue, out
+        return buffer.quantised[1].address
+
+    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+        out = self._like(gate)
+        self._queue.tape.activate(
+            n_rows=gate.data.count.address,
+            width=gate.width,
+            gate=self._use(gate),
+            up=self._use(up),
+            out=out.data.address,
+            act=act,
+        )
+        return out
+
+    def experts(
+        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
+    ) -> Tensor:
+        n_experts, n_active = gate.n_stack, routing.n_active
+        assert scores.width == n_experts <= native.MAX_EXPERTS and n_active <= n_experts
+        tape, arena, count = self._queue.tape, self._queue.arena, x.data.count
+        chosen, shares, order = (Buffer(arena, count, 4 * n_active) for _ in range(3))
+        one = Count(np.ones(1, np.int32), 0, 1)
+        starts = Buffer(arena, one, 4 * (n_experts + 1))
+        # The last of the starts is the number of (token, expert) pairs, known only when the step runs.
+        pairs = Count(starts.block.bytes.view(np.int32), n_experts, count.limit * n_active)
+        tape.route(
+            n_rows=count.address,
+            scores=self._use(scores),
+            n_experts=n_experts,
+            n_active=n_active,
+            renormalise=routing.renormalise,
+            experts=chosen.address,
+            shares=shares.address,
+        )
+        tape.group(
+            n_rows=count.address,
+            experts=chosen.address,
+            starts=starts.address,
+            order=order.address,
+            n_experts=n_experts,
+            n_active=n_active,
+        )
+        groups = {"starts": starts.address, "order": order.address, "n_experts": n_experts}
+        g, u = (self._rows(w.n_rows, x.rows, pairs) for w in (gate, up))
+        tape.experts(
+            x=self._use(x),
+            quantised=self._quantised(x, [gate, up]),
+            jobs=[self._job(gate, g), self._job(up, u)],
+            pairs_per_row=n_active,
+            **groups,
+        )
+        hidden, each = self.activate(g, u, act), self._rows(down.n_rows, x.rows, pairs)
+        tape.experts(
+            x=self._use(hidden),
+            quantised=self._quantised(hidden, [down]),
+            jobs=[self._job(down, each)],
+            pairs_per_row=1,
+            **groups,
+        )
+        out = self._like(x, down.n_rows)
+        tape.mix(
+            n_rows=count.address,
+            width=down.n_rows,
+            n_active=n_active,
+            shares=shares.address,
+            x=self._use(each),
+            out=out.data.address,
+        )
+        return out
+
+    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+        inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
+        self._queue.keep(inv_freq)
+        out = self._per_token(step, 2 * len(inv_freq))
+        self._queue.tape.angles(
+            n_rows=out.data.count.address,
+            n_freqs=len(inv_freq),
+            positions=address_of(step.positions),
+            inv_freq=address_of(inv_freq),
+            out=out.data.address,
+            scale=rope.scale,
+        )
+        return out
+
+    def place_qkv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: Tensor,
+        style: RopeStyle,
+        step: StepInputs,
+        kv: KVStore,
+        layer: int,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        out = self._like(q)
+        self._queue.keep(step)
+        self._queue.keep(kv)
+        self._queue.tape.place(
+            n_rows=q.data.count.address,
+            n_q_heads=q.width // kv.shapes[layer].head_dim,
+            q=self._use(q),
+            k=self._use(k),
+            v=self._use(v),
+            angles=self._use(angles),
+            n_freqs=angles.width // 2,
+            style=style,
+            q_gain=self._use_vector(norms.query if norms else None),
+            k_gain=self._use_vector(norms.key if norms else None),
+            eps=norms.eps if norms else 0.0,
+            slots=address_of(step.slots),
+            kv=kv.layers[layer].native,
+            out=out.data.address,
+        )
+        return out
+
+    def attention(
+        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        shape = kv.shapes[layer]
+        n_q_heads = q.width // shape.head_dim
+        check_heads(n_q_heads, shape)
+        out = self._like(q)
+        n_spans = -(-step.limits.n_pages_per_seq * kv.page_size // native.KV_SPAN)
+        n_split = min(native.SPLIT_TOKENS, step.limits.n_tokens)
+        partials = Buffer(
+            self._queue.arena, Count(step.counts, 0, n_split), 4 * n_q_heads * n_spans * (shape.head_dim + 2)
+        )
+        self._queue.keep(step)
+        self._queue.keep(kv)
+        self._queue.tape.attention(
+            counts=address_of(step.counts),
+            positions=address_of(step.positions),
+            starts=address_of(step.starts),
+            lengths=address_of(step.lengths),
+            page_table=address_of(step.page_table),
+            n_pages_per_seq=step.limits.n_pages_per_seq,
+            n_q_heads=n_q_heads,
+            q=self._use(q),
+            out=out.data.address,
+            kv=kv.layers[layer].native,
+            scale=scale,
+            softcap=softcap,
+            window=window,
+            partials=partials.address,
+            n_spans=n_spans,
+        )
+        return out
+
+    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        self._queue.keep(step)
+        out = self._rows(x.width, Rows.PICKED, Count(step.counts, 1, step.limits.n_rows))
+        self._queue.tape.pick(
+            n_rows=out.data.count.address,
+            width=x.width,
+            rows=address_of(step.rows),
+            x=self._use(x),
+            out=out.data.address,
+        )
+        return out
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        out, n_rows = self._like(x), x.data.count.address
+        self._queue.tape.softcap(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, cap=cap)
+        return out
+
+
+ISA_VARIABLE = "TAHR_CPU_ISA"
+
+
+def choose_isa() -> str:
+    """The fastest instruction set, or the one the environment asks for."""
+    asked = os.environ.get(ISA_VARIABLE)
+    available: list[str] = native.isas()
+    if asked and asked not in available:
+        raise ConfigError(f"{ISA_VARIABLE} is {asked!r}, but this processor offers only: {', '.join(available)}.")
+    return asked or available[0]
+
+
+def describe_isa() -> dict[str, str]:
+    """What was found and chosen, for people."""
+    forced = os.environ.get(ISA_VARIABLE)
+    reason = f"asked for by {ISA_VARIABLE}" if forced else f"the fastest of: {', '.join(native.isas())}"
+    return {"features": " ".join(native.cpu_features()) or "none known", "kernels": f"{choose_isa()} ({reason})"}
+
+
+def choose_threads(asked: int | None) -> int:
+    """One thread per physical core unless told otherwise."""
+    if asked is not None and not 1 <= asked <= MAX_THREADS:
+        raise ConfigError(f"{asked} threads were asked for; give a number from 1 to {MAX_THREADS}.")
+    return asked or read_cpu_info().n_cores
+
+
+def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> CpuLayer:
+    """Zeroed keys and values; pages nobody writes to take no memory."""
+    size = n_pages * shape.n_heads * page_size * shape.head_dim
+    keys, values = np.zeros(size, KV_TYPES[dtype]), np.zeros(size, KV_TYPES[dtype])
+    layer = native.KvLayer(
+        keys=address_of(keys),
+        values=address_of(values),
+        type=dtype,
+        n_heads=shape.n_heads,
+        head_dim=shape.head_dim,
+        page_size=page_size,
+    )
+    return CpuLayer(keys, values, layer)
+
+
+def check_heads(n_q_heads: int, shape: KVShape) -> None:
+    """Refuse head shapes the attention kernel has no room for."""
+    group = n_q_heads // shape.n_heads
+    if shape.head_dim > native.MAX_HEAD_DIM or group > native.MAX_QUERY_TILE:
+        raise UnsupportedModel(
+            f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers in groups of up to "
+            f"{native.MAX_QUERY_TILE}; this model has heads of {shape.head_dim} in groups of {group}."
+        )

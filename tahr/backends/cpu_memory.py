@@ -1,0 +1,84 @@
+"""Memory of the CPU backend's activations: blocks that are used again as soon as nobody can read them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.backends.api import Ints
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Where an array's numbers are."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class Block:
+    """An aligned piece of memory. Pages of it that no step touches cost nothing."""
+
+    __slots__ = ("address", "bytes")
+
+    def __init__(self, n_bytes: int):
+        memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        skip = -address_of(memory) % ALIGNMENT
+        self.bytes = memory[skip : skip + n_bytes]
+        self.address = address_of(self.bytes)
+
+
+class Arena:
+    """Blocks of one queue. Ops run in the order they were enqueued, so a block may be handed on when its last reader is."""
+
+    def __init__(self) -> None:
+        self._free: list[Block] = []
+
+    def take(self, n_bytes: int) -> Block:
+        """The smallest free block that is large enough, or a new one."""
+        fitting = [block for block in self._free if len(block.bytes) >= n_bytes]
+        if not fitting:
+            return Block(n_bytes)
+        best = min(fitting, key=lambda block: len(block.bytes))
+        self._free.remove(best)
+        return best
+
+    def give(self, block: Block) -> None:
+        """Take a block back."""
+        self._free.append(block)
+
+
+class Count:
+    """How many rows are alive: a number that is read when an op runs, at most `limit`."""
+
+    __slots__ = ("address", "array", "index", "limit")
+
+    def __init__(self, array: Ints, index: int, limit: int):
+        self.array, self.index, self.limit = array, index, limit
+        self.address = address_of(array) + 4 * index
+
+    @property
+    def now(self) -> int:
+        """The number at this moment."""
+        return int(self.array[self.index])
+
+
+class Buffer:
+    """Room for rows `row_bytes` wide; its block goes back to the arena when the last reference is gone."""
+
+    __slots__ = ("address", "arena", "block", "count", "quantised", "row_bytes")
+
+    def __init__(self, arena: Arena, count: Count, row_bytes: int):
+        self.arena, self.count, self.row_bytes = arena, count, row_bytes
+        self.block = arena.take(max(1, count.limit) * row_bytes)
+        self.address = self.block.address
+        self.quantised: tuple[Any, Buffer] | None = None  # the int8 form of these rows, and the queue that makes it
+
+    def __del__(self) -> None:
+        if block := getattr(self, "block", None):
+            self.arena.give(block)
+
+    def floats(self) -> NDArray[np.float32]:
+        """The live rows; no copy."""
+        n_rows = self.count.now
+        return self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, -1)

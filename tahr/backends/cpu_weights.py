@@ -1,0 +1,59 @@
+"""Matrices of the CPU backend: rearranged into panels for the kernels, from the bytes of the file or from dense values."""
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr import _native as native
+from tahr.backends.cpu_memory import address_of
+from tahr.errors import QuantError
+from tahr.weights.tensor import HostTensor
+
+CHUNK_VALUES = 1 << 20  # dequantised at a time
+# An embedding table is read row by row in its file layout; it is packed only if a linear asks for it too.
+TABLES = ("token_embd.weight", "embed_tokens.weight")
+
+
+class Matrix:
+    """A weight matrix, or a stack of such."""
+
+    def __init__(self, host: HostTensor, isa: str, pool: Any):
+        if len(host.shape) not in (2, 3):
+            raise QuantError(f"{host.name} has the shape {list(host.shape)}; a weight matrix has two axes, or three if stacked.")
+        self.host, self.isa, self.pool = host, isa, pool
+        self.shape: tuple[int, int, int] = (math.prod(host.shape[:-2]), host.shape[-2], host.shape[-1])
+        self.native = bool(native.has_format(host.format.name))
+        self.format = host.format.name if self.native else "F16"
+        self.kernel = f"{self.format.lower()} panels ({isa})" if self.native else f"dense f16 panels ({isa})"
+        self.n_bytes: int = native.packed_bytes(self.format, isa, *self.shape)
+        if not host.name.endswith(TABLES):
+            self.packed  # noqa: B018  (now, while the loader reports progress)
+
+    @cached_property
+    def packed(self) -> Any:
+        """The matrix as the kernels read it."""
+        data = self.host.data if self.native else dense_f16(self.host)
+        packed = native.pack(self.format, self.isa, *self.shape, address_of(data), data.nbytes, self.pool)
+        self.host.forget()
+        return packed
+
+    @cached_property
+    def table(self) -> tuple[str, NDArray[Any]]:
+        """A format and rows in that format, exactly as in the file, for looking up single rows."""
+        if self.native:
+            return self.host.format.name, self.host.data
+        return "F32", self.host.dense()
+
+
+def dense_f16(host: HostTensor) -> NDArray[np.float16]:
+    """The values as f16, dequantised in chunks so that no more than the result is ever in memory."""
+    blocks = host.data.reshape(-1, host.format.block_bytes)
+    values = np.empty((len(blocks), host.format.block), np.float16)
+    step = max(1, CHUNK_VALUES // host.format.block)
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged file may hold scales that overflow
+        for first in range(0, len(blocks), step):
+            values[first : first + step] = host.format.dequantise(blocks[first : first + step])
+    return values

@@ -1,0 +1,313 @@
+#include "attention.h"
+
+#include <cmath>
+
+#include "kv_types.h"
+#include "vecmath.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+constexpr int TILE_VECTORS = KV_TILE / LANES;
+constexpr int ROWS = LANES == 16 ? 4 : 2;  // query rows per pass: their sums fill about half of the registers
+
+// ---- a piece of work: some queries of one sequence against one key head, over a range of spans ----
+
+struct Piece {
+  int seq, kv_head;
+  int first, n_tokens;          // queries, as rows of the step
+  int begin_span, end_span;     // spans any of the queries can see, or one of them when spans are shared out
+};
+
+int spans(int n_tokens) { return (n_tokens + KV_SPAN - 1) / KV_SPAN; }
+
+int group(const AttentionOp& op) { return op.n_q_heads / op.kv.n_heads; }
+
+int first_seen(const AttentionOp& op, int position) {
+  return op.window && position >= op.window ? position - op.window + 1 : 0;
+}
+
+bool shared_by_span(const AttentionOp& op) { return op.counts[0] <= SPLIT_TOKENS; }
+
+// Finds the numbered pieces of a step. Numbers only grow while a thread works, so the search goes on where it was.
+class Pieces {
+ public:
+  explicit Pieces(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / group(op)) {}
+
+  bool find(int64_t number, Piece& piece) {
+    for (; seq_ < op_.counts[2]; before_ += count(seq_++))
+      if (number < before_ + count(seq_)) return describe(int(number - before_), piece), true;
+    return false;
+  }
+
+ private:
+  int n_queries(int seq) const { return op_.starts[seq + 1] - op_.starts[seq]; }
+  int n_tiles(int seq) const { return (n_queries(seq) + tokens_per_tile_ - 1) / tokens_per_tile_; }
+  int n_parts(int seq) const { return shared_by_span(op_) ? spans(op_.lengths[seq]) : 1; }
+  int64_t count(int seq) const { return int64_t{n_tiles(seq)} * op_.kv.n_heads * n_parts(seq); }
+
+  void describe(int number, Piece& piece) const {
+    const int part = number % n_parts(seq_), rest = number / n_parts(seq_);
+    const int tile = n_tiles(seq_) - 1 - rest / op_.kv.n_heads;  // the last tile sees most: begin with it
+    const int from = tile * tokens_per_tile_, left = n_queries(seq_) - from;
+    piece.seq = seq_;
+    piece.kv_head = rest % op_.kv.n_heads;
+    piece.first = op_.starts[seq_] + from;
+    piece.n_tokens = left < tokens_per_tile_ ? left : tokens_per_tile_;
+    const int last = op_.positions[piece.first + piece.n_tokens - 1];
+    piece.begin_span = first_seen(op_, op_.positions[piece.first]) / KV_SPAN;
+    piece.end_span = spans(last + 1);
+    if (shared_by_span(op_)) {
+      piece.begin_span = part < piece.begin_span ? part + 1 : part;
+      piece.end_span = part + 1 < piece.end_span ? part + 1 : piece.end_span;
+    }
+  }
+
+  const AttentionOp& op_;
+  const int tokens_per_tile_;
+  int seq_ = 0;
+  int64_t before_ = 0;  // pieces of the sequences before
+};
+
+// ---- the state of a running softmax ----
+
+// Of one query row: `weighted` is the sum of exp(score - top) * value over what has been seen, `sum` that of the weights.
+struct State {
+  float* weighted;  // [dim]
+  float sum, top;
+};
+
+void clear(State& state, int dim) {
+  for (int i = 0; i < dim; i++) state.weighted[i] = 0;
+  state.sum = 0;
+  state.top = -INFINITY;
+}
+
+// Adds a later span to what came before it.
+void merge(State& total, const State& span, int dim) {
+  if (span.top == -INFINITY) return;  // a span this row does not see
+  const float top = span.top > total.top ? span.top : total.top;
+  const float old_share = std::exp(total.top - top), new_share = std::exp(span.top - top);
+  for (int i = 0; i < dim; i++) total.weighted[i] = total.weighted[i] * old_share + span.weighted[i] * new_share;
+  total.sum = total.sum * old_share + span.sum * new_share;
+  total.top = top;
+}
+
+void finish(const State& total, int dim, float* out) {
+  const float inverse = 1.0f / total.sum;
+  for (int i = 0; i < dim; i++) out[i] = total.weighted[i] * inverse;
+}
+
+// ---- a thread's workspace ----
+
+struct Workspace {
+  int n_rows;          // query rows: tokens x grouped heads
+  int dim, padded;     // numbers of a head; the same in whole vectors
+  float* keys;         // [dim][KV_TILE]
+  float* values;       // [KV_TILE][padded]
+  float* q;            // [n_rows][dim]
+  float* scores;       // [n_rows][KV_TILE], then weights
+  float shrink[MAX_QUERY_TILE];  // what the older weights are worth now that a larger score was seen
+  State span[MAX_QUERY_TILE], total[MAX_QUERY_TILE];
+};
+
+constexpr size_t WORKSPACE_FLOATS =
+    size_t{MAX_HEAD_DIM} * (2 * KV_TILE + 3 * MAX_QUERY_TILE) + size_t{MAX_QUERY_TILE} * KV_TILE;
+static_assert(WORKSPACE_FLOATS * sizeof(float) <= LANE_SCRATCH_BYTES);
+
+Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
+  Workspace w;
+  w.dim = op.kv.head_dim;
+  w.padded = (w.dim + LANES - 1) / LANES * LANES;
+  w.n_rows = piece.n_tokens * group(op);
+  float* next = reinterpret_cast<float*>(scratch);
+  const auto take = [&next](int n) { return (next += n) - n; };
+  w.keys = take(w.dim * KV_TILE);
+  w.values = take(w.padded * KV_TILE);
+  w.scores = take(w.n_rows * KV_TILE);
+  w.q = take(w.n_rows * w.dim);
+  for (int row = 0; row < w.n_rows; row++) {
+    w.span[row].weighted = take(w.padded);
+    w.total[row].weighted = take(w.padded);
+  }
+  return w;
+}
+
+const float* query(const AttentionOp& op, const Piece& piece, int row) {
+  const int64_t head = piece.kv_head * group(op) + row % group(op);
+  return op.q + ((piece.first + row / group(op)) * int64_t{op.n_q_heads} + head) * op.kv.head_dim;
+}
+
+// ---- one tile of keys and values ----
+
+// Tokens [begin, end) of the tile at `tile` come from as many runs as pages hold them.
+template <class T>
+void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
+  const KvLayer& kv = op.kv;
+  const int32_t* pages = op.page_table + int64_t{piece.seq} * op.n_pages_per_seq;
+  for (int at = begin; at < end;) {
+    const int offset = at % kv.page_size;
+    const int n = end - at < kv.page_size - offset ? end - at : kv.page_size - offset;
+    const int64_t base = kv.page_at(pages[at / kv.page_size], piece.kv_head);
+    const T* keys = reinterpret_cast<const T*>(kv.keys) + base + offset;
+    const T* values = reinterpret_cast<const T*>(kv.values) + base + int64_t{offset} * kv.head_dim;
+    for (int i = 0; i < w.dim; i++) convert(w.keys + i * KV_TILE + at - tile, keys + int64_t{i} * kv.page_size, n);
+    for (int t = 0; t < n; t++) convert(w.values + (at - tile + t) * w.padded, values + int64_t{t} * w.dim, w.dim);
+    at += n;
+  }
+}
+
+template <int N>
+void score_rows(const Workspace& w, int row) {
+  Floats sums[N][TILE_VECTORS];
+  for (auto& of_row : sums)
+    for (auto& s : of_row) s = set1(0.0f);
+  for (int i = 0; i < w.dim; i++) {
+    Floats keys[TILE_VECTORS];
+    for (int j = 0; j < TILE_VECTORS; j++) keys[j] = load(w.keys + i * KV_TILE + j * LANES);
+    for (int r = 0; r < N; r++) {
+      const Floats q = set1(w.q[(row + r) * w.dim + i]);
+      for (int j = 0; j < TILE_VECTORS; j++) sums[r][j] = fma(q, keys[j], sums[r][j]);
+    }
+  }
+  for (int r = 0; r < N; r++)
+    for (int j = 0; j < TILE_VECTORS; j++) store(w.scores + (row + r) * KV_TILE + j * LANES, sums[r][j]);
+}
+
+// Turns the scores of a row into weights; tokens outside [begin, end) get none.
+void weigh_row(const AttentionOp& op, Workspace& w, int row, int begin, int end) {
+  float* scores = w.scores + row * KV_TILE;
+  State& state = w.span[row];
+  w.shrink[row] = 1;
+  if (begin >= end) {
+    for (int t = 0; t < KV_TILE; t++) scores[t] = 0;
+    return;
+  }
+  const Floats scale = set1(op.scale), cap = set1(op.softcap);
+  for (int t = 0; t < KV_TILE; t += LANES) {
+    const Floats s = mul(load(scores + t), scale);
+    store(scores + t, op.softcap > 0 ? mul(cap, tanh(div(s, cap))) : s);
+  }
+  float top = state.top;
+  for (int t = begin; t < end; t++) top = scores[t] > top ? scores[t] : top;
+  for (int t = 0; t < KV_TILE; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
+  for (int t = 0; t < begin; t++) scores[t] = 0;
+  for (int t = end; t < KV_TILE; t++) scores[t] = 0;
+  Floats sums = set1(0.0f);
+  for (int t = 0; t < KV_TILE; t += LANES) sums = add(sums, load(scores + t));
+  w.shrink[row] = top == state.top ? 1.0f : std::exp(state.top - top);
+  state.sum = state.sum * w.shrink[row] + sum(sums);
+  state.top = top;
+}
+
+// weighted = weighted * shrink + weights @ values, for N rows and V vectors of columns.
+template <int N, int V>
+void gather_block(Workspace& w, int row, int col, int begin, int end) {
+  Floats sums[N][V];
+  for (int r = 0; r < N; r++)
+    for (int v = 0; v < V; v++)
+      sums[r][v] = mul(load(w.span[row + r].weighted + col + v * LANES), set1(w.shrink[row + r]));
+  for (int t = begin; t < end; t++) {
+    Floats values[V];
+    for (int v = 0; v < V; v++) values[v] = load(w.values + t * w.padded + col + v * LANES);
+    for (int r = 0; r < N; r++) {
+      const Floats weight = set1(w.scores[(row + r) * KV_TILE + t]);
+      for (int v = 0; v < V; v++) sums[r][v] = fma(weight, values[v], sums[r][v]);
+    }
+  }
+  for (int r = 0; r < N; r++)
+    for (int v = 0; v < V; v++) store(w.span[row + r].weighted + col + v * LANES, sums[r][v]);
+}
+
+template <int N>
+void gather_rows(Workspace& w, int row, int begin, int end) {
+  int col = 0;
+  for (; col + 4 * LANES <= w.padded; col += 4 * LANES) gather_block<N, 4>(w, row, col, begin, end);
+  for (; col < w.padded; col += LANES) gather_block<N, 1>(w, row, col, begin, end);
+}
+
+// Rows go ROWS at a time, the last few one by one; either way a row's sums are formed in the same order.
+void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace& w) {
+  const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
+  const int seen = first_seen(op, op.positions[piece.first]);
+  const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
+  with_type(op.kv.type, [&](auto type) { load_tile<decltype(type)>(op, piece, tile, begin, end, w); });
+
+  int row = 0;
+  for (; row + ROWS <= w.n_rows; row += ROWS) score_rows<ROWS>(w, row);
+  for (; row < w.n_rows; row++) score_rows<1>(w, row);
+
+  for (row = 0; row < w.n_rows; row++) {
+    const int position = op.positions[piece.first + row / group(op)], low = first_seen(op, position) - tile;
+    weigh_row(op, w, row, low > 0 ? low : 0, position + 1 < tile + KV_TILE ? position + 1 - tile : KV_TILE);
+  }
+
+  for (row = 0; row + ROWS <= w.n_rows; row += ROWS) gather_rows<ROWS>(w, row, begin - tile, end - tile);
+  for (; row < w.n_rows; row++) gather_rows<1>(w, row, begin - tile, end - tile);
+}
+
+void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {
+  for (int row = 0; row < w.n_rows; row++) clear(w.span[row], w.padded);
+  const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
+  const int seen = first_seen(op, op.positions[piece.first]) / KV_TILE * KV_TILE;
+  const int begin = seen > span * KV_SPAN ? seen : span * KV_SPAN;
+  const int end = last < (span + 1) * KV_SPAN ? last : (span + 1) * KV_SPAN;
+  for (int tile = begin; tile < end; tile += KV_TILE) attend_tile(op, piece, tile, w);
+}
+
+// ---- spans worked on by different threads ----
+
+float* partial(const AttentionOp& op, int64_t token, int64_t head, int64_t span) {
+  return op.partials + ((token * op.n_q_heads + head) * op.n_spans + span) * (op.kv.head_dim + 2);
+}
+
+void keep_partials(const AttentionOp& op, const Piece& piece, int span, const Workspace& w) {
+  for (int row = 0; row < w.n_rows; row++) {
+    float* out = partial(op, piece.first + row / group(op), piece.kv_head * group(op) + row % group(op), span);
+    memcpy(out, w.span[row].weighted, size_t(w.dim) * sizeof(float));
+    out[w.dim] = w.span[row].sum;
+    out[w.dim + 1] = w.span[row].top;
+  }
+}
+
+void work(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
+  Workspace w = make_workspace(op, piece, scratch);
+  for (int row = 0; row < w.n_rows; row++) {
+    memcpy(w.q + row * w.dim, query(op, piece, row), size_t(w.dim) * sizeof(float));
+    clear(w.total[row], w.padded);
+  }
+  for (int span = piece.begin_span; span < piece.end_span; span++) {
+    attend_span(op, piece, span, w);
+    if (shared_by_span(op)) return keep_partials(op, piece, span, w);
+    for (int row = 0; row < w.n_rows; row++) merge(w.total[row], w.span[row], w.dim);
+  }
+  if (shared_by_span(op)) return;
+  for (int row = 0; row < w.n_rows; row++) finish(w.total[row], w.dim, op.out + (query(op, piece, row) - op.q));
+}
+
+}  // namespace
+
+void attention(const AttentionOp& op, Lane lane) {
+  Pieces pieces(op);
+  for (Piece piece; pieces.find(claim(lane), piece);) work(op, piece, lane.scratch);
+}
+
+void merge_spans(const AttentionOp& op, Lane lane) {
+  if (!shared_by_span(op)) return;
+  const int dim = op.kv.head_dim;
+  const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, lane);
+  for (int64_t i = heads.begin; i < heads.end; i++) {
+    const int64_t token = i / op.n_q_heads, head = i % op.n_q_heads;
+    const int position = op.positions[token];
+    State total{reinterpret_cast<float*>(lane.scratch), 0, 0};
+    clear(total, dim);
+    for (int span = first_seen(op, position) / KV_SPAN; span < spans(position + 1); span++) {
+      float* part = partial(op, token, head, span);
+      merge(total, {part, part[dim], part[dim + 1]}, dim);
+    }
+    finish(total, dim, op.out + i * dim);
+  }
+}
+
+}  // namespace tahr::TAHR_ISA

@@ -1,0 +1,27 @@
+#include "dispatch.h"
+
+#include "cpu_features.h"
+
+namespace tahr {
+
+namespace {
+
+bool always() { return true; }
+
+}  // namespace
+
+const std::vector<Isa>& isas() {
+  static const std::vector<Isa> table = {
+#if defined(__x86_64__)
+      {"avx512vnni", has_avx512vnni, &avx512vnni::row_kernels, &avx512vnni::matmul_kernels},
+      {"avx2", has_avx2, &avx2::row_kernels, &avx2::matmul_kernels},
+#elif defined(__aarch64__)
+      {"neon_i8mm", has_neon_i8mm, &neon_i8mm::row_kernels, &neon_i8mm::matmul_kernels},
+      {"neon_dotprod", has_neon_dotprod, &neon_dotprod::row_kernels, &neon_dotprod::matmul_kernels},
+#endif
+      {"scalar", always, &scalar::row_kernels, &scalar::matmul_kernels},
+  };
+  return table;
+}
+
+}  // namespace tahr

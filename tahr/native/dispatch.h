@@ -1,0 +1,21 @@
+// The one place that chooses which compiled kernels run on this processor.
+#pragma once
+
+#include <vector>
+
+#include "kernels.h"
+#include "matmul.h"
+
+namespace tahr {
+
+struct Isa {
+  const char* name;
+  bool (*available)();
+  const RowKernels* rows;
+  const MatmulKernels* matmul;
+};
+
+// All that were compiled in, the fastest first; the last, "scalar", is always available.
+const std::vector<Isa>& isas();
+
+}  // namespace tahr

@@ -1,0 +1,133 @@
+#include "elementwise.h"
+
+#include <cmath>
+
+#include "vecmath.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+constexpr int64_t PIECE = 64;  // numbers; whole cache lines, so that two threads never write the same one
+
+// Calls `apply(i, n)` for the vectors of this thread's share of the numbers; n < LANES only for the last of all.
+template <class Apply>
+TAHR_INLINE void for_vectors(int64_t n_numbers, const Lane& lane, Apply apply) {
+  const Range pieces = share((n_numbers + PIECE - 1) / PIECE, lane);
+  const int64_t end = pieces.end * PIECE < n_numbers ? pieces.end * PIECE : n_numbers;
+  int64_t i = pieces.begin * PIECE;
+  for (; i + LANES <= end; i += LANES) apply(i, LANES);
+  if (i < end) apply(i, int(end - i));
+}
+
+TAHR_INLINE Floats load_some(const float* p, int n) { return n == LANES ? load(p) : load_part(p, n); }
+
+TAHR_INLINE void store_some(float* p, Floats v, int n) {
+  if (n == LANES)
+    store(p, v);
+  else
+    store_part(p, v, n);
+}
+
+// A number must come out the same wherever it stands, so the last few go through the same vector code as the rest.
+template <class Function>
+TAHR_INLINE void map(int64_t n_numbers, const Lane& lane, const float* x, float* out, Function f) {
+  for_vectors(n_numbers, lane, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n)), n); });
+}
+
+template <class Function>
+TAHR_INLINE void map(int64_t n_numbers, const Lane& lane, const float* x, const float* y, float* out, Function f) {
+  for_vectors(n_numbers, lane,
+              [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n), load_some(y + i, n)), n); });
+}
+
+float sum_of_squares(const float* x, int64_t width) {
+  Floats total = set1(0.0f);
+  int64_t i = 0;
+  for (; i + LANES <= width; i += LANES) total = fma(load(x + i), load(x + i), total);
+  if (i < width) {
+    const Floats last = load_part(x + i, int(width - i));
+    total = fma(last, last, total);
+  }
+  return sum(total);
+}
+
+void norm_row(const NormOp& op, const float* x, float* out) {
+  const float inverse = 1.0f / std::sqrt(sum_of_squares(x, op.width) / float(op.width) + op.eps);
+  for (int64_t i = 0; i < op.width; i++) out[i] = x[i] * inverse * op.gain[i];
+}
+
+Floats silu(Floats x) { return mul(x, sigmoid(x)); }
+
+// x * (1 + tanh(u)) / 2 = x * sigmoid(2u) for u = sqrt(2 / pi) * (x + 0.044715 x^3)
+Floats gelu_tanh(Floats x) {
+  const Floats inner = fma(mul(mul(x, x), set1(0.044715f)), x, x);
+  return mul(x, sigmoid(mul(set1(1.5957691216f), inner)));
+}
+
+// No family of models needs this one fast.
+Floats gelu(Floats x) {
+  float lanes[LANES];
+  store(lanes, x);
+  for (float& v : lanes) v = 0.5f * v * std::erfc(v * -0.70710678f);
+  return load(lanes);
+}
+
+}  // namespace
+
+void norm(const NormOp& op, Lane lane) {
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const int64_t at = row * op.width;
+    if (op.y)
+      for (int64_t i = at; i < at + op.width; i++) op.sum[i] = op.x[i] + op.scale * op.y[i];
+    norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+  }
+}
+
+void add(const AddOp& op, Lane lane) {
+  const int64_t n = *op.n_rows * op.width;
+  const Floats scale = set1(op.scale);
+  if (op.y)
+    map(n, lane, op.x, op.y, op.out, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
+  else
+    map(n, lane, op.x, op.out, [=](Floats x) { return mul(scale, x); });
+}
+
+void activate(const ActivateOp& op, Lane lane) {
+  const int64_t n = *op.n_rows * op.width;
+  const auto with = [&](auto act) {
+    map(n, lane, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+  };
+  switch (op.act) {
+    case Activation::silu: return with([](Floats x) { return silu(x); });
+    case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
+    case Activation::gelu: return with([](Floats x) { return gelu(x); });
+  }
+}
+
+void softcap(const SoftcapOp& op, Lane lane) {
+  const Floats cap = set1(op.cap);
+  map(*op.n_rows * op.width, lane, op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
+}
+
+void pick(const PickOp& op, Lane lane) {
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++)
+    memcpy(op.out + row * op.width, op.x + op.rows[row] * op.width, size_t(op.width) * sizeof(float));
+}
+
+void angles(const AnglesOp& op, Lane lane) {
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    float* cosines = op.out + row * 2 * op.n_freqs;
+    float* sines = cosines + op.n_freqs;
+    for (int64_t i = 0; i < op.n_freqs; i++) {
+      const float angle = float(op.positions[row]) * op.inv_freq[i];
+      cosines[i] = std::cos(angle) * op.scale;
+      sines[i] = std::sin(angle) * op.scale;
+    }
+  }
+}
+
+}  // namespace tahr::TAHR_ISA

@@ -1,0 +1,33 @@
+// What one thread gets when it is called to do its share of an op.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace tahr {
+
+constexpr size_t LANE_SCRATCH_BYTES = size_t{1} << 20;
+
+struct Lane {
+  int thread;                  // 0 .. n_threads - 1
+  int n_threads;
+  std::byte* scratch;          // LANE_SCRATCH_BYTES, 64-byte aligned, this thread's alone; contents do not outlive the op
+  std::atomic<int64_t>* next;  // shared by the threads of this op and zero when it begins: the next piece of work to claim
+};
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The equal static share of `n` pieces for this thread.
+inline Range share(int64_t n, const Lane& lane) {
+  return {n * lane.thread / lane.n_threads, n * (lane.thread + 1) / lane.n_threads};
+}
+
+// Takes `count` pieces of work that no other thread has; past the end there is nothing left.
+inline int64_t claim(const Lane& lane, int64_t count = 1) {
+  return lane.next->fetch_add(count, std::memory_order_relaxed);
+}
+
+}  // namespace tahr

@@ -1,0 +1,101 @@
+// The Python face of the native code. Memory is passed by address: whoever records an op keeps what it points at alive.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "cpu_features.h"
+#include "module_ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tahr {
+
+namespace {
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const Isa& isa : isas())
+    if (isa.available()) names.push_back(isa.name);
+  return names;
+}
+
+const Isa& find_isa(const std::string& name) {
+  for (const Isa& isa : isas())
+    if (isa.name == name && isa.available()) return isa;
+  throw nb::value_error(("There are no kernels called '" + name + "' for this processor.").c_str());
+}
+
+Format named_format(const std::string& name) {
+  Format format;
+  if (!find_format(name.c_str(), &format)) throw nb::value_error(("There is no native kernel for " + name + ".").c_str());
+  return format;
+}
+
+bool has_format(const std::string& name) {
+  Format format;
+  return find_format(name.c_str(), &format);
+}
+
+PackedMatrix pack_matrix(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows,
+                         int64_t cols, uintptr_t source, int64_t n_bytes, Pool& pool) {
+  const Format format = named_format(format_name);
+  int64_t wanted;
+  if (n_stack < 1 || rows < 1 || cols < 1 || cols % block_cols(format) != 0 ||
+      __builtin_mul_overflow(n_stack, rows, &wanted) ||
+      __builtin_mul_overflow(wanted, file_row_bytes(format, cols), &wanted) || wanted != n_bytes)
+    throw nb::value_error("The matrix has not as many bytes as its shape says.");
+  nb::gil_scoped_release release;
+  return pack(format, find_isa(isa).matmul->layout, n_stack, rows, cols, reinterpret_cast<const std::byte*>(source), &pool);
+}
+
+int64_t packed_bytes(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
+  const int panel_rows = find_isa(isa).matmul->layout.panel_rows;
+  const int64_t n_panels = (rows + panel_rows - 1) / panel_rows;
+  return n_stack * n_panels * packed_panel_bytes(named_format(format_name), cols, panel_rows);
+}
+
+void run_tape(const Recorder& recorder, Pool& pool) {
+  nb::gil_scoped_release release;
+  recorder.tape.run(pool);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels, threads and tapes of the CPU backend.";
+  m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
+  m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
+  m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
+  m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);
+  m.def("quantised_row_bytes", quantised_row_bytes, "cols"_a);
+  m.attr("LANE_SCRATCH_BYTES") = LANE_SCRATCH_BYTES;
+  m.attr("KV_SPAN") = KV_SPAN;
+  m.attr("SPLIT_TOKENS") = SPLIT_TOKENS;
+  m.attr("MAX_HEAD_DIM") = MAX_HEAD_DIM;
+  m.attr("MAX_QUERY_TILE") = MAX_QUERY_TILE;
+  m.attr("MAX_EXPERTS") = MAX_EXPERTS;
+  m.attr("MAX_LINEAR_JOBS") = MAX_LINEAR_JOBS;
+
+  nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "n_threads"_a).def_prop_ro("n_threads", &Pool::n_threads);
+
+  nb::class_<PackedMatrix>(m, "Matrix")
+      .def_ro("rows", &PackedMatrix::rows)
+      .def_ro("cols", &PackedMatrix::cols)
+      .def_ro("n_bytes", &PackedMatrix::n_bytes)
+      .def_prop_ro("dense", [](const PackedMatrix& matrix) { return is_dense(matrix.format); });
+  m.def("pack", pack_matrix, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a, "source"_a, "n_bytes"_a, "pool"_a,
+        "A matrix in the layout of that instruction set, from its bytes in a weight file.");
+
+  nb::class_<Recorder> tape(m, "Tape");
+  tape.def("__init__", [](Recorder* self, const std::string& isa) { new (self) Recorder{find_isa(isa), {}}; }, "isa"_a)
+      .def("__len__", [](const Recorder& self) { return self.tape.size(); })
+      .def("clear", [](Recorder& self) { self.tape.clear(); })
+      .def("run", run_tape, "pool"_a, "All threads walk the tape; other Python threads run meanwhile.");
+  bind_row_ops(m, tape);
+  bind_matrix_ops(tape);
+}
+
+}  // namespace tahr

@@ -1,0 +1,30 @@
+// The tape as Python sees it: one method per op, each appending a struct.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "dispatch.h"
+#include "tape.h"
+
+namespace tahr {
+
+struct Recorder {
+  const Isa& isa;
+  Tape tape;
+};
+
+using Address = uintptr_t;
+
+// An address from Python as a pointer of whatever type the struct wants.
+struct At {
+  Address address;
+  template <class T>
+  operator T*() const {
+    return reinterpret_cast<T*>(address);
+  }
+};
+
+void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
+void bind_matrix_ops(nanobind::class_<Recorder>& tape);
+
+}  // namespace tahr

@@ -1,0 +1,110 @@
+#include <nanobind/stl/string.h>
+
+#include "module_ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tahr {
+
+namespace {
+
+template <class E>
+struct Named {
+  const char* name;
+  E value;
+};
+
+constexpr Named<Activation> ACTIVATIONS[] = {
+    {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu}};
+constexpr Named<RopeStyle> ROPE_STYLES[] = {{"halves", RopeStyle::halves}, {"pairs", RopeStyle::pairs}};
+constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}};
+
+template <class E, size_t N>
+E find(const Named<E> (&table)[N], const std::string& name) {
+  for (const auto& row : table)
+    if (name == row.name) return row.value;
+  throw nb::value_error(("'" + name + "' is not a known choice.").c_str());
+}
+
+KvLayer make_layer(Address keys, Address values, const std::string& type, int n_heads, int head_dim, int page_size) {
+  return {At{keys}, At{values}, find(KV_TYPES, type), n_heads, head_dim, page_size};
+}
+
+void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address sum, Address out,
+          float eps, float scale) {
+  self.tape.add(NormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{sum}, At{out}, eps, scale}, self.isa.rows->norm);
+}
+
+void add(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address out, float scale) {
+  self.tape.add(AddOp{At{n_rows}, width, At{x}, At{y}, At{out}, scale}, self.isa.rows->add);
+}
+
+void activate(Recorder& self, Address n_rows, int64_t width, Address gate, Address up, Address out, const std::string& act) {
+  self.tape.add(ActivateOp{At{n_rows}, width, At{gate}, At{up}, At{out}, find(ACTIVATIONS, act)}, self.isa.rows->activate);
+}
+
+void softcap(Recorder& self, Address n_rows, int64_t width, Address x, Address out, float cap) {
+  self.tape.add(SoftcapOp{At{n_rows}, width, At{x}, At{out}, cap}, self.isa.rows->softcap);
+}
+
+void pick(Recorder& self, Address n_rows, int64_t width, Address rows, Address x, Address out) {
+  self.tape.add(PickOp{At{n_rows}, width, At{rows}, At{x}, At{out}}, self.isa.rows->pick);
+}
+
+void angles(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address out, float scale) {
+  self.tape.add(AnglesOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{out}, scale}, self.isa.rows->angles);
+}
+
+void place(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, Address v, Address angles, int n_freqs,
+           const std::string& style, Address q_gain, Address k_gain, float eps, Address slots, const KvLayer& kv,
+           Address out) {
+  self.tape.add(PlaceOp{At{n_rows}, n_q_heads, At{q}, At{k}, At{v}, At{angles}, n_freqs, find(ROPE_STYLES, style),
+                        At{q_gain}, At{k_gain}, eps, At{slots}, kv, At{out}},
+                self.isa.rows->place);
+}
+
+void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
+               int n_pages_per_seq, int n_q_heads, Address q, Address out, const KvLayer& kv, float scale, float softcap,
+               int window, Address partials, int n_spans) {
+  const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
+                       At{q},      At{out},       kv,         scale,       softcap,        window,          At{partials},
+                       n_spans};
+  self.tape.add(op, self.isa.rows->attention);
+  self.tape.add(op, self.isa.rows->merge_spans);
+}
+
+void route(Recorder& self, Address n_rows, Address scores, int n_experts, int n_active, bool renormalise, Address experts,
+           Address shares) {
+  self.tape.add(RouteOp{At{n_rows}, At{scores}, n_experts, n_active, renormalise, At{experts}, At{shares}},
+                self.isa.rows->route);
+}
+
+void mix(Recorder& self, Address n_rows, int64_t width, int n_active, Address shares, Address x, Address out) {
+  self.tape.add(MixOp{At{n_rows}, width, n_active, At{shares}, At{x}, At{out}}, self.isa.rows->mix);
+}
+
+}  // namespace
+
+void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
+  nb::class_<KvLayer>(module, "KvLayer")
+      .def("__init__", [](KvLayer* self, Address keys, Address values, const std::string& type, int n_heads, int head_dim,
+                          int page_size) { new (self) KvLayer(make_layer(keys, values, type, n_heads, head_dim, page_size)); },
+           nb::kw_only(), "keys"_a, "values"_a, "type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
+  tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a)
+      .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)
+      .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a)
+      .def("softcap", softcap, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "out"_a, "cap"_a)
+      .def("pick", pick, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
+      .def("angles", angles, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
+      .def("place", place, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "angles"_a, "n_freqs"_a,
+           "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "slots"_a, "kv"_a, "out"_a)
+      .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
+           "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
+           "n_spans"_a)
+      .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
+           "experts"_a, "shares"_a)
+      .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a);
+}
+
+}  // namespace tahr

@@ -1,0 +1,84 @@
+#include "threads.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace tahr {
+
+namespace {
+
+// Spinning is cheap while every thread has a core of its own; past this many pauses (tens of microseconds) somebody is
+// probably waiting for ours, so a thread in a barrier yields and an idle worker goes to sleep.
+constexpr int MAX_PAUSES = 1000;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores; this waits about as long as x86's pause
+#endif
+}
+
+}  // namespace
+
+void Barrier::spin_while(uint32_t turn) const {
+  for (int i = 0; turn_.load(std::memory_order_acquire) == turn; i++) {
+    if (i < MAX_PAUSES)
+      pause();
+    else
+      std::this_thread::yield();
+  }
+}
+
+Pool::Pool(int n_threads) : n_threads_(n_threads), barrier_(n_threads) {
+  for (int i = 0; i < n_threads; i++)
+    scratch_.push_back(static_cast<std::byte*>(::operator new(LANE_SCRATCH_BYTES, std::align_val_t{64})));
+  for (int i = 1; i < n_threads; i++) workers_.emplace_back([this, i] { work(i); });
+}
+
+Pool::~Pool() {
+  {
+    std::lock_guard<std::mutex> lock(sleep_);
+    closing_.store(true);
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+  for (auto* block : scratch_) ::operator delete(block, std::align_val_t{64});
+}
+
+Lane Pool::lane(int thread) { return {thread, n_threads_, scratch_[thread], &next_}; }
+
+void Pool::run(const std::function<void(const Lane&)>& job) {
+  std::lock_guard<std::mutex> lock(turn_);
+  job_ = &job;
+  n_jobs_.fetch_add(1);
+  if (n_sleeping_.load() > 0) {
+    // The lock orders us after a worker that has looked for a job, found none and is about to sleep.
+    std::lock_guard<std::mutex> asleep(sleep_);
+    wake_.notify_all();
+  }
+  job(lane(0));
+  meet();
+}
+
+void Pool::work(int thread) {
+  for (uint64_t seen = 0; wait_for_job(seen); seen++) {
+    (*job_)(lane(thread));
+    meet();
+  }
+}
+
+// True when there is a job after the `seen` done so far, false when the pool is closing.
+bool Pool::wait_for_job(uint64_t seen) {
+  for (int i = 0; i < MAX_PAUSES; i++) {
+    if (n_jobs_.load(std::memory_order_acquire) != seen) return true;
+    pause();
+  }
+  std::unique_lock<std::mutex> lock(sleep_);
+  n_sleeping_.fetch_add(1);
+  wake_.wait(lock, [&] { return closing_.load() || n_jobs_.load() != seen; });
+  n_sleeping_.fetch_sub(1);
+  return n_jobs_.load() != seen;
+}
+
+}  // namespace tahr
