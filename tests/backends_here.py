@@ -12,5 +12,5 @@ _opened: dict[str, Backend] = {}
 def backend(name: str) -> Backend:
     """One instance per name, so that thread pools are not made again for every test."""
     if name not in _opened:
-        _opened[name] = open_backend(name, n_threads=2)
+        _opened[name] = open_backend(name, n_threads=None if name == "reference" else 2)
     return _opened[name]

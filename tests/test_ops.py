@@ -1,7 +1,7 @@
 """Op x backend x case = the reference backend, within the tolerance the op states."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -170,7 +170,7 @@ CASES = [
     *(linear_case(form, n, 24, 512, bias=n == 3) for form in NATIVE for n in (1, 3, 4, 13)),
     *(linear_case(form, 5, 13, 256, bias=False) for form in NATIVE),  # rows that fill no panel
     *(linear_case(form, 2, 7, 75, bias=True) for form in ("F32", "F16", "BF16")),  # columns that fill no block
-    linear_case("IQ3_S", 2, 16, 256, bias=False),  # a format kept dense by most backends
+    replace(linear_case("IQ3_S", 2, 16, 256, bias=False), tolerance=1e-2),  # kept dense: rows stay f32, the oracle's do not
     Case("linears", linears, 1e-5),
     *(embed(form) for form in NATIVE),
     Case("norms", norms),

@@ -198,6 +198,7 @@ class Backend(ABC):
     """A device and its ops. Fused ops have default bodies of smaller ones: right everywhere, fast where overridden."""
 
     name: str
+    summary: str  # one line for people: which device, which instructions, how many threads
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Backend(ABC):
 
         Against F32, F16 and BF16 weights x stays f32. Against block-quantised weights x is first rounded to int8 per
         `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even): products are exact integers inside such a
-        block and f32 across blocks.
+        block and f32 across blocks. A format without a kernel is kept dense, as `Weight.kernel` says, and x stays f32.
         """
 
     def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
