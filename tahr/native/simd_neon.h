@@ -87,7 +87,7 @@ TAHR_INLINE uint8x16_t field(uint8x16_t a) {
   uint8x16_t v = a;
   if constexpr (Right > 0) v = vshrq_n_u8(v, Right);
   if constexpr (Right < 0) v = vshlq_n_u8(v, -Right);
-  if constexpr (Right > 0 && Mask == 0xff >> Right) return v;
+  if constexpr (Right > 0 && Mask == 256 / (1 << (Right > 0 ? Right : 0)) - 1) return v;  // only zeros came in
   return vandq_u8(v, vdupq_n_u8(Mask));
 }
 template <int Right, int Mask>
