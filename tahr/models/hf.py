@@ -108,6 +108,6 @@ def with_windows(f: Fields, cfg: ModelConfig, window: int, sliding: Callable[[in
     types = f.items("layer_types", cfg.n_layers) or default
     windows = {"sliding_attention": window, "full_attention": 0}
     for kind in types:
-        if kind not in windows:
+        if not isinstance(kind, str) or kind not in windows:
             raise UnsupportedModel(f"{f.where} has a layer of type {kind!r}; a {cfg.family} has {', '.join(windows)}.")
     return replace(cfg, kinds=tuple(replace(k, window=windows[t]) for k, t in zip(cfg.kinds, types, strict=True)))

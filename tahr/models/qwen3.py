@@ -28,14 +28,16 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 
 def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    n_experts = f.count("num_experts", limits.MOST_EXPERTS, default=128)
+    # transformers 5 saves the count under the name other families use.
+    name = "num_experts" if f.get("num_local_experts") is None else "num_local_experts"
+    n_experts = f.count(name, limits.MOST_EXPERTS, default=128)
     moe = MoeConfig(
         n_experts=n_experts,
         n_active=f.count("num_experts_per_tok", n_experts, default=8),
         ffn_width=f.count("moe_intermediate_size", limits.MOST_FFN, default=768),
         renormalise=f.flag("norm_topk_prob"),
     )
-    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), set(f.items("mlp_only_layers"))
+    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
     sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
     window = f.count("sliding_window", MOST_CONTEXT, default=4096) if f.flag("use_sliding_window") else 0
     return with_windows(f, with_experts(cfg, moe, sparse), window, sliding=lambda i: True)

@@ -1,0 +1,63 @@
+"""Computes the logits and texts the model tests expect, with transformers: run by hand when a case is added.
+
+Usage: python scripts/make_model_fixtures.py [case ...]
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXTURES = ROOT / "tests" / "fixtures" / "models"
+STORIES = ROOT.parent / "shared" / "assets" / "stories260K" / "hf"
+N_STORY_TOKENS = 200
+sys.path.insert(0, str(ROOT / "tests"))
+
+from model_cases import CASES, make_weights, token_ids  # noqa: E402
+from model_files import write_hf  # noqa: E402
+
+
+def expected_logits(case: str) -> np.ndarray:
+    """What transformers says of every token of the case, in f32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_hf(Path(folder), CASES[case], make_weights(CASES[case]))
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    assert not any(info.values()), info  # a weight transformers did not know would make the fixture a lie
+    with torch.no_grad():
+        logits: np.ndarray = model(torch.tensor([token_ids()])).logits[0].numpy()
+    return logits
+
+
+def expected_story() -> list[int]:
+    """A beginning-of-text token and the greedy tokens after it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32, attn_implementation="eager")
+    ids = [1]
+    with torch.no_grad():
+        while len(ids) <= N_STORY_TOKENS:
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids
+
+
+def main(cases: list[str]) -> None:
+    FIXTURES.mkdir(parents=True, exist_ok=True)
+    for case in cases or CASES:
+        path = FIXTURES / f"{case}.npz"
+        np.savez_compressed(path, logits=expected_logits(case))
+        print(path.relative_to(ROOT), path.stat().st_size, "bytes")
+    if not cases and STORIES.is_dir():
+        (FIXTURES / "stories260K.json").write_text(json.dumps(expected_story()) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,154 @@
+"""Writes the tiny models as a Hugging Face directory and as a GGUF, the way released files have them."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf_maker import Gguf, Stored, Typed, safetensors
+from model_cases import Arrays, Config
+
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "granite": gguf.MODEL_ARCH.GRANITE,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+}
+PAIRED = ("llama", "mistral", "granite")  # families whose GGUFs hold queries and keys in pairs order
+
+KEYS = {
+    "num_hidden_layers": ("block_count", "u32"),
+    "max_position_embeddings": ("context_length", "u32"),
+    "hidden_size": ("embedding_length", "u32"),
+    "intermediate_size": ("feed_forward_length", "u32"),
+    "num_attention_heads": ("attention.head_count", "u32"),
+    "num_key_value_heads": ("attention.head_count_kv", "u32"),
+    "rms_norm_eps": ("attention.layer_norm_rms_epsilon", "f32"),
+    "rope_theta": ("rope.freq_base", "f32"),
+    "sliding_window": ("attention.sliding_window", "u32"),
+    "num_experts": ("expert_count", "u32"),
+    "num_experts_per_tok": ("expert_used_count", "u32"),
+    "moe_intermediate_size": ("expert_feed_forward_length", "u32"),
+    "embedding_multiplier": ("embedding_scale", "f32"),
+    "residual_multiplier": ("residual_scale", "f32"),
+    "attention_multiplier": ("attention.scale", "f32"),
+    "logits_scaling": ("logit_scale", "f32"),
+    "final_logit_softcapping": ("final_logit_softcapping", "f32"),
+}
+
+
+def write_hf(directory: Path, config: Config, arrays: Arrays) -> Path:
+    """A directory with config.json and model.safetensors."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").write_bytes(safetensors(stored_hf(arrays), {"format": "pt"}))
+    return directory
+
+
+def write_sharded(directory: Path, config: Config, arrays: Arrays) -> Path:
+    """The same in two shards and their index."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    names = sorted(arrays)
+    where: dict[str, str] = {}
+    for i, part in enumerate((names[::2], names[1::2]), start=1):
+        shard = f"model-0000{i}-of-00002.safetensors"
+        (directory / shard).write_bytes(safetensors(stored_hf({n: arrays[n] for n in part})))
+        where |= dict.fromkeys(part, shard)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return directory
+
+
+def stored_hf(arrays: Arrays) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    return {name: ("F32", a.shape, a.tobytes()) for name, a in arrays.items()}
+
+
+def to_gguf(config: Config, arrays: Arrays) -> bytes:
+    """A GGUF of the model, tensors named and ordered as converters write them."""
+    metadata = {"general.architecture": Typed("str", gguf.MODEL_ARCH_NAMES[ARCHITECTURES[config["model_type"]]])}
+    prefix = metadata["general.architecture"].value
+    metadata |= {f"{prefix}.{key}": value for key, value in gguf_keys(config).items()}
+    tensors = gguf_arrays(config, arrays)
+    return Gguf(metadata, [Stored(n, a.shape[::-1], 0, a.tobytes()) for n, a in tensors.items()]).to_bytes()
+
+
+def gguf_keys(config: Config) -> dict[str, Typed]:
+    keys = {key: Typed(kind, config[name]) for name, (key, kind) in KEYS.items() if config.get(name) is not None}
+    if "head_dim" in config:
+        keys |= {f"attention.{side}_length": Typed("u32", config["head_dim"]) for side in ("key", "value")}
+    if "head_dim" in config and config["model_type"] in PAIRED:
+        keys["rope.dimension_count"] = Typed("u32", config["head_dim"])
+    if config.get("query_pre_attn_scalar", config.get("head_dim")) != config.get("head_dim"):
+        keys["attention.scale"] = Typed("f32", config["query_pre_attn_scalar"] ** -0.5)
+    if "layer_types" in config:
+        local = [kind == "sliding_attention" for kind in config["layer_types"]]
+        keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
+    return keys | gguf_rope_keys(config.get("rope_scaling") or {})
+
+
+def gguf_rope_keys(scaling: dict[str, Any]) -> dict[str, Typed]:
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if kind not in ("linear", "yarn"):
+        return {}
+    keys = {"rope.scaling.type": Typed("str", kind), "rope.scaling.factor": Typed("f32", scaling["factor"])}
+    if kind == "yarn":
+        keys["rope.scaling.original_context_length"] = Typed("u32", scaling["original_max_position_embeddings"])
+    return keys
+
+
+def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
+    names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], config["num_hidden_layers"])
+    out: Arrays = {}
+    for name, values in stacked(arrays).items():
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        out[stored] = gguf_values(config, name, values)
+    if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        out["rope_freqs.weight"] = llama3_divisors(config)
+    return out
+
+
+def stacked(arrays: Arrays) -> Arrays:
+    """One tensor for all experts of a layer."""
+    out: Arrays = {}
+    for name, values in arrays.items():
+        joined = re.sub(r"experts\.\d+\.", "experts.", name)
+        out[joined] = values if joined == name else np.concatenate([out.get(joined, values[None][:0]), values[None]])
+    return out
+
+
+def gguf_values(config: Config, name: str, values: np.ndarray) -> np.ndarray:
+    if config["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
+        return values + np.float32(1)
+    n_heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    part = name.split(".")[-2]
+    return paired(values, n_heads[part]) if part in n_heads and config["model_type"] in PAIRED else values
+
+
+def paired(values: np.ndarray, n_heads: int) -> np.ndarray:
+    """Rows of each head from halves order (0, d/2) to pairs order (0, 1)."""
+    halves = values.reshape(n_heads, 2, -1, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+
+
+def llama3_divisors(config: Config) -> np.ndarray:
+    """What converters store instead of the recipe."""
+    rope, head_dim = config["rope_scaling"], config["hidden_size"] // config["num_attention_heads"]
+    old = rope["original_max_position_embeddings"]
+    out = []
+    for i in range(0, head_dim, 2):
+        length = 2 * math.pi * config["rope_theta"] ** (i / head_dim)
+        if length < old / rope["high_freq_factor"]:
+            out.append(1.0)
+        elif length > old / rope["low_freq_factor"]:
+            out.append(rope["factor"])
+        else:
+            smooth = (old / length - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+            out.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(out, np.float32)

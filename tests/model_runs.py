@@ -1,0 +1,57 @@
+"""Runs a loaded model step by step, without an engine."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tahr.backends.api import Backend, KVStore, StepInputs, StepLimits
+from tahr.models import Loaded
+
+PAGE_SIZE = 4
+Part = tuple[int, Sequence[int]]  # of one sequence: position of its first token, its tokens
+
+
+class Runs:
+    """Sequences over one KV store; pages are handed out backwards, so that nothing works by being contiguous."""
+
+    def __init__(self, loaded: Loaded, backend: Backend, n_tokens: int = 32, n_seqs: int = 1):
+        self.decoder = loaded.decoder
+        self.backend = backend
+        self.n_pages_per_seq = -(-n_tokens // PAGE_SIZE)
+        self.kv: KVStore = backend.kv_store(self.decoder.kv_shapes, self.n_pages_per_seq * n_seqs, PAGE_SIZE, "f32")
+        self.limits = StepLimits(n_tokens * n_seqs, n_seqs, n_tokens * n_seqs, self.n_pages_per_seq)
+
+    def pages(self, seq: int) -> np.ndarray:
+        return (self.kv.n_pages - 1 - np.arange(self.n_pages_per_seq) - seq * self.n_pages_per_seq).astype(np.int32)
+
+    def fill(self, step: StepInputs, parts: Sequence[Part]) -> None:
+        """One part per sequence; the logits of every token are wanted."""
+        at = 0
+        for seq, (begin, ids) in enumerate(parts):
+            positions = np.arange(begin, begin + len(ids))
+            here = slice(at, at + len(ids))
+            step.ids[here], step.positions[here] = ids, positions
+            step.slots[here] = self.pages(seq)[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+            step.page_table[seq] = self.pages(seq)
+            step.starts[seq], step.lengths[seq] = at, begin + len(ids)
+            at += len(ids)
+        step.starts[len(parts)] = at
+        step.rows[:at] = np.arange(at)
+        step.counts[:] = at, at, len(parts)
+
+    def eager(self, parts: Sequence[Part]) -> np.ndarray:
+        """Logits of every token of one step."""
+        step = self.backend.step_inputs(self.limits)
+        self.fill(step, parts)
+        return self.backend.read(self.decoder.forward(self.backend, step, self.kv)).copy()
+
+
+def greedy(loaded: Loaded, backend: Backend, ids: list[int], n_new: int) -> list[int]:
+    """`ids` and the `n_new` likeliest tokens after them."""
+    runs = Runs(loaded, backend, n_tokens=len(ids) + n_new)
+    tokens, done = list(ids), 0
+    while len(tokens) < len(ids) + n_new:
+        logits = runs.eager([(done, tokens[done:])])
+        done = len(tokens)
+        tokens.append(int(logits[-1].argmax()))
+    return tokens

@@ -1,0 +1,54 @@
+"""Recomputes with transformers what the stored fixtures say, and compares Tahr with it directly (`make parity`)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="parity needs torch: run `make parity`")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers: run `make parity`")
+
+from make_model_fixtures import FIXTURES, STORIES, expected_logits, expected_story  # noqa: E402
+from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
+from model_files import to_gguf, write_hf  # noqa: E402
+from model_runs import Runs  # noqa: E402
+
+from tahr.backends.reference import ReferenceBackend  # noqa: E402
+from tahr.models import Source, load, open_model  # noqa: E402
+
+TOLERANCE = 1e-4
+
+
+def tahr_logits(source: Source) -> np.ndarray:
+    backend = ReferenceBackend()
+    return Runs(load(source, backend), backend).eager([(0, token_ids())])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stored_logits_are_what_transformers_says(case: str) -> None:
+    live, stored = expected_logits(case), np.load(FIXTURES / f"{case}.npz")["logits"]
+    assert np.abs(live - stored).max() <= TOLERANCE / 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_transformers_saves_is_what_tahr_loads(case: str, tmp_path: Path) -> None:
+    """Through save_pretrained, so that config.json and tensor names are the present release's own."""
+    written = write_hf(tmp_path / "ours", CASES[case], make_weights(CASES[case]))
+    model = transformers.AutoModelForCausalLM.from_pretrained(written, dtype=torch.float32, attn_implementation="eager")
+    model.save_pretrained(tmp_path / "theirs")
+    with torch.no_grad():
+        live = model(torch.tensor([token_ids()])).logits[0].numpy()
+    assert np.abs(tahr_logits(open_model([], tmp_path / "theirs")) - live).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NO_GGUF])
+def test_gguf_says_what_transformers_says(case: str) -> None:
+    made = tahr_logits(open_model(to_gguf(CASES[case], make_weights(CASES[case]))))
+    assert np.abs(made - expected_logits(case)).max() <= TOLERANCE
+
+
+def test_stored_story_is_what_transformers_says() -> None:
+    if not STORIES.is_dir():
+        pytest.skip("the folder of test data beside the checkout is absent")
+    assert expected_story() == json.loads((FIXTURES / "stories260K.json").read_text())
