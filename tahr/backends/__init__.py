@@ -1,19 +1,9 @@
 """Where ops run: the table of backends, and what each finds on this machine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tahr.backends.api import Backend
 from tahr.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One line of `tahr devices` and the facts below it; where it is not `usable` a fact says why."""
-
-    name: str
-    usable: bool
-    facts: dict[str, str]
 
 
 def open_cpu(n_threads: int | None) -> Backend:
@@ -21,7 +11,7 @@ def open_cpu(n_threads: int | None) -> Backend:
         from tahr.backends.cpu import CpuBackend
     except ImportError as error:
         raise ConfigError(
-            f"The cpu backend's native code is not built ({error}). Install the package with `pip install .` or run `make setup`."
+            f"The cpu backend's native code is not built ({error}). Run `make setup`, or install with `pip install .`."
         ) from error
     return CpuBackend(n_threads)
 
@@ -30,7 +20,7 @@ def open_reference(n_threads: int | None) -> Backend:
     from tahr.backends.reference import ReferenceBackend
 
     if n_threads is not None:
-        raise ConfigError("The reference backend has no threads to set; leave the number of threads out or use the cpu backend.")
+        raise ConfigError("The reference backend has no threads to set; leave them out, or use the cpu backend.")
     return ReferenceBackend()
 
 
@@ -46,19 +36,28 @@ def open_backend(name: str = "auto", n_threads: int | None = None) -> Backend:
     return BACKENDS[chosen](n_threads)
 
 
-def describe_cpu() -> Device:
+def describe_cpu() -> dict[str, str]:
     from tahr.backends.cpu_info import read_cpu_info
 
     info = read_cpu_info()
     facts = {"model": info.model, "cores": f"{info.n_cores} ({info.n_threads} hardware threads)"}
     try:
-        from tahr.backends.cpu import choose_threads, describe_isa
+        from tahr.backends.cpu_choice import choose_threads, describe_isa
     except ImportError as error:
-        return Device("cpu", False, facts | {"problem": f"the native code is not built ({error})"})
-    return Device("cpu", True, facts | {"threads": f"{choose_threads(None)}, one per core"} | describe_isa())
+        return facts | {"problem": f"the native code is not built ({error}); run `make setup`"}
+    return facts | {"threads": f"{choose_threads(None)}, one per core"} | describe_isa()
 
 
-def describe_devices() -> list[Device]:
-    """What `tahr devices` prints, the default first."""
-    slow = {"model": "NumPy", "use": "slow on purpose: it shows what the other backends must compute"}
-    return [describe_cpu(), Device("reference", True, slow)]
+DESCRIPTIONS: dict[str, Callable[[], dict[str, str]]] = {
+    "cpu": describe_cpu,
+    "reference": lambda: {"use": "NumPy, slow on purpose: it says what the other backends must compute"},
+}
+
+
+def describe_devices() -> list[str]:
+    """The lines of `tahr devices`: every backend and what it found."""
+    lines = []
+    for place, (name, describe) in enumerate(DESCRIPTIONS.items()):
+        lines.append(f"{name} (default)" if place == 0 else name)
+        lines += [f"  {key:<9} {value}" for key, value in describe().items()]
+    return lines

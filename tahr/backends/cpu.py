@@ -1,12 +1,8 @@
 """The CPU backend: ops append structs to a tape, and native threads walk it."""
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tahr import _native as native
 from tahr.backends.api import (
@@ -27,79 +23,26 @@ from tahr.backends.api import (
     Vector,
     Weight,
 )
+from tahr.backends.cpu_choice import choose_isa, choose_threads
 from tahr.backends.cpu_info import read_cpu_info
-from tahr.backends.cpu_memory import Arena, Buffer, Count, address_of
+from tahr.backends.cpu_kv import KV_TYPES, check_heads, make_layer
+from tahr.backends.cpu_memory import Arena, Buffer, Count, Routes, address_of
+from tahr.backends.cpu_queue import CpuPlan, Queue
 from tahr.backends.cpu_weights import Matrix
-from tahr.errors import ConfigError, GenerateError, UnsupportedModel
+from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
-
-MAX_THREADS = 1024
-KV_TYPES: dict[str, Any] = {"f16": np.uint16, "bf16": np.uint16, "f32": np.float32}
-
-
-class Queue:
-    """Ops waiting to be run, with everything their structs point at."""
-
-    def __init__(self, isa: str):
-        self.tape = native.Tape(isa)
-        self.arena = Arena()
-        self.kept: dict[int, object] = {}
-        self.tables: list[tuple[StepInputs, Weight]] = []
-
-    def keep(self, thing: object) -> None:
-        """Keep something alive as long as an op may look at it."""
-        self.kept[id(thing)] = thing
-
-    def run(self, pool: Any) -> None:
-        for step, table in self.tables:
-            check_ids(step, table)
-        self.tape.run(pool)
-
-    def clear(self) -> None:
-        self.tape.clear()
-        self.kept.clear()
-        self.tables.clear()
-
-
-def check_ids(step: StepInputs, table: Weight) -> None:
-    """The kernel reads whatever row it is told to, so ids are looked at before every run."""
-    ids = step.ids[: step.n_tokens]
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
-        raise GenerateError(
-            f"A token id is outside of the model's {table.n_rows} embeddings: the lowest is {ids.min()}, the highest "
-            f"{ids.max()}. The tokenizer does not belong to this model."
-        )
-
-
-class CpuPlan:
-    """A kept queue."""
-
-    def __init__(self, queue: Queue, pool: Any, result: Tensor):
-        self.result = result
-        self._queue, self._pool = queue, pool
-
-    def run(self) -> None:
-        self._queue.run(self._pool)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuLayer:
-    """One layer's keys and values, and the same in the kernels' terms."""
-
-    keys: NDArray[Any]
-    values: NDArray[Any]
-    native: Any
 
 
 class CpuBackend(Backend):
     """Runs everything on the processor's cores with the kernels made for its instruction set."""
 
     name = "cpu"
-    kv_dtypes = ("f16", "f32", "bf16")
+    kv_dtypes = tuple(KV_TYPES)
 
     def __init__(self, n_threads: int | None = None):
         self.isa = choose_isa()
         self.n_threads = choose_threads(n_threads)
+        self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads"
         self.pool = native.Pool(self.n_threads)
         self._eager = self._queue = Queue(self.isa)
 
@@ -252,7 +195,7 @@ class CpuBackend(Backend):
             )
         return outs
 
-    def _job(self, w: Weight, out: Tensor, bias: Vector | None = None) -> tuple[Any, int, int]:
+    def _job(self, w: Weight, out: Tensor, bias: Vector | None = None) -> "native.Job":
         packed = w.data.packed
         self._queue.keep(packed)
         return packed, out.data.address, self._use_vector(bias)
@@ -284,58 +227,59 @@ class CpuBackend(Backend):
     def experts(
         self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
     ) -> Tensor:
-        n_experts, n_active = gate.n_stack, routing.n_active
-        assert scores.width == n_experts <= native.MAX_EXPERTS and n_active <= n_experts
-        tape, arena, count = self._queue.tape, self._queue.arena, x.data.count
-        chosen, shares, order = (Buffer(arena, count, 4 * n_active) for _ in range(3))
-        one = Count(np.ones(1, np.int32), 0, 1)
-        starts = Buffer(arena, one, 4 * (n_experts + 1))
-        # The last of the starts is the number of (token, expert) pairs, known only when the step runs.
-        pairs = Count(starts.block.bytes.view(np.int32), n_experts, count.limit * n_active)
-        tape.route(
-            n_rows=count.address,
-            scores=self._use(scores),
-            n_experts=n_experts,
-            n_active=n_active,
-            renormalise=routing.renormalise,
-            experts=chosen.address,
-            shares=shares.address,
-        )
-        tape.group(
-            n_rows=count.address,
-            experts=chosen.address,
-            starts=starts.address,
-            order=order.address,
-            n_experts=n_experts,
-            n_active=n_active,
-        )
-        groups = {"starts": starts.address, "order": order.address, "n_experts": n_experts}
-        g, u = (self._rows(w.n_rows, x.rows, pairs) for w in (gate, up))
-        tape.experts(
-            x=self._use(x),
-            quantised=self._quantised(x, [gate, up]),
-            jobs=[self._job(gate, g), self._job(up, u)],
-            pairs_per_row=n_active,
-            **groups,
-        )
-        hidden, each = self.activate(g, u, act), self._rows(down.n_rows, x.rows, pairs)
-        tape.experts(
-            x=self._use(hidden),
-            quantised=self._quantised(hidden, [down]),
-            jobs=[self._job(down, each)],
-            pairs_per_row=1,
-            **groups,
-        )
+        routes = self._route(x, scores, routing)
+        g, u = self._each_expert(x, [gate, up], routes, routing.n_active)
+        (each,) = self._each_expert(self.activate(g, u, act), [down], routes, 1)
         out = self._like(x, down.n_rows)
-        tape.mix(
-            n_rows=count.address,
+        self._queue.tape.mix(
+            n_rows=x.data.count.address,
             width=down.n_rows,
-            n_active=n_active,
-            shares=shares.address,
+            n_active=routing.n_active,
+            shares=routes.shares.address,
             x=self._use(each),
             out=out.data.address,
         )
         return out
+
+    def _route(self, x: Tensor, scores: Tensor, routing: Routing) -> Routes:
+        """Choose each row's experts and sort the (row, expert) pairs by expert."""
+        assert routing.n_active <= scores.width <= native.MAX_EXPERTS
+        n_rows, tape = x.data.count.address, self._queue.tape
+        routes = Routes(self._queue.arena, x.data.count, scores.width, routing.n_active)
+        chosen = Buffer(self._queue.arena, x.data.count, 4 * routing.n_active)
+        tape.route(
+            n_rows=n_rows,
+            scores=self._use(scores),
+            n_experts=scores.width,
+            n_active=routing.n_active,
+            renormalise=routing.renormalise,
+            experts=chosen.address,
+            shares=routes.shares.address,
+        )
+        tape.group(
+            n_rows=n_rows,
+            experts=chosen.address,
+            starts=routes.starts.address,
+            order=routes.order.address,
+            n_experts=scores.width,
+            n_active=routing.n_active,
+        )
+        return routes
+
+    def _each_expert(self, x: Tensor, ws: Sequence[Weight], routes: Routes, pairs_per_row: int) -> list[Tensor]:
+        """Every pair's row times its expert's matrices."""
+        assert all(w.n_stack == routes.n_experts for w in ws)
+        outs = [self._rows(w.n_rows, x.rows, routes.n_pairs) for w in ws]
+        self._queue.tape.experts(
+            x=self._use(x),
+            quantised=self._quantised(x, ws),
+            jobs=[self._job(w, out) for w, out in zip(ws, outs, strict=True)],
+            starts=routes.starts.address,
+            order=routes.order.address,
+            n_experts=routes.n_experts,
+            pairs_per_row=pairs_per_row,
+        )
+        return outs
 
     def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
@@ -433,54 +377,3 @@ class CpuBackend(Backend):
         out, n_rows = self._like(x), x.data.count.address
         self._queue.tape.softcap(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, cap=cap)
         return out
-
-
-ISA_VARIABLE = "TAHR_CPU_ISA"
-
-
-def choose_isa() -> str:
-    """The fastest instruction set, or the one the environment asks for."""
-    asked = os.environ.get(ISA_VARIABLE)
-    available: list[str] = native.isas()
-    if asked and asked not in available:
-        raise ConfigError(f"{ISA_VARIABLE} is {asked!r}, but this processor offers only: {', '.join(available)}.")
-    return asked or available[0]
-
-
-def describe_isa() -> dict[str, str]:
-    """What was found and chosen, for people."""
-    forced = os.environ.get(ISA_VARIABLE)
-    reason = f"asked for by {ISA_VARIABLE}" if forced else f"the fastest of: {', '.join(native.isas())}"
-    return {"features": " ".join(native.cpu_features()) or "none known", "kernels": f"{choose_isa()} ({reason})"}
-
-
-def choose_threads(asked: int | None) -> int:
-    """One thread per physical core unless told otherwise."""
-    if asked is not None and not 1 <= asked <= MAX_THREADS:
-        raise ConfigError(f"{asked} threads were asked for; give a number from 1 to {MAX_THREADS}.")
-    return asked or read_cpu_info().n_cores
-
-
-def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> CpuLayer:
-    """Zeroed keys and values; pages nobody writes to take no memory."""
-    size = n_pages * shape.n_heads * page_size * shape.head_dim
-    keys, values = np.zeros(size, KV_TYPES[dtype]), np.zeros(size, KV_TYPES[dtype])
-    layer = native.KvLayer(
-        keys=address_of(keys),
-        values=address_of(values),
-        type=dtype,
-        n_heads=shape.n_heads,
-        head_dim=shape.head_dim,
-        page_size=page_size,
-    )
-    return CpuLayer(keys, values, layer)
-
-
-def check_heads(n_q_heads: int, shape: KVShape) -> None:
-    """Refuse head shapes the attention kernel has no room for."""
-    group = n_q_heads // shape.n_heads
-    if shape.head_dim > native.MAX_HEAD_DIM or group > native.MAX_QUERY_TILE:
-        raise UnsupportedModel(
-            f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers in groups of up to "
-            f"{native.MAX_QUERY_TILE}; this model has heads of {shape.head_dim} in groups of {group}."
-        )

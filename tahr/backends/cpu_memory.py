@@ -29,7 +29,7 @@ class Block:
 
 
 class Arena:
-    """Blocks of one queue. Ops run in the order they were enqueued, so a block may be handed on when its last reader is."""
+    """Blocks of one queue. Ops run in the order they were enqueued, so a block is free once its last reader is in."""
 
     def __init__(self) -> None:
         self._free: list[Block] = []
@@ -82,3 +82,17 @@ class Buffer:
         """The live rows; no copy."""
         n_rows = self.count.now
         return self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, -1)
+
+
+class Routes:
+    """Which experts the rows of a step go to: the shares of each, and the (row, expert) pairs sorted by expert."""
+
+    __slots__ = ("n_experts", "n_pairs", "order", "shares", "starts")
+
+    def __init__(self, arena: Arena, count: Count, n_experts: int, n_active: int):
+        self.n_experts = n_experts
+        self.shares = Buffer(arena, count, 4 * n_active)
+        self.order = Buffer(arena, count, 4 * n_active)
+        self.starts = Buffer(arena, Count(np.ones(1, np.int32), 0, 1), 4 * (n_experts + 1))
+        # The last start is the number of pairs, known only when the step runs.
+        self.n_pairs = Count(self.starts.block.bytes.view(np.int32), n_experts, count.limit * n_active)

@@ -1,4 +1,4 @@
-"""Matrices of the CPU backend: rearranged into panels for the kernels, from the bytes of the file or from dense values."""
+"""Matrices of the CPU backend, rearranged into panels: from the file's bytes, or dense where no kernel exists."""
 
 import math
 from functools import cached_property
@@ -20,20 +20,22 @@ TABLES = ("token_embd.weight", "embed_tokens.weight")
 class Matrix:
     """A weight matrix, or a stack of such."""
 
-    def __init__(self, host: HostTensor, isa: str, pool: Any):
+    def __init__(self, host: HostTensor, isa: str, pool: native.Pool):
         if len(host.shape) not in (2, 3):
-            raise QuantError(f"{host.name} has the shape {list(host.shape)}; a weight matrix has two axes, or three if stacked.")
+            raise QuantError(
+                f"{host.name} has the shape {list(host.shape)}, but a weight matrix has two axes, or three if stacked."
+            )
         self.host, self.isa, self.pool = host, isa, pool
         self.shape: tuple[int, int, int] = (math.prod(host.shape[:-2]), host.shape[-2], host.shape[-1])
-        self.native = bool(native.has_format(host.format.name))
+        self.native = native.has_format(host.format.name)
         self.format = host.format.name if self.native else "F16"
         self.kernel = f"{self.format.lower()} panels ({isa})" if self.native else f"dense f16 panels ({isa})"
-        self.n_bytes: int = native.packed_bytes(self.format, isa, *self.shape)
+        self.n_bytes = native.packed_bytes(self.format, isa, *self.shape)
         if not host.name.endswith(TABLES):
             self.packed  # noqa: B018  (now, while the loader reports progress)
 
     @cached_property
-    def packed(self) -> Any:
+    def packed(self) -> native.Matrix:
         """The matrix as the kernels read it."""
         data = self.host.data if self.native else dense_f16(self.host)
         packed = native.pack(self.format, self.isa, *self.shape, address_of(data), data.nbytes, self.pool)

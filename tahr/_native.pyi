@@ -1,0 +1,132 @@
+"""Kernels, threads and tapes of the CPU backend. Arguments without a type of their own are addresses of memory."""
+
+KV_SPAN: int
+MAX_EXPERTS: int
+MAX_HEAD_DIM: int
+MAX_LINEAR_JOBS: int
+MAX_QUERY_TILE: int
+SPLIT_TOKENS: int
+
+Job = tuple[Matrix, int, int]  # matrix, out, bias (0: none)
+
+def isas() -> list[str]: ...
+def cpu_features() -> list[str]: ...
+def has_format(format: str) -> bool: ...
+def packed_bytes(format: str, isa: str, n_stack: int, rows: int, cols: int) -> int: ...
+def quantised_row_bytes(cols: int) -> int: ...
+def pack(
+    format: str, isa: str, n_stack: int, rows: int, cols: int, source: int, n_bytes: int, pool: Pool
+) -> Matrix: ...
+
+class Pool:
+    def __init__(self, n_threads: int) -> None: ...
+    @property
+    def n_threads(self) -> int: ...
+
+class Matrix:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def n_bytes(self) -> int: ...
+    @property
+    def dense(self) -> bool: ...
+
+class KvLayer:
+    def __init__(
+        self, *, keys: int, values: int, type: str, n_heads: int, head_dim: int, page_size: int
+    ) -> None: ...
+
+class Tape:
+    def __init__(self, isa: str) -> None: ...
+    def __len__(self) -> int: ...
+    def clear(self) -> None: ...
+    def run(self, pool: Pool) -> None: ...
+    def norm(
+        self, *, n_rows: int, width: int, x: int, y: int, gain: int, sum: int, out: int, eps: float, scale: float
+    ) -> None: ...
+    def add(self, *, n_rows: int, width: int, x: int, y: int, out: int, scale: float) -> None: ...
+    def activate(self, *, n_rows: int, width: int, gate: int, up: int, out: int, act: str) -> None: ...
+    def softcap(self, *, n_rows: int, width: int, x: int, out: int, cap: float) -> None: ...
+    def pick(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
+    def angles(
+        self, *, n_rows: int, n_freqs: int, positions: int, inv_freq: int, out: int, scale: float
+    ) -> None: ...
+    def place(
+        self,
+        *,
+        n_rows: int,
+        n_q_heads: int,
+        q: int,
+        k: int,
+        v: int,
+        angles: int,
+        n_freqs: int,
+        style: str,
+        q_gain: int,
+        k_gain: int,
+        eps: float,
+        slots: int,
+        kv: KvLayer,
+        out: int,
+    ) -> None: ...
+    def attention(
+        self,
+        *,
+        counts: int,
+        positions: int,
+        starts: int,
+        lengths: int,
+        page_table: int,
+        n_pages_per_seq: int,
+        n_q_heads: int,
+        q: int,
+        out: int,
+        kv: KvLayer,
+        scale: float,
+        softcap: float,
+        window: int,
+        partials: int,
+        n_spans: int,
+    ) -> None: ...
+    def route(
+        self,
+        *,
+        n_rows: int,
+        scores: int,
+        n_experts: int,
+        n_active: int,
+        renormalise: bool,
+        experts: int,
+        shares: int,
+    ) -> None: ...
+    def mix(self, *, n_rows: int, width: int, n_active: int, shares: int, x: int, out: int) -> None: ...
+    def quantise(self, *, n_rows: int, cols: int, x: int, out: int) -> None: ...
+    def linear(self, *, n_rows: int, x: int, quantised: int, jobs: list[Job]) -> None: ...
+    def group(
+        self, *, n_rows: int, experts: int, starts: int, order: int, n_experts: int, n_active: int
+    ) -> None: ...
+    def experts(
+        self,
+        *,
+        x: int,
+        quantised: int,
+        jobs: list[Job],
+        starts: int,
+        order: int,
+        n_experts: int,
+        pairs_per_row: int,
+    ) -> None: ...
+    def embed(
+        self,
+        *,
+        n_rows: int,
+        format: str,
+        table: int,
+        table_rows: int,
+        cols: int,
+        ids: int,
+        out: int,
+        scale: float,
+    ) -> None: ...
