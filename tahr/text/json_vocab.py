@@ -143,7 +143,7 @@ def _strips_space(tree: dict[str, Any]) -> bool:
 def _ends(parsing: Any, special: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
     bos = _named(parsing, config, "bos_token")
     eos = _named(parsing, config, "eos_token")
-    stated = _stated(generation.get("eos_token_id"), parsing) | ({eos} - {None})
+    stated = _stated(generation.get("eos_token_id"), parsing) | (set() if eos is None else {eos})
     prefix, suffix = _processor_ends(parsing)
     return Ends(
         prefix=_switched(prefix, bos, config.get("add_bos_token"), at_front=True),

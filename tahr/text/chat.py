@@ -1,0 +1,181 @@
+"""A model's own chat template: a conversation to the text the model was trained to continue."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import TemplateError
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from .sandbox import Sandbox
+
+T = TypeVar("T")
+
+MAX_SOURCE_CHARS = 256 * 1024  # the longest released template has 17,000
+
+
+class ChatTemplate:
+    """One model's template; it is compiled when first used, so that a broken one does not stop plain completion.
+
+    `tool_use` is the template some models bring for use with tools; `seconds` and `max_chars` bound rendering.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos: str = "",
+        eos: str = "",
+        tool_use: str | None = None,
+        seconds: float = 1.0,
+        max_chars: int = 4 * 1024 * 1024,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.source = source
+        self.tool_use = tool_use
+        self._tokens = {"bos_token": bos, "eos_token": eos}
+        self._limits = (seconds, max_chars)
+        self._now = now
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of a conversation, up to where the model is to answer."""
+        template = self._with_tools if tools and self.tool_use else self._plain
+        given = {**self._tokens, "documents": None, **variables}
+        given |= {"messages": list(messages), "tools": list(tools) if tools else None}
+        given["add_generation_prompt"] = add_generation_prompt
+        return self._run(lambda: template.render(given))
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names the template asks for, such as `enable_thinking` where it can switch thinking."""
+        from jinja2 import meta
+
+        def names(source: str) -> set[str]:
+            return meta.find_undeclared_variables(self._sandbox.parse(source))
+
+        return frozenset(self._run(lambda: names(self.source) | names(self.tool_use or "")))
+
+    @cached_property
+    def _plain(self) -> "jinja2.Template":
+        return self._compile(self.source)
+
+    @cached_property
+    def _with_tools(self) -> "jinja2.Template":
+        return self._compile(self.tool_use or self.source)
+
+    def _compile(self, source: str) -> "jinja2.Template":
+        if len(source) > MAX_SOURCE_CHARS:
+            raise TemplateError(
+                f"The chat template is {len(source)} characters long, and Tahr reads {MAX_SOURCE_CHARS} at most: "
+                "use another file of this model, or plain completion."
+            )
+        return self._run(lambda: self._sandbox.from_string(source))
+
+    @cached_property
+    def _sandbox(self) -> "Sandbox":
+        from .sandbox import Sandbox
+
+        sandbox = Sandbox()
+        sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": self._strftime_now}
+        return sandbox
+
+    def _strftime_now(self, form: str) -> str:
+        if re.search(r"%[^a-zA-Z%]*\d", form):
+            raise ValueError("strftime_now takes no widths")
+        return self._now().strftime(form)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        """Run something of Jinja's inside the budget, and say in a sentence what went wrong."""
+        from jinja2 import TemplateSyntaxError
+
+        from .sandbox import Budget, OverBudget, spending
+
+        budget = Budget(*self._limits)
+        try:
+            with spending(budget):
+                made = work()
+                budget.admit(len(made) if isinstance(made, str) else 0)
+                return made
+        except Refused as error:
+            raise TemplateError(f"The model's chat template refuses this conversation: {error}") from error
+        except OverBudget as error:
+            raise TemplateError(f"The model's chat template was stopped because it {error}.") from error
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"The model's chat template is broken at line {error.lineno}: {error.message}"
+            ) from error
+        except RecursionError as error:
+            raise TemplateError("The model's chat template nests or calls itself too deeply.") from error
+        except Exception as error:  # a template can raise anything Python's operators raise
+            raise TemplateError(f"The model's chat template failed: {error or type(error).__name__}") from error
+
+
+class Refused(Exception):
+    """The template called `raise_exception`."""
+
+
+def _raise_exception(message: object) -> None:
+    raise Refused(message if isinstance(message, str) else type(message).__name__)
+
+
+def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template in a model directory or in GGUF metadata; None for a base model, which has none."""
+    named = _from_dir(source) if isinstance(source, Path) else _from_gguf(source)
+    default, tool_use = named.get("default"), named.get("tool_use")
+    if default is None and tool_use is None:
+        return None
+    return ChatTemplate(
+        default or tool_use or "",
+        tool_use=tool_use,
+        bos="" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id),
+        eos="" if tokenizer.eos_id is None else tokenizer.piece(tokenizer.eos_id),
+    )
+
+
+def _from_gguf(metadata: Mapping[str, Any]) -> dict[str, str]:
+    fields = {"default": "tokenizer.chat_template", "tool_use": "tokenizer.chat_template.tool_use"}
+    return {name: metadata[field] for name, field in fields.items() if metadata.get(field)}
+
+
+def _from_dir(path: Path) -> dict[str, str]:
+    for name, read in _FILES.items():
+        file = path / name
+        if file.is_file() and (found := read(file)):
+            return found
+    return {}
+
+
+def _from_json(file: Path) -> dict[str, str]:
+    try:
+        value = json.loads(file.read_bytes()).get("chat_template")
+    except (ValueError, AttributeError) as error:
+        raise TemplateError(f"{file} is not a JSON object ({error}): download it again.") from error
+    if isinstance(value, list):
+        return {str(entry["name"]): str(entry["template"]) for entry in value}
+    return {"default": str(value)} if value else {}
+
+
+def _from_text(file: Path) -> dict[str, str]:
+    return {"default": file.read_text(encoding="utf-8")}
+
+
+# Where models keep their template, the first that has one counts.
+_FILES: dict[str, Callable[[Path], dict[str, str]]] = {
+    "tokenizer_config.json": _from_json,
+    "chat_template.jinja": _from_text,
+    "chat_template.json": _from_json,
+}
