@@ -1,0 +1,8 @@
+"""`python -m tahr` is the command `tahr`."""
+
+import sys
+
+from tahr.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

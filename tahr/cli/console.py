@@ -1,0 +1,145 @@
+"""What people read on stderr, and the two forms replies take on stdout."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from tahr import Completion
+
+# A reply may hold terminal escape sequences; on a terminal only line breaks and tabs are obeyed.
+CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
+def note(text: str) -> None:
+    """One line for the person at the keyboard; stdout is kept for replies."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def values_line(values: Mapping[str, Any]) -> str:
+    """`name value` pairs as one line."""
+    return ", ".join(f"{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in values.items())
+
+
+def summary(completion: "Completion") -> str:
+    """The line after a reply: how much was read and written, and how fast."""
+    stats = completion.stats
+    cached = f", {completion.n_cached_tokens} cached" if completion.n_cached_tokens else ""
+    return (
+        f"[prompt {completion.n_prompt_tokens} tokens{cached}, {stats.prompt_tokens_per_s:.1f} tok/s | "
+        f"reply {len(completion.token_ids)} tokens, {stats.tokens_per_s:.1f} tok/s | "
+        f"first token after {stats.first_token_s:.2f} s]"
+    )
+
+
+class Output(Protocol):
+    """Where a conversation is written."""
+
+    def ready(self, model: str, backend: str) -> None: ...
+    def user(self, content: str) -> None: ...
+    def piece(self, text: str) -> None: ...
+    def done(self, completion: "Completion") -> None: ...
+    def stopped(self, n_tokens: int) -> None: ...
+    def failed(self, message: str) -> None: ...
+    def cleared(self) -> None: ...
+    def leave(self, reason: str) -> None: ...
+
+
+class TextOutput:
+    """The reply itself, as it comes."""
+
+    def __init__(self, stats: bool):
+        self._stats = stats
+        self._ends_line = True
+        self._terminal = sys.stdout.isatty()
+
+    def ready(self, model: str, backend: str) -> None:
+        pass
+
+    def user(self, content: str) -> None:
+        self._ends_line = True
+
+    def piece(self, text: str) -> None:
+        if not text:
+            return
+        sys.stdout.write(text.translate(CONTROL) if self._terminal else text)
+        sys.stdout.flush()
+        self._ends_line = text.endswith("\n")
+
+    def done(self, completion: "Completion") -> None:
+        self._end_line()
+        if self._stats:
+            note(summary(completion))
+
+    def stopped(self, n_tokens: int) -> None:
+        self._end_line()
+        note(f"[stopped after {n_tokens} tokens]")
+
+    def failed(self, message: str) -> None:
+        self._end_line()
+
+    def cleared(self) -> None:
+        note("The conversation is empty again.")
+
+    def leave(self, reason: str) -> None:
+        pass
+
+    def _end_line(self) -> None:
+        if not self._ends_line:
+            self.piece("\n")
+
+
+class JsonlOutput:
+    """One JSON object per line on stdout, for programs."""
+
+    def __init__(self, stats: bool):
+        self._stats = stats
+        self._turn = 0
+        self._begin()
+
+    def ready(self, model: str, backend: str) -> None:
+        self._write("ready", model=model, backend=backend)
+
+    def user(self, content: str) -> None:
+        self._turn += 1
+        self._begin()
+        self._write("user", turn=self._turn, content=content)
+
+    def piece(self, text: str) -> None:
+        self._pieces.append(text)
+
+    def done(self, completion: "Completion") -> None:
+        self._assistant(completion.finish_reason, len(completion.token_ids))
+        if self._stats:
+            note(summary(completion))
+
+    def stopped(self, n_tokens: int) -> None:
+        self._assistant("cancelled", n_tokens)
+
+    def failed(self, message: str) -> None:
+        self._assistant("error", 0, error=message)
+
+    def cleared(self) -> None:
+        self._write("clear")
+
+    def leave(self, reason: str) -> None:
+        self._write("exit", reason=reason)
+
+    def _begin(self) -> None:
+        self._pieces: list[str] = []
+        self._began = time.monotonic()
+
+    def _assistant(self, finish_reason: str, n_tokens: int, **more: str) -> None:
+        self._write(
+            "assistant", turn=self._turn, content="".join(self._pieces), finish_reason=finish_reason, n_tokens=n_tokens,
+            chunk_count=len(self._pieces), ms=round((time.monotonic() - self._began) * 1000), **more,
+        )  # fmt: skip
+
+    def _write(self, event: str, **facts: str | int) -> None:
+        sys.stdout.write(json.dumps({"event": event, **facts}, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+OUTPUTS: dict[str, type[TextOutput] | type[JsonlOutput]] = {"text": TextOutput, "jsonl": JsonlOutput}

@@ -1,0 +1,23 @@
+"""Ctrl-C during a reply."""
+
+import signal
+from types import FrameType
+
+
+class Interrupt:
+    """While entered, the first Ctrl-C only asks for a stop, so that no step is cut in half; the second one raises."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> "Interrupt":
+        self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -1,0 +1,129 @@
+"""`tahr run`: one question and its answer, or a chat."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tahr.cli import options
+from tahr.cli.console import OUTPUTS, note, values_line
+from tahr.errors import ConfigError, ModelNotFound, TahrError
+
+if TYPE_CHECKING:
+    from tahr.cli.conversation import Conversation
+    from tahr.text.chat import ChatTemplate
+
+HELP = "Talk to a model, or ask it one thing."
+
+EXAMPLES = """\
+examples:
+  tahr run                                           chat; /help lists what can be typed
+  tahr run -p "Why is the sky blue?" -n 100          one reply of at most 100 tokens
+  tahr run Qwen/Qwen3-0.6B-GGUF:Q8_0 "Hello there"   from a repository
+  tahr run --raw -p "The capital of France is"       continue a text, no chat template
+  cat notes.txt | tahr run -p "Summarise:"           piped text is appended to the prompt
+  tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
+
+Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m."""
+
+EXIT_INTERRUPTED = 128 + 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said about a run."""
+    parser.epilog = EXAMPLES
+    options.add_model(parser)
+    parser.add_argument("message", nargs="*", metavar="MESSAGE", help="the prompt, as plain words")
+    parser.add_argument("-p", "--prompt", help="the prompt")
+    parser.add_argument("-f", "--file", type=Path, help="read the prompt from a file")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it stands, without a chat template")
+    options.add_thinking(parser)
+    parser.add_argument("--output-format", choices=list(OUTPUTS), default="text", help="text, or a JSON event per line")
+    parser.add_argument("--no-stats", action="store_true", help="no summary line after a reply")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
+    options.add_sampling(parser)
+    options.add_engine(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything that needs no model first: a wrong option must not cost a download."""
+    from tahr.cli.prompt import read_prompt
+
+    refuse_contradictions(args)
+    sampling, config = options.sampling(args), options.engine(args)
+    name = options.model_name(args) or default_model()
+    if " " in name and not Path(name).exists():
+        raise ModelNotFound(f"`{name}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    prompt = read_prompt(args)
+
+    from tahr import LLM
+    from tahr.cli.conversation import Conversation
+    from tahr.hub.progress import Progress
+
+    with LLM(name, config=config, quantization=args.quantization, progress=Progress(sys.stderr)) as llm:
+        output = OUTPUTS[args.output_format](stats=not args.no_stats)
+        variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
+        conversation = Conversation(llm, output, sampling, variables, raw=args.raw)
+        if args.system:
+            conversation.system = args.system
+        show_banner(conversation, args.verbose)
+        output.ready(llm.name, llm.backend_summary)
+        return chat(conversation) if prompt is None else one_shot(conversation, prompt)
+
+
+def refuse_contradictions(args: argparse.Namespace) -> None:
+    """Options that --raw would make meaningless."""
+    if args.raw and args.system is not None:
+        raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
+    if args.raw and args.thinking is not None:
+        raise ConfigError("--raw uses no chat template, and only that can switch thinking: leave out one of the two.")
+
+
+def default_model() -> str:
+    from tahr.hub.refs import DEFAULT_MODEL
+
+    note(f"No model was named: using {DEFAULT_MODEL}.")
+    return DEFAULT_MODEL
+
+
+def thinking(template: "ChatTemplate | None", on: bool) -> dict[str, bool]:
+    """The template's own switch; a template without one cannot do what was asked."""
+    names = [name for name in ("enable_thinking", "thinking") if template and name in template.variables]
+    if template and not names:
+        raise ConfigError("This model's chat template has no switch for thinking: leave out the thinking option.")
+    return dict.fromkeys(names, on)
+
+
+def show_banner(conversation: "Conversation", verbose: bool) -> None:
+    """Which model, where, and with which sampling values in force."""
+    llm = conversation.llm
+    note(f"{llm.name} on {llm.backend_summary}, context {llm.context_size} tokens")
+    note(values_line(options.said(conversation.sampling)))
+    if verbose:
+        for line in llm.load_log:
+            note(f"  {line}")
+
+
+def one_shot(conversation: "Conversation", prompt: str) -> int:
+    try:
+        finished = conversation.reply(prompt)
+    except TahrError:
+        conversation.output.leave("error")
+        raise
+    conversation.output.leave("done" if finished else "interrupted")
+    return 0 if finished else EXIT_INTERRUPTED
+
+
+def chat(conversation: "Conversation") -> int:
+    from tahr.cli.prompt import stdin_is_terminal
+    from tahr.cli.repl import ask_pipe, ask_terminal, history, repl
+    from tahr.hub.store import home
+
+    if not stdin_is_terminal():
+        repl(conversation, ask_pipe)
+        return 0
+    note("/help lists the commands; Ctrl-D leaves.")
+    with history(home() / "history"):
+        repl(conversation, ask_terminal)
+    return 0

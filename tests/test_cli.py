@@ -1,0 +1,399 @@
+"""The command line as a user meets it: real processes, what lands on stdout and stderr, exit codes."""
+
+import argparse
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tahr.cli import NAMES, VERBS, Parser, main, options
+from tahr.cli import run as run_verb
+from tahr.errors import ConfigError, ModelNotFound
+
+ROOT = Path(__file__).parent.parent
+ASSETS = ROOT / "../shared/assets"
+STORIES = ASSETS / "stories260K/stories260K-f32.gguf"
+STORIES_SHA256 = "180edb1441bc06a72eaf6c982167baa4e1f44b2d80112ac993ef51e22a8c5d38"
+RAW = ("run", str(STORIES), "--raw", "--temperature", "0")
+
+needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs ../shared/assets/stories260K")
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    """No network and an empty home: what a test needs, it names."""
+    kept = {name: value for name, value in os.environ.items() if name != "TAHR_DEBUG"}
+    sealed = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "TAHR_HOME": str(tmp_path / "home"), "HF_HOME": str(tmp_path)}
+    return {**kept, **sealed, "PYTHONPATH": str(ROOT), **more}
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "tahr", *args]
+
+
+@pytest.fixture
+def tahr(tmp_path: Path) -> Any:
+    """Run `tahr` to its end."""
+
+    def call(*args: str, stdin: str | bytes | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            command(*args),
+            input=data,
+            stdin=subprocess.DEVNULL if data is None else None,
+            capture_output=True,
+            env=environment(tmp_path, **env),
+            timeout=120,
+        )
+        return subprocess.CompletedProcess(args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return call
+
+
+def parse(*args: str) -> argparse.Namespace:
+    parser = Parser(prog="tahr run", allow_abbrev=False)
+    run_verb.add_arguments(parser)
+    return parser.parse_intermixed_args(args)
+
+
+# ---- verbs and help -----------------------------------------------------------------------------------------------
+
+
+def test_version_is_light(tahr: Any) -> None:
+    assert tahr("--version").stdout == tahr("version").stdout == "tahr 0.1.0\n"
+    probe = (
+        "import sys, tahr.cli; tahr.cli.main(['--version']); print({'numpy', 'jinja2', 'tokenizers'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.endswith("set()\n")
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert "examples:" in overview and all(f"\n  {verb}" in overview for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", sorted(NAMES))
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"usage: tahr {verb}" in capsys.readouterr().out
+
+
+def test_an_unknown_verb_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 3
+    assert "did you mean `run`" in capsys.readouterr().err
+
+
+# ---- options ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spellings", "value"),
+    [
+        (("-n", "--max-tokens", "--n-predict", "--sample-len"), "7"),
+        (("--temperature", "--temp"), "0.5"),
+        (("-s", "--seed"), "3"),
+        (("-t", "--threads"), "1"),
+        (("-c", "--ctx-size", "--n-ctx"), "64"),
+    ],
+)
+def test_spellings_mean_the_same(spellings: tuple[str, ...], value: str) -> None:
+    parsed = [parse(spelling, value) for spelling in spellings]
+    results = {(options.sampling(args), options.engine(args)) for args in parsed}
+    assert len(results) == 1
+    assert results != {(options.sampling(parse()), options.engine(parse()))}
+
+
+@pytest.mark.parametrize(("flags", "value"), [(flags, value) for value, flags in options.THINKING.items()])
+def test_thinking_spellings(flags: tuple[str, ...], value: bool) -> None:
+    assert [parse(flag).thinking for flag in flags] == [value] * 3
+
+
+def test_options_may_stand_between_words() -> None:
+    args = parse("some/model", "-n", "4", "hello", "--raw", "there")
+    assert (args.model, args.message, args.max_tokens, args.raw) == ("some/model", ["hello", "there"], 4, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--top-p", "7"),
+        ("--temperature", "hot"),
+        ("--think", "--no-think"),
+        ("--frobnicate",),
+        ("--temperatur", "1"),
+        ("a/b", "--model-id", "c/d"),
+        ("-p", "one", "-f", "two"),
+        ("a/b", "one", "-p", "two"),
+        ("--raw", "--system", "x", "-p", "y"),
+        ("--raw", "--no-think", "-p", "y"),
+        ("-f", "no/such/file"),
+        ("--stop", "", "-p", "x"),
+        ("-t", "0", "-p", "x"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_loaded(
+    wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *wrong]) == ConfigError.exit_code
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.splitlines()[-1].startswith("error: ")
+
+
+def test_weight_path_must_exist() -> None:
+    with pytest.raises(ModelNotFound):
+        options.model_name(parse("--weight-path", "no/such/place"))
+
+
+# ---- exit codes ---------------------------------------------------------------------------------------------------
+
+
+@needs_stories
+def test_exit_0_and_the_two_streams(tahr: Any) -> None:
+    done = tahr(*RAW, "-p", "Once upon a time", "-n", "12")
+    assert done.returncode == 0
+    assert done.stdout.startswith(", there was") and done.stdout.count("\n") == 1
+    model, sampling, summary = done.stderr.splitlines()
+    assert "stories260K" in model and "context" in model
+    assert "temperature 0" in sampling and "max_tokens 12" in sampling
+    assert "reply 12 tokens" in summary and "first token after" in summary
+
+
+def test_exit_2_for_a_model_nobody_knows(tahr: Any) -> None:
+    done = tahr("run", "nosuch:thing", "-p", "hi")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ") and "nosuch:thing" in done.stderr
+
+
+def test_exit_2_for_a_prompt_in_the_model_s_place(tahr: Any) -> None:
+    done = tahr("run", "Why is the sky blue?")
+    assert done.returncode == 2 and "-p" in done.stderr
+
+
+def test_exit_3_for_a_wrong_option(tahr: Any) -> None:
+    done = tahr("run", "--top-p", "7", "-p", "hi")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "error: top_p is 7.0, but it must be a number above 0 and at most 1.\n"
+
+
+@needs_stories
+def test_exit_4_when_a_model_cannot_do_what_is_asked(tahr: Any) -> None:
+    done = tahr("run", str(STORIES), "-p", "hi")
+    assert done.returncode == 4 and "--raw" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_exit_6_for_a_damaged_file(tahr: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"GGUF" + b"\xff" * 60)
+    done = tahr("run", str(path), "-p", "hi")
+    assert done.returncode == 6 and "bad.gguf" in done.stderr and "Traceback" not in done.stderr
+    assert "Traceback" in tahr("run", str(path), "-p", "hi", TAHR_DEBUG="1").stderr
+
+
+def test_the_default_model_is_named_before_it_is_fetched(tahr: Any) -> None:
+    done = tahr("run", "-p", "hi")  # no index to fetch it from
+    assert done.stderr.splitlines()[0] == "No model was named: using smollm2:135m."
+    assert done.returncode in (2, 6) and "Traceback" not in done.stderr
+
+
+@needs_stories
+def test_exit_130_when_interrupted(tmp_path: Path) -> None:
+    slow = (*RAW, "--backend", "reference", "--ignore-eos", "-n", "400", "-p", "Once upon a time")
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command(*slow), env=environment(tmp_path), **pipes) as process:
+        assert process.stdout and process.stderr
+        first = process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        rest, error = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130
+    assert first and rest.endswith(b"\n") and b"[stopped after" in error and b"Traceback" not in error
+
+
+@needs_stories
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    args = (*RAW, "--backend", "reference", "--ignore-eos", "-n", "200", "-p", "Once upon a time")
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command(*args), env=environment(tmp_path), **pipes) as process:
+        assert process.stdout and process.stderr
+        process.stdout.read(1)
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == 141
+    assert b"Traceback" not in error and b"error" not in error
+
+
+def test_an_unforeseen_error_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(args: argparse.Namespace) -> int:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("tahr.cli.version.run", broken)
+    assert main(["version"]) == 1
+    assert "ZeroDivisionError: oh" in capsys.readouterr().err
+
+
+# ---- prompts ------------------------------------------------------------------------------------------------------
+
+
+def events(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@needs_stories
+def test_piped_text_is_appended_to_the_prompt(tahr: Any) -> None:
+    ready, user, assistant, leave = events(
+        tahr(*RAW, "-n", "3", "-p", "Once", "--output-format", "jsonl", stdin="upon a time\n")
+    )
+    assert (ready["event"], user["content"], leave["reason"]) == ("ready", "Once\nupon a time", "done")
+    assert (assistant["n_tokens"], assistant["finish_reason"]) == (3, "length")
+
+
+@needs_stories
+def test_piped_text_alone_is_the_prompt(tahr: Any, tmp_path: Path) -> None:
+    text = "Once upon a time\nthere was"
+    (tmp_path / "prompt.txt").write_text(text)
+    flags = (*RAW, "-n", "8", "--no-stats")
+    asked = tahr(*flags, "-p", text)
+    assert asked.stdout.strip()
+    assert tahr(*flags, stdin=text).stdout == asked.stdout
+    assert tahr(*flags, "-f", str(tmp_path / "prompt.txt")).stdout == asked.stdout
+    assert "tok/s" not in asked.stderr
+
+
+@needs_stories
+def test_a_session_of_lines_for_programs(tahr: Any) -> None:
+    lines = "Once upon a time\n/set max_tokens 2\nOnce upon a time\n/clear\n/bye\n"
+    done = tahr(*RAW, "-n", "3", "--output-format", "jsonl", stdin=lines)
+    kinds = [event["event"] for event in events(done)]
+    assert kinds == ["ready", "user", "assistant", "user", "assistant", "clear", "exit"]
+    assert [e["n_tokens"] for e in events(done) if e["event"] == "assistant"] == [3, 2]
+    assert ">>>" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("stdin", "complaint"), [("", "empty"), ("  \n", "empty"), (b"\xff\xfe", "UTF-8")])
+def test_a_pipe_without_text_is_refused(tahr: Any, stdin: str | bytes, complaint: str) -> None:
+    done = tahr("run", "any/thing", stdin=stdin)
+    assert done.returncode == 3 and complaint in done.stderr
+
+
+@needs_stories
+def test_stop_seed_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RAW, "-p", "Once upon a time", "-n", "40", "--stop", "there", "-v"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ", \n" and "F32" in captured.err
+    warm = ["run", str(STORIES), "--raw", "-p", "Once upon", "-n", "20", "--temp", "1.5", "-s"]
+    replies = []
+    for seed in ("1", "1", "2"):
+        assert main([*warm, seed]) == 0
+        replies.append(capsys.readouterr().out)
+    assert replies[0] == replies[1] != replies[2]
+
+
+def test_a_real_chat(smollm2: Path, tahr: Any) -> None:
+    done = tahr("run", str(smollm2), "--temperature", "0", "-n", "40", "Why", "is", "the", "sky", "blue?")
+    assert done.returncode == 0 and "light" in done.stdout
+    refused = tahr("run", str(smollm2), "--think", "-p", "hi")
+    assert refused.returncode == 3 and "thinking" in refused.stderr
+
+
+# ---- the small verbs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `tahr` in this process, which is faster, and return its stdout; it must end with `code`."""
+
+    def call(*args: str, stdin: str = "", code: int = 0) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        assert main(args) == code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return call
+
+
+@needs_stories
+def test_verify(here: Any, tmp_path: Path) -> None:
+    stories = str(STORIES)
+    assert "is sound: GGUF 3" in here("verify", stories)
+    digest = json.loads(here("verify", stories, "--json", "--sha256", STORIES_SHA256))["sha256"]
+    assert list(digest.values()) == [STORIES_SHA256]
+    here("verify", stories, "--sha256", "0" * 64, code=6)
+    here("verify", stories, "--sha256", "xyz", code=3)
+    here("verify", str(tmp_path / "none.gguf"), code=2)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(STORIES.read_bytes()[:-100])
+    here("verify", str(cut), code=6)
+    assert json.loads(here("verify", str(STORIES.parent / "hf"), "--json"))["kind"] == "safetensors"
+
+
+@needs_stories
+def test_tokenize_and_back(here: Any) -> None:
+    stories, text = str(STORIES), "Once upon a time, größer 🐐"
+    ids = here("tokenize", stories, text, "--ids")
+    assert here("detokenize", stories, *ids.split()) == text + "\n"
+    assert here("tokenize", stories, "--ids", stdin=text) == ids
+    assert here("detokenize", stories, stdin=ids) == text + "\n"
+    assert here("detokenize", stories, "--special", stdin=ids).startswith("<s>")
+    facts = json.loads(here("tokenize", stories, text, "--json", "--no-special"))
+    assert facts["ids"] == [int(i) for i in ids.split()][1:]  # without the BOS
+    assert here("tokenize", stories, text).count("\n") == len(ids.split())
+    here("detokenize", stories, "99999", code=3)
+    here("detokenize", stories, "one", code=3)
+
+
+def test_devices_names_the_cpu(here: Any) -> None:
+    assert "cpu" in here("devices").lower()
+
+
+@needs_stories
+def test_info(here: Any) -> None:
+    stories = str(STORIES)
+    facts = json.loads(here("info", stories, "--json"))
+    assert facts["family"] == "llama" and facts["layers"] == 5 and facts["parameters"] == 260032
+    assert facts["chat_template"] is False and facts["kernels"].keys() == {"F32"}
+    assert facts["formats"] == {"F32": {"tensors": facts["tensors"], "bytes": 4 * facts["parameters"]}}
+    shown = here("info", stories, "--tensors", "--metadata")
+    assert all(word in shown for word in ("260,032", "token_embd.weight", "512 x 64", "general.architecture"))
+    twin = json.loads(here("info", str(STORIES.parent / "hf"), "--json"))
+    same = ("family", "layers", "width", "heads", "vocabulary")
+    assert {name: twin[name] for name in same} == {name: facts[name] for name in same}
+
+
+@pytest.mark.skipif(not ASSETS.exists(), reason="needs ../shared/assets")
+def test_info_of_what_cannot_run_still_shows_the_rest(here: Any) -> None:
+    facts = json.loads(here("info", str(ASSETS / "tokenizers/ggml-vocab-bert-bge.gguf"), "--json"))
+    assert facts["runs"] is False and "bert" in facts["why_not"]
+    assert facts["tokenizer"].startswith("bert") and facts["tensors"] == 0
+
+
+# ---- examples -----------------------------------------------------------------------------------------------------
+
+
+def example(name: str, model: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), model],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_stories
+def test_examples_without_a_template() -> None:
+    assert "Once upon a time|, there was" in example("generate.py", str(STORIES))
+    assert len(example("stream.py", str(STORIES))) > 20
+
+
+def test_example_chat(smollm2: Path) -> None:
+    assert "> What does it eat?" in example("chat.py", str(smollm2))
