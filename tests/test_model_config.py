@@ -16,6 +16,8 @@ from tahr.config import GREEDY, SamplingParams
 from tahr.errors import CorruptFile, ModelNotFound, QuantError, TahrError, UnsupportedModel
 from tahr.models import FAMILIES, Family, ModelConfig, from_gguf, from_hf, llama, load, open_model
 from tahr.models.rope import Yarn
+from tahr.models.sampling import recommended
+from tahr.weights import FORMATS, HostTensor
 
 # ---- which family -------------------------------------------------------------------------------------------
 
@@ -263,9 +265,7 @@ def test_experts_of_mixed_formats_are_refused(tmp_path: Path) -> None:
     opened = open_model([], folder)
     name = "model.layers.0.mlp.experts.1.up_proj.weight"
     one, half = opened.tensors[name], opened.tensors[name].dense().astype(np.float16)
-    from tahr.weights import FORMATS, HostTensor
-
-    opened.tensors[name] = HostTensor(name, FORMATS["F16"], one.shape, half.reshape(-1).view(np.uint8))  # type: ignore[index]
+    opened.tensors[name] = HostTensor(name, FORMATS["F16"], one.shape, half.reshape(-1).view(np.uint8))
     with pytest.raises(QuantError, match=r"experts\.up_proj\.weight are stored in different formats \(F16, F32\)"):
         load(opened, ReferenceBackend())
 
@@ -319,6 +319,20 @@ def test_generation_config_comes_before_the_family(text: str, wanted: SamplingPa
     (folder / "generation_config.json").write_text(text)
     opened = open_model([], folder)
     assert opened.sampling(opened.model_config()) == wanted
+
+
+def test_gguf_metadata_comes_between() -> None:
+    metadata = {"general.sampling.temp": 0.4, "general.sampling.top_k": 9}
+    said = recommended({"top_k": 3}, metadata, FAMILIES["llama"])
+    assert said == SamplingParams(temperature=0.4, top_k=3, top_p=0.9)
+
+
+def test_gguf_takes_no_generation_config_of_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(to_gguf(LLAMA, make_weights(LLAMA)))
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.1}')
+    alone, together = open_model([tmp_path / "model.gguf"]), open_model([tmp_path / "model.gguf"], tmp_path)
+    assert alone.sampling(alone.model_config()).temperature == 0.6
+    assert together.sampling(together.model_config()).temperature == 0.1
 
 
 def test_wrong_generation_config_is_refused(tmp_path: Path) -> None:

@@ -128,9 +128,20 @@ class Layer:
     """Mix tokens, then transform each: a norm before either half and, in some families, one after."""
 
     def __init__(self, mix: Block, ffn: Block, norms: tuple[Norm, Norm], after: tuple[Norm, Norm] | None = None):
-        self.halves = [(mix, norms[0], after and after[0]), (ffn, norms[1], after and after[1])]
+        self.blocks = mix, ffn
+        self.norms = norms
+        self.after = after
 
-    def __call__(self, run: Pass, stream: Stream) -> None:
-        for block, before, after in self.halves:
-            delta = block(run, stream.read(before))
-            stream.leave(run.backend.rms_norm(delta, after.gain, after.eps) if after else delta)
+    def mix(self, run: Pass, stream: Stream) -> None:
+        """Let tokens read each other."""
+        self.half(0, run, stream)
+
+    def transform(self, run: Pass, stream: Stream) -> None:
+        """Work on each token alone."""
+        self.half(1, run, stream)
+
+    def half(self, i: int, run: Pass, stream: Stream) -> None:
+        delta = self.blocks[i](run, stream.read(self.norms[i]))
+        if self.after:
+            delta = run.backend.rms_norm(delta, self.after[i].gain, self.after[i].eps)
+        stream.leave(delta)

@@ -74,23 +74,15 @@ class ModelConfig:
 
     def complaints(self) -> list[tuple[bool, str]]:
         """What cannot be, with the sentence that says so."""
-        dims = {kind.rope.n_dims for kind in self.kinds}
-        moe = self.moe
+        heads, kv_heads, head_dim = self.n_heads, self.n_kv_heads, self.head_dim
+        dims = sorted({kind.rope.n_dims for kind in self.kinds})
         return [
             (len(self.kinds) != self.n_layers, f"{self.n_layers} layers, but {len(self.kinds)} are described"),
+            (heads % kv_heads != 0, f"{heads} query heads cannot share {kv_heads} key heads evenly"),
             (
-                self.n_heads % self.n_kv_heads != 0,
-                f"{self.n_heads} query heads cannot share {self.n_kv_heads} key heads evenly",
+                any(d % 2 or not 0 < d <= head_dim for d in dims),
+                f"rope turns {dims} numbers of each head, which is no even part of its {head_dim}",
             ),
-            (
-                any(d % 2 or not 0 < d <= self.head_dim for d in dims),
-                f"rope turns {sorted(dims)} numbers of each head, which is no even part of its {self.head_dim}",
-            ),
-            (
-                moe is not None and moe.n_active > moe.n_experts,
-                f"every token takes {moe and moe.n_active} of only {moe and moe.n_experts} experts",
-            ),
-            (moe is None and any(kind.sparse for kind in self.kinds), "layers are sparse, but there are no experts"),
         ]
 
     @property

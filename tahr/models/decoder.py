@@ -37,9 +37,13 @@ class Decoder:
         embedded = backend.embed(self.table, step, self.config.embed_scale)
         stream = Stream(backend, embedded, self.config.residual_scale)
         del embedded  # the stream alone keeps it, so its memory is free after the first addition
-        for layer in self.layers:
-            layer(run, stream)
+        for layer in self.layers[:-1]:
+            layer.mix(run, stream)
+            layer.transform(run, stream)
+        # Nobody reads what the last layer makes of the other rows once their keys are stored.
+        self.layers[-1].mix(run, stream)
         stream.keep(step)
+        self.layers[-1].transform(run, stream)
         return stream.read(self.norm)
 
 

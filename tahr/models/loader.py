@@ -38,8 +38,8 @@ class Source:
 
     def sampling(self, config: ModelConfig) -> SamplingParams:
         """How the model's makers want it sampled."""
-        said, keys = (self.config, sampling.GGUF_KEYS) if self.format == "gguf" else (self.generation, sampling.HF_KEYS)
-        return sampling.recommended(said, keys, family_of(config))
+        metadata = self.config if self.format == "gguf" else {}
+        return sampling.recommended(self.generation, metadata, family_of(config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,11 @@ def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -
         return open_gguf_source(weights, "model", {})
     if not weights:
         weights = [find_weights(directory)]
-    beside = directory or weights[0].parent
     if is_gguf(weights[0]):
-        return open_gguf_source(weights[0], weights[0].stem, read_json(beside / "generation_config.json", needed=False))
-    return open_safetensors_source(weights, beside)
+        # A lone GGUF may lie in a folder of downloads, beside files of other models.
+        generation = read_json(directory / "generation_config.json", needed=False) if directory else {}
+        return open_gguf_source(weights[0], weights[0].stem, generation)
+    return open_safetensors_source(weights, directory or weights[0].parent)
 
 
 def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any]) -> Source:

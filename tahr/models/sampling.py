@@ -18,12 +18,16 @@ GGUF_KEYS = {
 }
 
 
-def recommended(said: Mapping[str, Any], keys: Mapping[str, str], family: Family) -> SamplingParams:
-    """The knobs `said` (a generation_config.json or GGUF metadata) sets, the rest from the family."""
-    if said.get("do_sample") is False:
+def recommended(generation: Mapping[str, Any], metadata: Mapping[str, Any], family: Family) -> SamplingParams:
+    """The knobs generation_config.json sets, then those of GGUF metadata, then the family's."""
+    if generation.get("do_sample") is False:
         return GREEDY
-    found = {knob: said[key] for knob, key in keys.items() if said.get(key) is not None}
+    found = knobs(metadata, GGUF_KEYS) | knobs(generation, HF_KEYS)
     try:
         return SamplingParams(**found).over(family.sampling)
     except ConfigError as error:
-        raise CorruptFile(f"The model's own sampling defaults are wrong: {error} Set the knob yourself.") from error
+        raise CorruptFile(f"The model's own sampling defaults are wrong: {error} Fetch the model again.") from error
+
+
+def knobs(said: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    return {knob: said[key] for knob, key in keys.items() if said.get(key) is not None}
