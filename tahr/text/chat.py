@@ -8,16 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import TemplateError
-from .tokenizer import Tokenizer
+from tahr.errors import TemplateError
+from tahr.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import jinja2
 
-    from .sandbox import Sandbox
+    from tahr.text.sandbox import Sandbox
 
 T = TypeVar("T")
 
+SECONDS_PER_MESSAGE = 0.005  # an honest template's time grows with the conversation
 MAX_SOURCE_CHARS = 256 * 1024  # the longest released template has 17,000
 
 
@@ -41,7 +42,8 @@ class ChatTemplate:
         self.source = source
         self.tool_use = tool_use
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        self._limits = (seconds, max_chars)
+        self._seconds = seconds
+        self._max_chars = max_chars
         self._now = now
 
     def render(
@@ -57,7 +59,7 @@ class ChatTemplate:
         given = {**self._tokens, "documents": None, **variables}
         given |= {"messages": list(messages), "tools": list(tools) if tools else None}
         given["add_generation_prompt"] = add_generation_prompt
-        return self._run(lambda: template.render(given))
+        return self._run(lambda: template.render(given), n_messages=len(messages))
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -87,7 +89,7 @@ class ChatTemplate:
 
     @cached_property
     def _sandbox(self) -> "Sandbox":
-        from .sandbox import Sandbox
+        from tahr.text.sandbox import Sandbox
 
         sandbox = Sandbox()
         sandbox.globals |= {"raise_exception": _raise_exception, "strftime_now": self._strftime_now}
@@ -98,13 +100,13 @@ class ChatTemplate:
             raise ValueError("strftime_now takes no widths")
         return self._now().strftime(form)
 
-    def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[], T], n_messages: int = 0) -> T:
         """Run something of Jinja's inside the budget, and say in a sentence what went wrong."""
         from jinja2 import TemplateSyntaxError
 
-        from .sandbox import Budget, OverBudget, spending
+        from tahr.text.budget import Budget, OverBudget, spending
 
-        budget = Budget(*self._limits)
+        budget = Budget(self._seconds + SECONDS_PER_MESSAGE * n_messages, self._max_chars)
         try:
             with spending(budget):
                 made = work()

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ..errors import TokenizerError
-from .vocab import SPACE, Ends, Vocab, byte_level, end_markers, metaspace, wordpiece
+from tahr.errors import TokenizerError
+from tahr.text.vocab import SPACE, Ends, Vocab, byte_level, end_markers, metaspace, wordpiece
 
 _FOREIGN = {
     "tokenizer.model": "a SentencePiece model",

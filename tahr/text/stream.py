@@ -6,10 +6,10 @@ import codecs
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
+from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+    from tahr.text.tokenizer import Tokenizer
 
 
 class Detokenizer:

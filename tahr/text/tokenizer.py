@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import TokenizerError
-from .stream import Detokenizer
-from .vocab import Vocab
+from tahr.errors import TokenizerError
+from tahr.text.stream import Detokenizer
+from tahr.text.vocab import Vocab
 
 
 class Tokenizer:
@@ -20,7 +20,7 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From the metadata of a GGUF file (`tokenizer.ggml.*`)."""
-        from .gguf_vocab import read_gguf
+        from tahr.text.gguf_vocab import read_gguf
 
         return cls(read_gguf(metadata))
 
@@ -33,14 +33,14 @@ class Tokenizer:
         generation: Mapping[str, Any] | None = None,
     ) -> Tokenizer:
         """From the content of tokenizer.json, with that of tokenizer_config.json and generation_config.json."""
-        from .json_vocab import read_json
+        from tahr.text.json_vocab import read_json
 
         return cls(read_json(data, config or {}, generation or {}))
 
     @classmethod
     def from_dir(cls, path: Path) -> Tokenizer:
         """From a directory in the Hugging Face layout."""
-        from .json_vocab import read_dir
+        from tahr.text.json_vocab import read_dir
 
         return cls(read_dir(path))
 

@@ -1,0 +1,187 @@
+"""What a template may spend, and how long the things it makes can get."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+MAX_DEPTH = 100  # of lists in lists: more is no conversation
+MAX_PARTS = 100_000  # of a list with all it holds
+MAX_NUMBER = 100_000  # for a width or a count
+MAX_BITS = 4096  # of a product: more is no number of a conversation
+LIST_ENTRY = 16  # letters that a place in a list counts for
+WORK_PER_OUTPUT = 32  # letters a template may handle for each one it may return
+
+
+class OverBudget(Exception):
+    """The template wants more time or room than it gets."""
+
+
+class Budget:
+    """What one rendering may still spend."""
+
+    def __init__(self, seconds: float, max_chars: int) -> None:
+        self.seconds = seconds
+        self.max_chars = max_chars
+        self._deadline = time.monotonic() + seconds
+        self._n_chars_left = WORK_PER_OUTPUT * max_chars
+
+    def tick(self) -> bool:
+        """True, so that it can stand in a condition."""
+        if time.monotonic() > self._deadline:
+            raise OverBudget(f"ran longer than {self.seconds:g} s")
+        return True
+
+    def charge(self, n_chars: int) -> None:
+        """Count text made or written."""
+        self._n_chars_left -= n_chars
+        if self._n_chars_left < 0:
+            raise OverBudget(f"handled more than {WORK_PER_OUTPUT * self.max_chars} characters")
+        self.tick()
+
+    def admit(self, n_chars: int) -> None:
+        """Refuse to make a text or list this long."""
+        if n_chars > self.max_chars:
+            raise OverBudget(f"wants to make more than {self.max_chars} characters at once")
+
+    def weigh(self, value: Any) -> int:
+        """About how long the value is when written out; lists that share parts count them each time."""
+        n_chars, n_parts, waiting = 0, 0, [(value, 0)]
+        while waiting:
+            item, depth = waiting.pop()
+            n_parts += 1
+            n_chars += size_of(item)
+            inner = (
+                item if isinstance(item, (list, tuple)) else [*item, *item.values()] if isinstance(item, dict) else ()
+            )
+            if depth > MAX_DEPTH or n_parts + len(inner) > MAX_PARTS:
+                raise OverBudget(f"makes a value of more than {MAX_PARTS} parts or {MAX_DEPTH} levels")
+            if inner:
+                self.tick()
+                waiting += [(part, depth + 1) for part in inner]
+            self.admit(n_chars)
+        return n_chars + n_parts
+
+
+_budget: ContextVar[Budget] = ContextVar("budget")
+
+
+def current() -> Budget:
+    """The budget of the rendering under way."""
+    return _budget.get()
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[None]:
+    """Everything a template does inside is charged to this budget."""
+    token = _budget.set(budget)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def size_of(made: Any) -> int:
+    """Letters of a text; nothing else counts."""
+    return len(made) if isinstance(made, (str, bytes)) else 0
+
+
+def _formatted(text: Any, values: Sequence[Any], fields: int) -> int:
+    """An upper bound for `%` and `format`: each field as long as all that is given, plus the widths written in it."""
+    widths = [int(number[:9]) for number in re.findall(r"\d+", str(text))]
+    return len(text) + fields * (current().weigh(list(values)) + max(widths, default=0))
+
+
+def _n_fields(text: str) -> int:
+    if re.search(r"\{[^{}]*\{", text):
+        raise OverBudget("takes the width of a field from another field")
+    return text.count("{")
+
+
+def _percent(text: str, values: Sequence[Any]) -> int:
+    if re.search(r"%[^a-zA-Z%]*\*", text):
+        raise OverBudget("takes the width of a field from another value")
+    return _formatted(text, values, text.count("%"))
+
+
+def _joined(separator: Any, items: Any) -> int:
+    return current().weigh(items) + len(str(separator)) * len(items)
+
+
+def _padded(text: Any, width: Any = 0, *_: Any) -> int:
+    return len(str(text)) + int(width)
+
+
+def _replaced(text: Any, old: Any, new: Any, *_: Any) -> int:
+    return len(str(text)) + str(text).count(str(old)) * len(str(new))
+
+
+def _indented(text: Any, width: Any = 4, *_: Any) -> int:
+    return len(str(text)) + (str(text).count("\n") + 1) * (len(width) if isinstance(width, str) else int(width))
+
+
+# Upper bounds for the length of what these make.
+METHOD_GROWTH: dict[str, Callable[..., int]] = {
+    "center": _padded,
+    "expandtabs": lambda text, size=8: len(text) * max(1, int(size)),
+    "format": lambda text, *values: _formatted(text, values, _n_fields(text)),
+    "format_map": lambda text, *values: _formatted(text, values, _n_fields(text)),
+    "join": _joined,
+    "ljust": _padded,
+    "replace": _replaced,
+    "rjust": _padded,
+    "to_bytes": lambda number, length=1, *_: int(length),
+    "translate": lambda text, table: len(text) * (1 + current().weigh(table)),
+    "zfill": _padded,
+}
+FILTER_GROWTH: dict[str, Callable[..., int]] = {
+    "center": _padded,
+    "format": lambda text, *values: _percent(str(text), values),
+    "indent": _indented,
+    "join": lambda items, separator="", *_: _joined(separator, items),
+    "replace": _replaced,
+    "tojson": lambda value, *options: current().weigh(value) * (1 + sum(map(number_of, options))),
+    "wordwrap": lambda text, *options: len(str(text)) * (1 + sum(map(size_of, options))),
+}
+# Filters that hand values on without writing them out; every other one is given only what is small when written out.
+PASSIVE = frozenset(
+    (
+        *("abs", "attr", "batch", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),
+        *("last", "length", "list", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select"),
+        *("selectattr", "slice", "sort", "sum", "unique"),
+    )
+)
+
+
+def number_of(value: Any) -> int:
+    """The value where it is a number."""
+    return value if isinstance(value, int) else 0
+
+
+def _times(left: Any, right: Any) -> int:
+    if isinstance(left, int) and isinstance(right, int):
+        if left.bit_length() + right.bit_length() > MAX_BITS:
+            raise OverBudget("computes with numbers of a thousand digits")
+        return 0
+    sized, count = (right, left) if isinstance(left, int) else (left, right)
+    return current().weigh(sized) * max(0, count) if hasattr(sized, "__len__") and isinstance(count, int) else 0
+
+
+def _power(left: Any, right: Any) -> int:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_BITS:
+        raise OverBudget("computes with numbers of a thousand digits")
+    return 0
+
+
+def _modulo(left: Any, right: Any) -> int:
+    return _percent(left, right if isinstance(right, tuple) else (right,)) if isinstance(left, str) else 0
+
+
+def _plus(left: Any, right: Any) -> int:
+    return len(left) + len(right) if hasattr(left, "__len__") and hasattr(right, "__len__") else 0
+
+
+# Upper bounds for what an operator makes.
+OPERATOR_GROWTH: dict[str, Callable[[Any, Any], int]] = {"*": _times, "**": _power, "%": _modulo, "+": _plus}
