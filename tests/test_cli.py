@@ -179,7 +179,7 @@ def test_exit_2_for_a_prompt_in_the_model_s_place(tahr: Any) -> None:
 def test_exit_3_for_a_wrong_option(tahr: Any) -> None:
     done = tahr("run", "--top-p", "7", "-p", "hi")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "error: top_p is 7.0, but it must be a number above 0 and at most 1.\n"
+    assert done.stderr.startswith("error: top_p is 7.0") and done.stderr.count("\n") == 1
 
 
 @needs_stories

@@ -155,6 +155,7 @@ def test_a_second_ctrl_c_raises(talk: Conversation, llm: ScriptedLLM) -> None:
     llm.on_chunk = twice
     with pytest.raises(KeyboardInterrupt):
         talk.reply("one")
+    assert talk.messages == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -28,10 +28,15 @@ def summary(completion: "Completion") -> str:
     stats = completion.stats
     cached = f", {completion.n_cached_tokens} cached" if completion.n_cached_tokens else ""
     return (
-        f"[prompt {completion.n_prompt_tokens} tokens{cached}, {stats.prompt_tokens_per_s:.1f} tok/s | "
-        f"reply {len(completion.token_ids)} tokens, {stats.tokens_per_s:.1f} tok/s | "
+        f"[prompt {completion.n_prompt_tokens} tokens{cached}{speed(stats.prompt_tokens_per_s)} | "
+        f"reply {len(completion.token_ids)} tokens{speed(stats.tokens_per_s)} | "
         f"first token after {stats.first_token_s:.2f} s]"
     )
+
+
+def speed(tokens_per_s: float) -> str:
+    """A rate, where there was enough to measure one."""
+    return f", {tokens_per_s:.1f} tok/s" if tokens_per_s else ""
 
 
 class Output(Protocol):

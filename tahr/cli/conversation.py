@@ -64,9 +64,10 @@ class Conversation:
         self.output.user(text)
         try:
             said, finished = self._stream(text)
-        except TahrError as error:
+        except BaseException as error:
             self.messages = before
-            self.output.failed(str(error))
+            if isinstance(error, TahrError):
+                self.output.failed(str(error))
             raise
         # A turn stopped before its first word would leave a question without an answer in the history.
         self.messages = [*self.messages, {"role": "assistant", "content": said}] if said or finished else before

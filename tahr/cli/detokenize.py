@@ -5,7 +5,7 @@ import argparse
 from tahr.cli.prompt import given_or_piped
 from tahr.errors import ConfigError
 
-HELP = "Turn token ids back into text."
+HELP = "turn token ids back into text"
 
 EXAMPLES = """\
 examples:

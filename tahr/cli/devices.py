@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "Show what this machine can run models on, and what Tahr would choose."
+HELP = "show what this machine can run models on"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

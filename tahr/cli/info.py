@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tahr.hub import ModelFiles
     from tahr.models import Source
 
-HELP = "Show what a model is made of, without loading it."
+HELP = "show what a model is made of, without loading it"
 
 EXAMPLES = """\
 examples:
@@ -151,7 +151,10 @@ def plain(value: Any) -> Any:
 def as_text(facts: dict[str, Any]) -> str:
     """One fact a line, the long lists below."""
     short = {name: value for name, value in facts.items() if name not in ("tensor_list", "metadata")}
-    lines = [f"{name.replace('_', ' '):<14} {SHOWN.get(name, shown)(value)}" for name, value in short.items()]
+    lines = [
+        f"{name.removesuffix('_bytes').replace('_', ' '):<14} {SHOWN.get(name, shown)(value)}"
+        for name, value in short.items()
+    ]
     lines += [tensor_line(tensor) for tensor in facts.get("tensor_list", ())]
     lines += [metadata_line(name, value) for name, value in facts.get("metadata", {}).items()]
     return "\n".join(lines)
@@ -173,7 +176,7 @@ def shown(value: Any) -> str:
 
 
 def shown_formats(formats: dict[str, dict[str, int]]) -> str:
-    return ", ".join(f"{name} in {f['tensors']} tensors ({human_bytes(f['bytes'])})" for name, f in formats.items())
+    return ", ".join(f"{name} x {f['tensors']} ({human_bytes(f['bytes'])})" for name, f in formats.items())
 
 
 def shown_kernels(kernels: dict[str, str]) -> str:

@@ -103,7 +103,7 @@ def model_name(args: argparse.Namespace) -> str | None:
     ways = {"MODEL": args.model, "--model-id": args.model_id, "--weight-path": args.weight_path}
     said = {way: value for way, value in ways.items() if value is not None}
     if len(said) > 1:
-        raise ConfigError(f"The model is named by {' and by '.join(said)}: name it once.")
+        raise ConfigError(f"The model is named by {' and by '.join(said)}: name it once (-p gives the prompt).")
     if args.weight_path is not None:
         return local(args.weight_path)
     return next(iter(said.values()), None)
@@ -118,5 +118,6 @@ def local(path: Path) -> str:
 
 def said(params: SamplingParams) -> dict[str, Any]:
     """The sampling values that say something, under the names `/set` uses."""
+    silent = SamplingParams()
     values = {f.name: getattr(params, f.name) for f in fields(params)}
-    return {name: value for name, value in values.items() if value is not None and value is not False and value != ()}
+    return {name: value for name, value in values.items() if value != getattr(silent, name)}

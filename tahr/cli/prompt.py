@@ -65,5 +65,8 @@ def has_piped_input() -> bool:
     """Whether stdin is a pipe, a file or a socket; a device such as /dev/null has nothing to say."""
     if sys.stdin is None:
         return False
-    mode = os.fstat(sys.stdin.fileno()).st_mode
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except OSError:  # closed, or not a file at all
+        return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)

@@ -1,19 +1,20 @@
 """`tahr run`: one question and its answer, or a chat."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tahr.cli import options
-from tahr.cli.console import OUTPUTS, note, values_line
+from tahr.cli.console import OUTPUTS, JsonlOutput, note, values_line
 from tahr.errors import ConfigError, ModelNotFound, TahrError
 
 if TYPE_CHECKING:
     from tahr.cli.conversation import Conversation
     from tahr.text.chat import ChatTemplate
 
-HELP = "Talk to a model, or ask it one thing."
+HELP = "talk to a model, or ask it one thing"
 
 EXAMPLES = """\
 examples:
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_contradictions(args)
     sampling, config = options.sampling(args), options.engine(args)
     name = options.model_name(args) or default_model()
-    if " " in name and not Path(name).exists():
+    if looks_like_a_prompt(name):
         raise ModelNotFound(f"`{name}` is not a model: to ask the default one, write `tahr run -p ...`.")
     prompt = read_prompt(args)
 
@@ -78,6 +79,11 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
     if args.raw and args.thinking is not None:
         raise ConfigError("--raw uses no chat template, and only that can switch thinking: leave out one of the two.")
+
+
+def looks_like_a_prompt(name: str) -> bool:
+    # Path.exists would raise for a text too long to be a path.
+    return " " in name and not name.startswith("pypi:") and not os.path.exists(name)  # noqa: PTH110
 
 
 def default_model() -> str:
@@ -120,8 +126,8 @@ def chat(conversation: "Conversation") -> int:
     from tahr.cli.repl import ask_pipe, ask_terminal, history, repl
     from tahr.hub.store import home
 
-    if not stdin_is_terminal():
-        repl(conversation, ask_pipe)
+    if not stdin_is_terminal() or isinstance(conversation.output, JsonlOutput):
+        repl(conversation, ask_pipe)  # programs need no prompt
         return 0
     note("/help lists the commands; Ctrl-D leaves.")
     with history(home() / "history"):

@@ -65,6 +65,4 @@ def sampling_of(content: dict[str, Any], path: Path) -> SamplingParams:
     values = content.get("sampling")
     if not isinstance(values, dict) or not values.keys() <= {f.name for f in fields(SamplingParams)}:
         raise ConfigError(f"{path} is damaged: its sampling values are not ones this Tahr knows.")
-    if not isinstance(values.get("stop", []), list):
-        raise ConfigError(f"{path} is damaged: stop must be a list of strings.")
     return SamplingParams(**values)

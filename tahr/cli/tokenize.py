@@ -5,7 +5,7 @@ import json
 
 from tahr.cli.prompt import given_or_piped
 
-HELP = "Show the tokens a model makes of a text."
+HELP = "show the tokens a model makes of a text"
 
 EXAMPLES = """\
 examples:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tahr.errors import ConfigError, ModelNotFound
 
-HELP = "Check a .gguf or .safetensors file (or a directory of them) for damage."
+HELP = "check a .gguf or .safetensors file for damage"
 
 EXAMPLES = """\
 examples:

@@ -2,7 +2,7 @@
 
 import argparse
 
-HELP = "Print the version of Tahr."
+HELP = "print the version of Tahr"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
