@@ -1,6 +1,6 @@
 """How far our next-token distributions are from llama.cpp's on the same file and text.
 
-usage: benchmarks/kl_llama_cpp.py MODEL.gguf [N_TOKENS]      (needs the package llama-cpp-python beside tahr)
+usage: benchmarks/kl_llama_cpp.py MODEL.gguf [N_TOKENS [TEXT_FILE]]      (needs the package llama-cpp-python beside tahr)
 """
 
 import sys
@@ -29,7 +29,8 @@ def main() -> None:
     """Print mean KL, top-1 agreement and both perplexities."""
     path = sys.argv[1]
     n_tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 500
-    ids, theirs = llama_cpp_logits(path, TEXT.read_text(), n_tokens)
+    text_file = Path(sys.argv[3]) if len(sys.argv) > 3 else TEXT
+    ids, theirs = llama_cpp_logits(path, text_file.read_text(), n_tokens)
     p, q = log_softmax(theirs), log_softmax(tahr_logits(path, ids))
     kl = (np.exp(p) * (p - q)).sum(axis=1)
     agree = (p.argmax(axis=1) == q.argmax(axis=1)).mean()

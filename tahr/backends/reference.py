@@ -51,6 +51,7 @@ class ReferencePlan:
 
 class ReferenceBackend(Backend):
     name = "reference"
+    summary = "reference: NumPy, slow on purpose"
     kv_dtypes = ("f32", "f16")
 
     # ---- memory -----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class ReferenceBackend(Backend):
         slots = step.slots[: step.n_tokens]
         kv.layers[layer][0, slots] = rotate(heads["k"], angles.data, style)
         kv.layers[layer][1, slots] = split_heads(v.data, head_dim)
-        return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(len(q.data), -1))
+        return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(q.data.shape))
 
     def attention(
         self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
@@ -187,14 +188,15 @@ def multiply(x: Floats, w: Floats, int8: bool) -> Floats:
 
 def round_to_int8(x: Floats) -> Floats:
     """What x becomes after a trip through int8 blocks."""
-    blocks = x.reshape(len(x), -1, INT8_BLOCK)
+    blocks = x.reshape(len(x), x.shape[1] // INT8_BLOCK, INT8_BLOCK)
     step = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
     return (np.rint(blocks * inverse) * step).reshape(x.shape)
 
 
 def silu(x: Floats) -> Floats:
-    return x / (1 + np.exp(-x))
+    with np.errstate(over="ignore"):  # far below zero the quotient is zero, as it should be
+        return x / (1 + np.exp(-x))
 
 
 def gelu_tanh(x: Floats) -> Floats:
@@ -219,7 +221,7 @@ def route(scores: Floats, routing: Routing) -> list[tuple[int, np.float32]]:
 
 
 def split_heads(x: Floats, head_dim: int) -> Floats:
-    return x.reshape(len(x), -1, head_dim)
+    return x.reshape(len(x), x.shape[1] // head_dim, head_dim)
 
 
 def rotate(heads: Floats, angles: Floats, style: RopeStyle) -> Floats:
