@@ -40,7 +40,7 @@ def _text_ids(source: Source) -> dict[str, int]:
 
 
 def _byte_level_bpe(source: Source) -> Recipe:
-    name = source.get("pre", "default")
+    name = source.get("pre", "default")  # files older than the field were all cut this way
     row = PRE_TOKENIZERS.get(name)
     if row is None:
         raise TokenizerError(

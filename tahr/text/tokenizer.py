@@ -52,9 +52,10 @@ class Tokenizer:
         """
         encode = self._vocab.parsing if parse_special else self._vocab.plain
         try:
-            ids = encode(text)
+            text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
+        ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:

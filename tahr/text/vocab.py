@@ -10,19 +10,19 @@ _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 @cache
-def _byte_of_letter() -> dict[int, str]:
-    """The byte-level alphabet as a `str.translate` table: printable bytes are themselves, the others U+0100 on."""
+def _byte_of_letter() -> dict[str, int]:
+    """The byte-level alphabet: printable bytes are their own letters, the others U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {0x100 + i: chr(byte) for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 def byte_level(piece: str) -> bytes:
     """Bytes of a piece in the alphabet of byte-level BPE."""
-    letters = _byte_of_letter()
-    if any(ord(letter) not in letters for letter in piece):
-        return piece.encode("utf-8", "surrogateescape")  # not in the alphabet: an added word, written as it reads
-    return piece.translate(letters).encode("latin-1")
+    try:
+        return bytes(map(_byte_of_letter().__getitem__, piece))
+    except KeyError:  # an added word, written as it reads
+        return piece.encode("utf-8", "surrogateescape")
 
 
 def metaspace(piece: str) -> bytes:
