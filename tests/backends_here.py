@@ -2,15 +2,40 @@
 
 import os
 
-from tahr.backends import BACKENDS, open_backend
-from tahr.backends.api import Backend
+import numpy as np
 
-NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(BACKENDS)).split(",") if n]
+from tahr.backends import BACKENDS, cuda_presence, open_backend
+from tahr.backends.api import Backend, Weight
+from tahr.backends.reference import Matrix, ReferenceBackend
+from tahr.weights.tensor import HostTensor
+
+USABLE = [name for name in BACKENDS if name != "cuda" or not cuda_presence.problem()]
+NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(USABLE)).split(",") if n]
 _opened: dict[str, Backend] = {}
 
 
 def backend(name: str) -> Backend:
     """One instance per name, so that thread pools are not made again for every test."""
     if name not in _opened:
-        _opened[name] = open_backend(name, n_threads=None if name == "reference" else 2)
+        _opened[name] = open_backend(name, n_threads=2 if name == "cpu" else None)
     return _opened[name]
+
+
+class DenseReference(ReferenceBackend):
+    """The oracle of a backend that keeps block-quantised weights dense in bf16 and never rounds rows to int8."""
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        weight = super().weight(tensor)
+        if weight.data.int8:
+            object.__setattr__(weight, "data", Matrix(round_to_bf16(weight.data.values), int8=False))
+        return weight
+
+
+def round_to_bf16(values: np.ndarray) -> np.ndarray:
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def oracle(name: str) -> ReferenceBackend:
+    """What computes the values that backend must reach."""
+    return DenseReference() if name == "cuda" else ReferenceBackend()

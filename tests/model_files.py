@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+
 from gguf_maker import Gguf, Stored, Typed, safetensors
 from model_cases import Arrays, Config
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gguf_maker import safetensors, with_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gguf import GOOD, WRONG
-from test_safetensors import TENSORS
 
+from gguf_maker import safetensors, with_header
 from tahr.errors import TahrError
 from tahr.weights import open_gguf, open_safetensors
 from tahr.weights.metadata import MetadataArray
+from test_gguf import GOOD, WRONG
+from test_safetensors import TENSORS
 
 GGUF_BYTES = GOOD.to_bytes()
 SAFETENSORS_BYTES = safetensors(TENSORS, {"format": "pt"})

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_maker import CODES, Gguf, Stored, Typed
 
+from gguf_maker import CODES, Gguf, Stored, Typed
 from tahr.errors import ConfigError, CorruptFile, LoadError, ModelNotFound, QuantError, TahrError
 from tahr.weights import GGUFFile, open_gguf, open_safetensors, verify
 

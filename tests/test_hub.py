@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from fake_hub import Hub, Registry, own_places, serve_hub, serve_registry
 
+from fake_hub import Hub, Registry, own_places, serve_hub, serve_registry
 from tahr import hub
 from tahr.errors import ConfigError, DownloadError, ModelNotFound, TahrError, UnsupportedModel
 from tahr.hub import hf_cache, transfer

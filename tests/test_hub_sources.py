@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fake_hub import own_places, sha256
 
+from fake_hub import own_places, sha256
 from tahr import hub
 from tahr.errors import CorruptFile, DownloadError, LoadError, ModelNotFound, TahrError
 from tahr.hub import package_index, store

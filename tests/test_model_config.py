@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from model_cases import CASES, LLAMA, LLAMA3_ROPE, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf
 from model_runs import Runs
-
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import GREEDY, SamplingParams
 from tahr.errors import CorruptFile, ModelNotFound, QuantError, TahrError, UnsupportedModel

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import backends_here
 import numpy as np
 import pytest
+
+import backends_here
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf, write_sharded
 from model_runs import Runs, greedy
-
 from tahr.backends.reference import ReferenceBackend
 from tahr.models import Loaded, Source, load, open_model
 

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import backends_here
 import numpy as np
 import pytest
+
+import backends_here
 from model_cases import CASES, FAMILY_CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Part, Runs
-
 from tahr.backends.api import Plan, StepLimits
 from tahr.models import load, open_model
 

@@ -341,8 +341,10 @@ class Terminal:
         self._seen = at + len(text)
 
     def _read(self) -> str:
-        # Raises OSError when the program has gone: the test fails where it waited.
-        return os.read(self._fd, 65536).decode(errors="replace")
+        try:
+            return os.read(self._fd, 65536).decode(errors="replace")
+        except OSError:
+            raise AssertionError(f"the program has gone: {self.shown!r}") from None
 
     def exit_code(self) -> int:
         while True:

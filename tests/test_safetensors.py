@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_maker import safetensors, with_header
 
+from gguf_maker import safetensors, with_header
 from tahr.errors import CorruptFile, ModelNotFound, QuantError
 from tahr.weights import open_safetensors, verify
 from tahr.weights.safetensors import DTYPES, MAX_HEADER_BYTES

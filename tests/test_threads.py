@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_weights import random_tensor
 
+from random_weights import random_tensor
 from tahr.backends import describe_devices, open_backend
 from tahr.backends.api import KVShape, StepLimits
 from tahr.errors import ConfigError, GenerateError

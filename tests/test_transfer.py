@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_hub import Hub, own_places, serve_hub, sha256
 
+from fake_hub import Hub, own_places, serve_hub, sha256
 from tahr import hub
 from tahr.errors import DownloadError
 from tahr.hub import hf_cache, store, transfer

@@ -13,7 +13,6 @@ from make_model_fixtures import FIXTURES, STORIES, expected_logits, expected_sto
 from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
-
 from tahr.backends.reference import ReferenceBackend  # noqa: E402
 from tahr.models import Source, load, open_model  # noqa: E402
 
