@@ -164,6 +164,7 @@ void group(const GroupOp& op, Lane lane) {
 }
 
 extern const MatmulKernels matmul_kernels;
-const MatmulKernels matmul_kernels = {{LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, group, experts, embed};
+const MatmulKernels matmul_kernels = {
+    {LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, group, experts, embed, roof, roof_work};
 
 }  // namespace tahr::TAHR_ISA

@@ -19,9 +19,9 @@ namespace tahr {
 struct QuantBlock {
   int8_t codes[32];
   float scale;
-  float scaled_sum;  // scale * sum
-  int32_t sum;       // of the codes
-  int32_t half_sum;  // of the first 16
+  float scaled_sum;    // scale * sum of the codes
+  int32_t minus_sum;   // of the codes; negative, as kernels begin their sums with it
+  int32_t minus_half;  // of the first 16
 };
 
 // A quantised row is cols / 32 blocks. Matrices that meet one have a multiple of 32 columns, as their formats demand.
@@ -97,6 +97,18 @@ struct EmbedOp {
   const int32_t* n_rows;
 };
 
+// ---- the machine's best, to measure the others by ----
+
+enum class Roof : uint8_t { BYTES, INTS, FLOATS };
+
+// BYTES reads n_bytes once, shared by the threads; the others do n_repeats * roof_work operations on each thread.
+struct RoofOp {
+  Roof kind;
+  const std::byte* data;  // at least 1024 bytes
+  int64_t n_bytes;
+  int64_t n_repeats;
+};
+
 // What one instruction set offers: dispatch picks a table, packing asks it for the layout.
 struct MatmulKernels {
   PanelLayout layout;
@@ -105,6 +117,8 @@ struct MatmulKernels {
   void (*group)(const GroupOp&, Lane);
   void (*experts)(const ExpertsOp&, Lane);
   void (*embed)(const EmbedOp&, Lane);
+  void (*roof)(const RoofOp&, Lane);
+  int64_t (*roof_work)(Roof);  // multiplications and additions of one repeat
 };
 
 // Defined once per instruction set in matmul.cpp: tahr::<isa>::matmul_kernels.

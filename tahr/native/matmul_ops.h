@@ -10,5 +10,7 @@ void linear(const LinearOp& op, Lane lane);
 void group(const GroupOp& op, Lane lane);
 void experts(const ExpertsOp& op, Lane lane);
 void embed(const EmbedOp& op, Lane lane);
+void roof(const RoofOp& op, Lane lane);
+int64_t roof_work(Roof kind);
 
 }  // namespace tahr::TAHR_ISA

@@ -1,3 +1,5 @@
+#include <cfloat>
+
 #include "matmul_ops.h"
 #include "simd.h"
 
@@ -14,17 +16,17 @@ void quantise_block(const float* x, QuantBlock& out) {
     most = max(most, abs(parts[i]));
   }
   out.scale = max_lane(most) / 127.0f;
-  const Floats divisor = set1(out.scale > 0 ? out.scale : 1.0f), limit = set1(127.0f), lower = set1(-127.0f);
+  // A subnormal scale has no finite inverse: such a block becomes zeros.
+  const Floats inverse = set1(out.scale >= FLT_MIN ? 1.0f / out.scale : 0.0f), limit = set1(127.0f), lower = set1(-127.0f);
   Ints halves[2] = {set1(0), set1(0)};
   for (int i = 0; i < PARTS; i++) {
-    // The scale may be subnormal and so coarse that a quotient passes 127; clamping also stops infinities.
-    const Ints codes = round(max(min(div(parts[i], divisor), limit), lower));
+    const Ints codes = round(max(min(mul(parts[i], inverse), limit), lower));  // infinities must not become -128
     store_i8(out.codes + i * LANES, codes);
     halves[i >= PARTS / 2] = add(halves[i >= PARTS / 2], codes);
   }
-  out.half_sum = sum(halves[0]);
-  out.sum = out.half_sum + sum(halves[1]);
-  out.scaled_sum = out.scale * float(out.sum);
+  out.minus_half = -sum(halves[0]);
+  out.minus_sum = out.minus_half - sum(halves[1]);
+  out.scaled_sum = out.scale * float(-out.minus_sum);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace tahr::TAHR_ISA {
 
 constexpr int LANES = 16;
-constexpr int DOT_ROWS = 4;
+constexpr int DOT_ROWS = 8;
 constexpr int TILE_ROWS = 8;
 constexpr int DENSE_ROWS = 4;
 constexpr int SIGNED_OFFSET = 128;  // vpdpbusd takes unsigned weights
@@ -86,7 +86,7 @@ template <int First, int Count, int MaxCode, int Rows>
 TAHR_INLINE void dot(Ints (&sums)[Rows], const Codes (&w)[8], const int8_t* const (&x)[Rows]) {
 #pragma GCC unroll 8
   for (int g = First; g < First + Count; g++)
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
       int32_t word;
       memcpy(&word, x[r] + 4 * g, sizeof word);

@@ -1,0 +1,154 @@
+"""Matrix kernels beside the machine's roof, measured in the same run: GB/s for one row, GOP/s for many.
+
+usage: benchmarks/kernels.py [--formats Q4_0,Q8_0] [--isa avx2] [-t THREADS] [--rows 1,4,256] [--shape 2048x2048]
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr import _native as native
+from tahr.weights.formats import FORMATS
+
+NATIVE_FORMATS = "F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,IQ4_NL,IQ4_XS,MXFP4"
+PART_BYTES = 2 << 20
+STREAM_BYTES = 96 * PART_BYTES  # of weights one-row products walk through: more than any cache holds
+ROUND_S = 0.3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The pool and instruction set under test, and what they can do at best."""
+
+    isa: str
+    pool: native.Pool
+    read_bytes_per_s: float
+    int_ops_per_s: float
+    float_ops_per_s: float
+
+
+def address(array: NDArray[np.generic]) -> int:
+    return int(array.ctypes.data)
+
+
+def good_seconds(runs: Sequence[Callable[[], None]]) -> float:
+    """What an undisturbed run takes: the fastest twentieth of as many as fit into a round, two of each at least."""
+    seconds: list[float] = []
+    end = time.perf_counter() + ROUND_S
+    while len(seconds) < 2 * len(runs) or time.perf_counter() < end:
+        begin = time.perf_counter()
+        runs[len(seconds) % len(runs)]()
+        seconds.append(time.perf_counter() - begin)
+    return sorted(seconds)[len(seconds) // 20]
+
+
+def measure(isa: str, n_threads: int) -> Machine:
+    """The roofs: a loop that only reads, one that only multiplies int8, one that only multiplies f32."""
+    pool = native.Pool(n_threads)
+    data = np.full(STREAM_BYTES, 1, np.uint8)
+
+    def seconds(kind: str, parts: Iterable[NDArray[np.uint8]], n_repeats: int = 0) -> float:
+        tapes = []
+        for part in parts:
+            tape = native.Tape(isa)
+            tape.roof(kind=kind, data=address(part), n_bytes=part.nbytes, n_repeats=n_repeats)
+            tapes.append(partial(tape.run, pool))
+        return good_seconds(tapes)
+
+    def ops_per_s(kind: str, n_repeats: int = 1 << 15) -> float:
+        return native.Tape(isa).roof_work(kind) * n_repeats * n_threads / seconds(kind, [data], n_repeats)
+
+    read_s = seconds("bytes", data.reshape(-1, PART_BYTES))
+    return Machine(isa, pool, PART_BYTES / read_s, ops_per_s("ints"), ops_per_s("floats"))
+
+
+class Product:
+    """`n_rows` rows times matrices of one format, ready to run again and again."""
+
+    def __init__(self, machine: Machine, name: str, shape: tuple[int, int], n_rows: int, n_matrices: int) -> None:
+        rows, cols = shape
+        self.machine = machine
+        # A byte that makes sane scales and numbers in every format.
+        file = np.full(rows * cols // FORMATS[name].block * FORMATS[name].block_bytes, 0x3C, np.uint8)
+        self.matrices = [native.Matrix(name, machine.isa, 1, rows, cols) for _ in range(n_matrices)]
+        for matrix in self.matrices:
+            matrix.fill(0, matrix.n_panels, address(file), file.nbytes, machine.pool)
+        self.x = np.random.default_rng(0).standard_normal((n_rows, cols)).astype(np.float32)
+        self.quantised = np.zeros(n_rows * native.quantised_row_bytes(cols), np.uint8)
+        self.out = np.zeros((n_rows, rows), np.float32)
+        self.count = np.array([n_rows], np.int32)
+        self.quantise()
+        self.tapes = [self.tape(matrix) for matrix in self.matrices]
+
+    def tape(self, matrix: native.Matrix) -> native.Tape:
+        tape = native.Tape(self.machine.isa)
+        tape.linear(
+            n_rows=address(self.count),
+            x=address(self.x),
+            quantised=address(self.quantised),
+            jobs=[(matrix, address(self.out), 0)],
+        )
+        return tape
+
+    def quantise(self) -> None:
+        tape = native.Tape(self.machine.isa)
+        tape.quantise(n_rows=address(self.count), cols=self.x.shape[1], x=address(self.x), out=address(self.quantised))
+        tape.run(self.machine.pool)
+
+    def seconds(self) -> float:
+        """For one matrix."""
+        return good_seconds([partial(tape.run, self.machine.pool) for tape in self.tapes])
+
+
+def figures(machine: Machine, name: str, shape: tuple[int, int], n_rows: int) -> str:
+    """A cell of the table: one row is a matter of bytes, many rows of operations, a few of both."""
+    file_bytes = shape[0] * shape[1] // FORMATS[name].block * FORMATS[name].block_bytes
+    product = Product(machine, name, shape, n_rows, -(-STREAM_BYTES // file_bytes) if n_rows < 32 else 1)
+    seconds = product.seconds()
+    n_bytes, n_ops = product.matrices[0].n_bytes, 2 * shape[0] * shape[1] * n_rows
+    roof = machine.float_ops_per_s if product.matrices[0].dense else machine.int_ops_per_s
+    share = max(n_bytes / machine.read_bytes_per_s, n_ops / roof) / seconds
+    return f"{n_bytes / seconds / 1e9:6.1f} GB/s {n_ops / seconds / 1e9:7.0f} GOP/s {share:4.0%}"
+
+
+def table(machine: Machine, names: list[str], shape: tuple[int, int], row_counts: list[int]) -> Iterator[str]:
+    heads = "  ".join(f"{n} row{'s' * (n > 1)}".rjust(30) for n in row_counts)
+    yield f"{'format':7s} {'packed/file':>11s}  {heads}"
+    for name in names:
+        print(f"\r{name} ", end="", file=sys.stderr, flush=True)
+        packed = native.packed_bytes(name, machine.isa, 1, *shape)
+        file = shape[0] * shape[1] // FORMATS[name].block * FORMATS[name].block_bytes
+        cells = "  ".join(figures(machine, name, shape, n) for n in row_counts)
+        print("\r\033[K", end="", file=sys.stderr)
+        yield f"{name:7s} {packed / file:11.3f}  {cells}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--formats", default=NATIVE_FORMATS)
+    parser.add_argument("--isa", default=native.isas()[0], choices=native.isas())
+    parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rows", default="1,4,256")
+    parser.add_argument("--shape", default="2048x2048", help="rows x columns of the matrices")
+    wanted = parser.parse_args()
+    rows, cols = (int(n) for n in wanted.shape.split("x"))
+    machine = measure(wanted.isa, wanted.threads)
+    print(
+        f"{os.uname().machine}, {wanted.isa}, {wanted.threads} threads, matrices {rows} x {cols}; roof: "
+        f"{machine.read_bytes_per_s / 1e9:.1f} GB/s, int8 {machine.int_ops_per_s / 1e9:.0f} GOP/s, "
+        f"f32 {machine.float_ops_per_s / 1e9:.0f} GOP/s; %: share of the roof that binds"
+    )
+    for line in table(machine, wanted.formats.split(","), (rows, cols), [int(n) for n in wanted.rows.split(",")]):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
