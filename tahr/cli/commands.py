@@ -46,7 +46,7 @@ def show_help(conversation: Conversation, argument: str) -> None:
     for name, command in COMMANDS.items():
         others = f" (also {', '.join('/' + other for other in command.also)})" if command.also else ""
         note(f"  {f'/{name} {command.takes}':<22} {command.help}{others}")
-    note('  """                    starts and ends a message of several lines; so does a \\ at the end of a line')
+    note('  """                    starts and ends a message of several lines; a \\ at the end of a line goes on too')
     note("  Ctrl-C                 stops the reply; Ctrl-D leaves")
 
 
