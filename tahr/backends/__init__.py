@@ -24,13 +24,35 @@ def open_reference(n_threads: int | None) -> Backend:
     return ReferenceBackend()
 
 
-# The first is what "auto" takes.
-BACKENDS: dict[str, Callable[[int | None], Backend]] = {"cpu": open_cpu, "reference": open_reference}
+def open_cuda(n_threads: int | None) -> Backend:
+    from tahr.backends import cuda_presence
+
+    if n_threads is not None:
+        raise ConfigError("The cuda backend has no threads to set; leave them out, or use the cpu backend.")
+    if problem := cuda_presence.problem():
+        raise ConfigError(f"The cuda backend cannot run here: {problem}.")
+    from tahr.backends.cuda import open_device
+
+    return open_device()
+
+
+BACKENDS: dict[str, Callable[[int | None], Backend]] = {
+    "cpu": open_cpu,
+    "cuda": open_cuda,
+    "reference": open_reference,
+}
+
+
+def automatic(n_threads: int | None) -> str:
+    """The GPU where there is one that can be used, unless threads are asked for, which only the CPU has."""
+    from tahr.backends import cuda_presence
+
+    return "cuda" if n_threads is None and cuda_presence.n_gpus() and not cuda_presence.problem() else "cpu"
 
 
 def open_backend(name: str = "auto", n_threads: int | None = None) -> Backend:
     """The backend of that name; `n_threads` None lets it choose."""
-    chosen = next(iter(BACKENDS)) if name == "auto" else name
+    chosen = automatic(n_threads) if name == "auto" else name
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
     return BACKENDS[chosen](n_threads)
@@ -48,16 +70,25 @@ def describe_cpu() -> dict[str, str]:
     return facts | {"threads": f"{choose_threads(None)}, one per core"} | describe_isa()
 
 
+def describe_cuda() -> dict[str, str]:
+    from tahr.backends import cuda_presence
+
+    if problem := cuda_presence.problem():
+        return {"problem": problem}
+    return cuda_presence.describe()
+
+
 DESCRIPTIONS: dict[str, Callable[[], dict[str, str]]] = {
     "cpu": describe_cpu,
+    "cuda": describe_cuda,
     "reference": lambda: {"use": "NumPy, slow on purpose: it says what the other backends must compute"},
 }
 
 
 def describe_devices() -> list[str]:
     """The lines of `tahr devices`: every backend and what it found."""
-    lines = []
-    for place, (name, describe) in enumerate(DESCRIPTIONS.items()):
-        lines.append(f"{name} (default)" if place == 0 else name)
+    lines, default = [], automatic(None)
+    for name, describe in DESCRIPTIONS.items():
+        lines.append(f"{name} (default)" if name == default else name)
         lines += [f"  {key:<9} {value}" for key, value in describe().items()]
     return lines

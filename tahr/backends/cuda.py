@@ -1,0 +1,244 @@
+"""The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from tahr.backends import cuda_kv
+from tahr.backends.api import (
+    Activation,
+    Backend,
+    Bytes,
+    Floats,
+    HeadNorms,
+    KVShape,
+    KVStore,
+    Plan,
+    Rope,
+    RopeStyle,
+    Routing,
+    Rows,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+)
+from tahr.backends.cuda_kernels import attention, experts, linear, place, rows
+from tahr.backends.cuda_presence import interprets
+from tahr.backends.cuda_steps import Block, EagerPlan, GraphPlan, Stage, make_inputs
+from tahr.backends.cuda_weights import joined, take
+from tahr.errors import ConfigError
+from tahr.weights.tensor import HostTensor
+
+F32 = torch.float32
+
+
+class CudaBackend(Backend):
+    """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
+
+    A model in f32 is computed in f32 throughout (no TF32) and keeps the promise that a row never depends on its
+    neighbours. In bf16 and f16 models the rows that enter products are rounded to that type and summed in f32; there
+    the kernel depends on how many rows there are, so a row may change in its last bits with the size of its batch.
+    Block-quantised weights are stored dense in bf16 and activations are not rounded to int8.
+    """
+
+    name = "cuda"
+    kv_dtypes = tuple(cuda_kv.TYPES)
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = torch.device(device)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        self._stage = Stage()
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
+        self._landing = torch.empty(0)
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        return take(tensor, self.device)
+
+    def vector(self, values: Floats) -> Vector:
+        return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
+
+    def tensor(self, values: Floats) -> Tensor:
+        return Tensor(values.shape[1], Rows.FIXED, Block(torch.tensor(values, dtype=F32, device=self.device), F32))
+
+    def read(self, tensor: Tensor) -> Floats:
+        live = tensor.data.live(tensor.rows)
+        if tensor.data.inputs is None or self.device.type == "cpu":
+            values: Floats = live.float().cpu().numpy()
+            return values
+        return self._land(live)
+
+    def _land(self, live: torch.Tensor) -> Floats:
+        """A plan's result through pinned memory that every such read shares. Waits even when there is nothing to
+        fetch: from here on the step's inputs may be rewritten."""
+        if self._landing.numel() < live.numel():
+            self._landing = torch.empty(live.numel(), dtype=F32, pin_memory=True)
+        landed = self._landing[: live.numel()].view(live.shape)
+        landed.copy_(live.float(), non_blocking=True)
+        torch.cuda.current_stream(self.device).synchronize()
+        values: Floats = landed.numpy()
+        return values
+
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        return make_inputs(limits, self.device)
+
+    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+        layers = tuple(cuda_kv.make(shape, n_pages, page_size, dtype, self.device) for shape in shapes)
+        n_bytes = sum(layer.numel() * layer.element_size() for layer in layers)
+        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+
+    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+        return [cuda_kv.read(layer, pages) for layer in kv.layers]
+
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+        for layer, content in zip(kv.layers, layers, strict=True):
+            cuda_kv.write(layer, pages, content)
+
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+        for layer in kv.layers:
+            cuda_kv.copy(layer, pairs)
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        pass  # ops are on the stream already
+
+    def record(self, step: Callable[[], Tensor]) -> Plan:
+        inputs, result = self._stage.look(step)
+        assert inputs is not None, "a step that reads no inputs need not be recorded"
+        decodes = inputs.limits.n_tokens_per_seq == 1
+        if decodes and self._pool is not None:
+            del result  # its memory is the capture's to use
+            return GraphPlan(self._stage, step, inputs, self._pool)
+        return EagerPlan(self._stage, step, inputs, result, padded=decodes)
+
+    def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
+        sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
+        return [StepLimits(n, n, n, limits.n_pages_per_seq, n_tokens_per_seq=1) for n in sizes] + [limits]
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+        inputs, values = self._stage.enter(step), table.data.values
+        n = self._n_tokens(step)
+        found = rows.gather(values, inputs.ids, inputs.counts, Rows.TOKENS.value, n, F32, scale)
+        return Tensor(table.n_cols, Rows.TOKENS, Block(found, values.dtype))
+
+    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        normed = rows.rms_norm(x.data.values, gain.data, eps, x.data.math)
+        return like(x, normed)
+
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return like(x, torch.add(x.data.values.float(), y.data.values.float(), alpha=scale))
+
+    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        s, normed = rows.add_rms_norm(x.data.values, y.data.values, gain.data, eps, scale, x.data.math)
+        return like(x, s), like(x, normed)
+
+    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
+        return like(x, multiply(x, w.data.values, None if bias is None else bias.data))
+
+    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
+        one = joined(ws, biases or [None] * len(ws))
+        if one is None:
+            return super().linears(x, ws, biases)
+        return [like(x, part) for part in multiply(x, one.values, one.bias).split(one.heights, dim=1)]
+
+    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+        return like(gate, rows.activate(gate.data.values, up.data.values, act, gate.data.math))
+
+    def experts(
+        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
+    ) -> Tensor:
+        mlp = experts.Mlp(gate.data.values, up.data.values, down.data.values, act)
+        chosen = experts.assign(scores.data.values, routing)
+        dtype = wider(x.data.math, *(m.dtype for m in (mlp.gate, mlp.up, mlp.down)))
+        return like(x, experts.run_experts(x.data.values, chosen, mlp, dtype))
+
+    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+        inputs = self._stage.enter(step)
+        if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
+            self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
+        angle = inputs.positions[: self._n_tokens(step), None].float() * self._ropes[id(rope)][1]
+        turned = torch.cat([angle.cos(), angle.sin()], dim=1) * rope.scale
+        return Tensor(turned.shape[1], Rows.TOKENS, Block(turned, F32))
+
+    def place_qkv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: Tensor,
+        style: RopeStyle,
+        step: StepInputs,
+        kv: KVStore,
+        layer: int,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        inputs = self._stage.enter(step)
+        gains = (norms.query.data, norms.key.data, norms.eps) if norms else None
+        qkv = q.data.values, k.data.values, v.data.values
+        store, math = kv.layers[layer], q.data.math
+        return like(q, place.place_qkv(qkv, store, angles.data.values, style, inputs, gains, math))
+
+    def attention(
+        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        inputs, store = self._stage.enter(step), kv.layers[layer]
+        how = attention.Scoring(scale, window, softcap)
+        dtype = F32 if q.data.math == F32 else store.dtype
+        if step.limits.n_tokens_per_seq == 1:
+            return like(q, attention.attend_decode(q.data.values, store, inputs, how, dtype))
+        n_tokens = np.diff(step.starts[: step.n_seqs + 1]).tolist()
+        return like(q, attention.attend_mixed(q.data.values, store, inputs, n_tokens, how, dtype))
+
+    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        inputs, values = self._stage.enter(step), x.data.values
+        n = step.limits.n_rows if self._stage.padded else step.n_rows
+        picked = rows.gather(values, inputs.rows, inputs.counts, Rows.PICKED.value, n, values.dtype)
+        return Tensor(x.width, Rows.PICKED, Block(picked, x.data.math))
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return like(x, x.data.values.float() * factor)
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        return like(x, torch.tanh(x.data.values.float() / cap) * cap)
+
+    def _n_tokens(self, step: StepInputs) -> int:
+        return step.limits.n_tokens if self._stage.padded else step.n_tokens
+
+
+def like(x: Tensor, values: torch.Tensor) -> Tensor:
+    """New rows in place of x's."""
+    return Tensor(values.shape[1], x.rows, Block(values, x.data.math))
+
+
+def multiply(x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x @ w.T + bias: f32 for few rows and for picked rows, which become logits; else the type of w."""
+    values = x.data.values
+    dtype = wider(x.data.math, w.dtype)
+    if dtype == F32 or len(values) <= linear.FEW:
+        return linear.tiled_linear(values, w, bias, dtype)
+    return linear.blas_linear(values, w, bias, F32 if x.rows is Rows.PICKED else w.dtype)
+
+
+def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
+    """The type products run in: f32 if anything is f32, else that of the matrices."""
+    return F32 if F32 in (math, *stored) else stored[0]
+
+
+def open_device() -> CudaBackend:
+    """The backend on this machine's GPU, or on the CPU where Triton interprets its kernels."""
+    if not interprets() and not torch.cuda.is_available():
+        raise ConfigError(
+            f"torch {torch.__version__} cannot use the GPU that is here. Install a build of torch for the driver's "
+            "CUDA version, or use the cpu backend."
+        )
+    return CudaBackend("cpu" if interprets() else "cuda")

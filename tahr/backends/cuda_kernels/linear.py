@@ -1,0 +1,72 @@
+"""Matrix products of few rows, and of any number of rows where exactness counts."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.cuda_kernels.rows import narrow
+
+FEW = 16  # rows up to which reading the weights is all that takes time: one tile holds them
+
+
+class Tile(NamedTuple):
+    """How a program cuts a product: weight rows, columns at a time, and how Triton schedules them."""
+
+    n: int
+    k: int
+    n_warps: int
+    n_stages: int
+
+
+TILES = {torch.float32: Tile(32, 32, 4, 2), torch.bfloat16: Tile(16, 256, 4, 4), torch.float16: Tile(16, 256, 4, 4)}
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def linear_kernel(
+    out, x, w, bias, n_rows, n_out, n_cols, x_stride,
+    has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """out = x @ w.T + bias. Columns are summed in the same order for every row, whatever the other rows are."""
+    rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
+    outs = tl.program_id(0) * block_n + tl.arange(0, block_n)
+    total = tl.zeros((block_m, block_n), tl.float32)
+    x_rows = x + rows.to(tl.int64)[:, None] * x_stride
+    w_rows = w + outs.to(tl.int64)[:, None] * n_cols
+    for begin in range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        inside = cols[None, :] < n_cols
+        xs = tl.load(x_rows + cols[None, :], mask=inside & (rows[:, None] < n_rows), other=0.0).to(dtype)
+        ws = tl.load(w_rows + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
+        total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
+    if has_bias:
+        total += tl.load(bias + outs, mask=outs < n_out, other=0.0)[None, :]
+    at = out + rows.to(tl.int64)[:, None] * n_out + outs[None, :]
+    mask = (rows[:, None] < n_rows) & (outs[None, :] < n_out)
+    tl.store(at, narrow(total, out.dtype.element_ty), mask=mask)
+
+
+def tiled_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """x @ w.T + bias in f32, the factors taken as `dtype`."""
+    (n_rows, n_cols), n_out = x.shape, w.shape[0]
+    out = x.new_empty((n_rows, n_out), dtype=torch.float32)
+    tile = TILES[dtype]
+    linear_kernel[(triton.cdiv(n_out, tile.n), triton.cdiv(n_rows, FEW))](
+        out, x, w, out if bias is None else bias, n_rows, n_out, n_cols, x.stride(0),
+        bias is not None, TYPES[dtype], FEW, tile.n, tile.k, num_warps=tile.n_warps, num_stages=tile.n_stages,
+    )  # fmt: skip
+    return out
+
+
+def blas_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """x @ w.T + bias by the vendor's library, accumulated in f32 and stored as `dtype`."""
+    x = x.to(w.dtype)
+    if dtype == w.dtype:
+        out = x @ w.T
+    elif x.is_cuda:
+        out = torch.mm(x, w.T, out_dtype=dtype)
+    else:
+        out = x.to(dtype) @ w.T.to(dtype)
+    return out if bias is None else out.add_(bias)

@@ -1,0 +1,128 @@
+"""Kernels that treat rows one by one: gathering, norms, gated activations."""
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.api import Activation
+
+BLOCK = 1024  # columns a program takes where columns do not depend on each other
+
+
+@triton.jit
+def narrow(values, dtype: tl.constexpr):
+    """Convert f32 for storing; f16 saturates instead of turning large values into infinity."""
+    if dtype == tl.float16:
+        low = tl.maximum(values, -65504.0, propagate_nan=tl.PropagateNan.ALL)
+        values = tl.minimum(low, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+    return values.to(dtype)
+
+
+@triton.jit
+def gather_kernel(out, table, indices, counts, scale, width, table_stride, count: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * block + tl.arange(0, block)
+    end = tl.where(row < tl.load(counts + count), width, 0)  # indices below the live rows are left over: not followed
+    index = tl.load(indices + row).to(tl.int64)
+    values = tl.load(table + index * table_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
+    at = out + row.to(tl.int64) * width + cols
+    tl.store(at, narrow(values * scale, out.dtype.element_ty), mask=cols < width)
+
+
+def gather(
+    table: torch.Tensor,
+    indices: torch.Tensor,
+    counts: torch.Tensor,
+    count: int,
+    n_rows: int,
+    dtype: torch.dtype,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """scale * table[indices] for the first `counts[count]` of `n_rows` rows, zeros below them."""
+    width = table.shape[1]
+    out = table.new_empty((n_rows, width), dtype=dtype)
+    grid = (n_rows, triton.cdiv(width, BLOCK))
+    gather_kernel[grid](out, table, indices, counts, scale, width, table.stride(0), count, BLOCK)
+    return out
+
+
+@triton.jit
+def norm_kernel(normed, x, gain, eps, width, x_stride, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, block)
+    inside = cols < width
+    values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    root = tl.sqrt(tl.sum(values * values, 0) / width + eps)
+    result = values / root * tl.load(gain + cols, mask=inside, other=0.0)
+    tl.store(normed + row * width + cols, narrow(result, normed.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+    """Each row over its root mean square, times the gain."""
+    n_rows, width = x.shape
+    normed = x.new_empty((n_rows, width), dtype=dtype)
+    norm_kernel[(n_rows,)](normed, x, gain, eps, width, x.stride(0), triton.next_power_of_2(width), num_warps=8)
+    return normed
+
+
+@triton.jit
+def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, block)
+    inside = cols < width
+    values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    values += scale * tl.load(y + row * y_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(total + row * width + cols, values, mask=inside)
+    root = tl.sqrt(tl.sum(values * values, 0) / width + eps)
+    result = values / root * tl.load(gain + cols, mask=inside, other=0.0)
+    tl.store(normed + row * width + cols, narrow(result, normed.dtype.element_ty), mask=inside)
+
+
+def add_rms_norm(
+    x: torch.Tensor, y: torch.Tensor, gain: torch.Tensor, eps: float, scale: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(s, rms_norm(s)) for s = x + scale * y; s in f32."""
+    n_rows, width = x.shape
+    total, normed = x.new_empty((n_rows, width), dtype=torch.float32), x.new_empty((n_rows, width), dtype=dtype)
+    add_norm_kernel[(n_rows,)](
+        normed, total, x, y, gain, eps, scale, width, x.stride(0), y.stride(0),
+        triton.next_power_of_2(width), num_warps=8,
+    )  # fmt: skip
+    return total, normed
+
+
+@triton.jit
+def tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def activated(x, act: tl.constexpr):
+    """The activation function of that name."""
+    if act == "silu":
+        share = tl.sigmoid(x)
+    elif act == "gelu_tanh":
+        share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # (1 + tanh(u)) / 2 = sigmoid(2 u)
+    else:
+        tl.static_assert(act == "gelu")
+        share = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    return x * share
+
+
+@triton.jit
+def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * block + tl.arange(0, block)
+    g = tl.load(gate + row * gate_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
+    u = tl.load(up + row * up_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
+    result = narrow(activated(g, act) * u, out.dtype.element_ty)
+    tl.store(out + row * width + cols, result, mask=cols < width)
+
+
+def activate(gate: torch.Tensor, up: torch.Tensor, act: Activation, dtype: torch.dtype) -> torch.Tensor:
+    """act(gate) * up."""
+    n_rows, width = gate.shape
+    out = gate.new_empty((n_rows, width), dtype=dtype)
+    grid = (n_rows, triton.cdiv(width, BLOCK))
+    activate_kernel[grid](out, gate, up, width, gate.stride(0), up.stride(0), act, BLOCK)
+    return out

@@ -1,0 +1,173 @@
+"""What the conformance cases do not reach on a GPU: 16-bit products, padded plans, joined matrices, refusals."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import backends_here
+from random_weights import random_tensor
+from tahr.backends import cuda_presence, open_backend
+from tahr.backends.api import Backend, KVShape, Rope, Routing, StepLimits, Tensor
+from tahr.errors import ConfigError
+from test_ops import PAGE, full_store, rows, step_of
+
+needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
+# Triton's interpreter multiplies the bits of bf16 numbers as if they were integers; f16 it knows.
+HALVES = ["F16"] if cuda_presence.interprets() else ["F16", "BF16"]
+LOOSE = 1e-2  # of the largest value: rows are rounded to 8 bits of fraction before they meet a matrix
+
+
+def check(run, seed: int = 7, tolerance: float = LOOSE) -> None:  # type: ignore[no-untyped-def]
+    """`run` on the GPU and on its oracle give the same arrays."""
+    wanted, got = (
+        run(be, np.random.default_rng(seed)) for be in (backends_here.oracle("cuda"), backends_here.backend("cuda"))
+    )
+    for want, have in zip(wanted, got, strict=True):
+        assert want.shape == have.shape
+        np.testing.assert_allclose(have, want, rtol=0, atol=tolerance * np.abs(want).max())
+
+
+def half_rows(be: Backend, form: str, n: int, width: int, rng: np.random.Generator) -> Tensor:
+    """Rows of a model stored in that format: what its embedding table gives out."""
+    table = be.weight(random_tensor(form, (64, width), rng))
+    return be.embed(table, step_of(be, [(0, n)], [0], 64), scale=10.0)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", HALVES)
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 40])
+def test_half_linear(form: str, n: int) -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        x = half_rows(be, form, n, 128, rng)
+        x = be.rms_norm(x, be.vector(np.ones(128, np.float32)), 1e-6)
+        w, other = (be.weight(random_tensor(form, (n_rows, 128), rng)) for n_rows in (48, 24))
+        bias = be.vector(rng.standard_normal(48).astype(np.float32))
+        picked = be.pick_rows(x, step_of(be, [(0, n)], [n - 1, 0], 64))
+        both = be.linears(x, [w, other])
+        results = [be.linear(x, w, bias), be.linear(picked, w), *both, *be.linears(x, [w, other])]
+        return [np.array(be.read(y)) for y in [*results, be.gated(x, w, w, "gelu_tanh")]]
+
+    check(run)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", HALVES)
+@pytest.mark.parametrize("n", [3, 40])
+def test_half_experts(form: str, n: int) -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        x = half_rows(be, form, n, 64, rng)
+        gate, up = (be.weight(random_tensor(form, (5, 40, 64), rng)) for _ in range(2))
+        down = be.weight(random_tensor(form, (5, 64, 40), rng))
+        scores = be.tensor(rows(rng, n, 5))
+        return [np.array(be.read(be.experts(x, scores, gate, up, down, Routing(2, True), "silu")))]
+
+    check(run)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", HALVES)
+def test_a_half_row_never_depends_on_few_neighbours(form: str) -> None:
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(1)
+    w, table = (be.weight(random_tensor(form, (n_rows, 512), rng)) for n_rows in (40, 64))
+    step = step_of(be, [(0, 16)], [0], 64)
+    together = np.array(be.read(be.linear(be.embed(table, step), w)))
+    for i in range(16):
+        one = step_of(be, [(0, 1)], [0], 64)
+        one.ids[0] = step.ids[i]
+        np.testing.assert_array_equal(be.read(be.linear(be.embed(table, one), w))[0], together[i])
+
+
+DECODES = [
+    ([(9, 10), (100, 101), (0, 1)], 32, (4, 2), 0, 0.0),
+    ([(127, 128)], 24, (9, 3), 0, 0.0),
+    ([(90, 91), (5, 6)], 64, (8, 1), 40, 0.0),
+    ([(70, 71)] * 3, 16, (2, 2), 0, 3.0),
+]
+
+
+@needs_cuda
+@pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES)])
+@pytest.mark.parametrize("spans, dim, heads, window, softcap", DECODES)
+def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:  # type: ignore[no-untyped-def]
+    """The kernel of decoding steps, for rows in f32 (exact) and in bf16."""
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        stored = kv_dtype if kv_dtype in be.kv_dtypes else "f32"
+        kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), stored)
+        step = step_of(be, spans, [0], 64)
+        step = step.within(StepLimits(len(spans), len(spans), len(spans), 16, n_tokens_per_seq=1))
+        half = half_rows(be, "BF16", len(spans), heads[0] * dim, rng)
+        exact = be.tensor(rows(rng, len(spans), heads[0] * dim))
+        return [np.array(be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))) for q in (exact, half)]
+
+    check(run)
+
+
+@needs_cuda
+def test_half_prefill_attention() -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        kv = full_store(be, rng, KVShape(2, 32), 2, "f16")
+        step = step_of(be, [(0, 50), (60, 61)], [0], 64)
+        q = be.embed(be.weight(random_tensor("BF16", (64, 128), rng)), step, scale=10.0)
+        return [np.array(be.read(be.attention(q, step, kv, 0, 0.2, window=30)))]
+
+    check(run)
+
+
+@needs_cuda
+def test_padding_writes_no_keys() -> None:
+    """A plan for four sequences run on one: the KV store changes in that one's slot alone."""
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(2)
+    kv = be.kv_store([KVShape(1, 16)], 16, PAGE, "f32")
+    table = be.weight(random_tensor("F32", (8, 16), rng))
+    step = be.step_inputs(StepLimits(4, 4, 4, 16, n_tokens_per_seq=1))
+    step.slots[:], step.ids[:], step.rows[:], step.lengths[:] = [37, 5, 6, 7], 7, 99, 4
+    step.counts[:] = 1, 1, 1
+    step.starts[:2], step.page_table[0] = [0, 1], 4
+    rope = Rope(np.ones(8, np.float32))
+
+    def forward() -> Tensor:
+        x = be.embed(table, step)
+        q = be.place_qkv(x, x, x, be.rope_angles(step, rope), "halves", step, kv, 0)
+        return be.pick_rows(be.attention(q, step, kv, 0, 1.0), step)
+
+    step.rows[0] = 0
+    plan = be.record(forward)
+    plan.run()
+    assert be.read(plan.result).shape == (1, 16)
+    written = np.argwhere(kv.layers[0].cpu().numpy().any(axis=(2, 4)))
+    assert {(int(page), int(place)) for _, page, place in written} == {(37 // PAGE, 37 % PAGE)}
+
+
+@needs_cuda
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+def test_pages_move_exactly(kv_dtype: str) -> None:
+    be = backends_here.backend("cuda")
+    kv = full_store(be, np.random.default_rng(4), KVShape(2, 16), 1, kv_dtype)
+    before = be.read_pages(kv, range(16))[0]
+    assert before.shape == (2, 16 * PAGE, 2, 16 * {"f32": 4, "bf16": 2}[kv_dtype])
+    be.copy_pages(kv, [(3, 5), (5, 3)])
+    swapped = before.reshape(2, 16, PAGE, 2, -1)[:, [*range(3), 5, 4, 3, *range(6, 16)]].reshape(before.shape)
+    np.testing.assert_array_equal(be.read_pages(kv, range(16))[0], swapped)
+    be.write_pages(kv, range(16), [before])
+    np.testing.assert_array_equal(be.read_pages(kv, range(16))[0], before)
+
+
+def test_refusals_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="no threads to set"):
+        open_backend("cuda", n_threads=2)
+    monkeypatch.setattr(cuda_presence, "missing_packages", lambda: ["torch"])
+    with pytest.raises(ConfigError, match=r"pip install tahr\[cuda\]"):
+        open_backend("cuda")
+    monkeypatch.setattr(cuda_presence, "missing_packages", list)
+    monkeypatch.setattr(cuda_presence, "interprets", lambda: False)
+    monkeypatch.setattr(cuda_presence, "n_gpus", lambda: 0)
+    with pytest.raises(ConfigError, match="nvidia-smi"):
+        open_backend("cuda")
+
+
+def test_looking_for_a_gpu_does_not_import_torch() -> None:
+    code = "import sys; from tahr.backends import automatic; automatic(None); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
