@@ -3,125 +3,80 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tahr.config import SamplingParams
-from tahr.engine.scheduler import Limits, Scheduler, Work
-from tahr.engine.sequence import Sequence
-from tahr.errors import KvCacheFull
+from null_model import N_VOCAB, PAGE, NullModel, expected, scheduler, sequence
+from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
+from tahr.engine.line import PATIENCE
+from tahr.engine.policies import POLICIES
+from tahr.engine.sequence import NEXT, OVER, Sequence, State
+from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
 
-PAGE = 4
+
+def add(model: NullModel, *sequences: Sequence) -> None:
+    for seq in sequences:
+        model.sched.add(seq)
 
 
-def scheduler(n_pages: int, n_tokens: int = 16, n_seqs: int = 4, chunk: int = 8) -> Scheduler:
-    return Scheduler(PagePool(n_pages), PAGE, Limits(n_tokens, n_seqs, chunk))
+# ---- memory ---------------------------------------------------------------------------------------------------
 
 
-def sequence(n_prompt: int, n_new: int) -> Sequence:
-    return Sequence(list(range(n_prompt)), SamplingParams(), n_prompt + n_new)
-
-
-def run_step(sched: Scheduler) -> list[Work]:
-    """One step of an engine whose model always has a next token."""
-    work = sched.next()
-    picking = [item.sequence for item in work if item.picks]
-    sched.advance(work)
-    for seq in picking:
-        seq.tokens.append(0)
-        if len(seq.tokens) >= seq.max_length:
-            seq.finish_reason = "length"
-            sched.remove(seq)
-    sched.pool.check(s.pages for s in sched.running)
-    return work
-
-
-def check_work(sched: Scheduler, work: list[Work]) -> None:
-    assert sum(item.n_tokens for item in work) <= sched.limits.n_tokens
-    assert len(work) == len({item.sequence.id for item in work}) <= sched.limits.n_seqs
-    assert all(0 < item.n_tokens <= sched.limits.prefill_chunk for item in work)
-
-
-def test_twenty_requests_share_a_pool_for_two() -> None:
-    sched = scheduler(n_pages=10)
-    everyone = [sequence(12, 8) for _ in range(20)]
-    for seq in everyone:
-        sched.add(seq)
-    for _ in range(5000):
-        work = run_step(sched)
-        check_work(sched, work)
-        for seq in sched.running:
-            assert len(seq.pages) <= sched.pages_for(len(seq.tokens)), "more than one page of waste"
-        if all(seq.done for seq in everyone):
-            break
-    assert all(seq.done for seq in everyone)
-    assert sched.pool.n_used == 0
-
-
-def test_decoding_goes_on_while_a_long_prompt_comes_in() -> None:
-    sched = scheduler(n_pages=100)
-    talker, reader = sequence(2, 50), sequence(80, 1)
-    sched.add(talker)
-    run_step(sched)
-    sched.add(reader)
-    chunks = []
-    while not reader.done:
-        work = {item.sequence.id: item.n_tokens for item in run_step(sched)}
-        assert work[talker.id] == 1, "the running sequence lost a turn to the prompt"
-        chunks.append(work[reader.id])
-    assert max(chunks) == 8 and sum(chunks) == 80
+@pytest.mark.parametrize("cached", [True, False])
+def test_twenty_requests_share_a_pool_for_two(cached: bool) -> None:
+    model = NullModel(scheduler(n_pages=10, cached=cached))
+    everyone = [sequence([i % N_VOCAB, i // N_VOCAB % N_VOCAB, i // 9] + [1] * 9, 8) for i in range(20)]
+    add(model, *everyone)
+    model.run(*everyone)  # which checks after every step that nobody holds more than it needs
+    assert [seq.tokens for seq in everyone] == [expected(seq.tokens[:12], 20) for seq in everyone]
+    assert model.sched.pool.n_used == 0
 
 
 def test_the_oldest_wins_when_memory_runs_out() -> None:
-    sched = scheduler(n_pages=6)
-    old, young = sequence(8, 14), sequence(8, 14)
-    sched.add(old)
-    sched.add(young)
-    finished = []
-    for _ in range(200):
-        run_step(sched)
-        finished += [name for name, seq in (("old", old), ("young", young)) if seq.done and name not in finished]
-    assert finished == ["old", "young"]
-    assert sched.n_preempted > 0
+    model = NullModel(scheduler(n_pages=6))
+    old, young = sequence(8, 14), sequence([2] * 8, 14)
+    add(model, old, young)
+    model.run(old)
+    assert not young.done
+    assert young.stats.n_preempted > 0 and old.stats.n_preempted == 0
+    model.run(young)
+    assert young.tokens == expected([2] * 8, 22)
 
 
-def test_arrival_order_is_kept_by_those_who_wait() -> None:
-    sched = scheduler(n_pages=4, n_seqs=1)
-    order: list[int] = []
-    everyone = [sequence(4, 3) for _ in range(5)]
-    for seq in everyone:
-        sched.add(seq)
-    while not all(seq.done for seq in everyone):
-        order += [item.sequence.id for item in run_step(sched) if item.sequence.id not in order]
-    assert order == [seq.id for seq in everyone]
+def test_a_preempted_sequence_finds_its_own_pages_again() -> None:
+    model = NullModel(scheduler(n_pages=9))
+    old, young = sequence(12, 12), sequence([2] * 12, 12)
+    add(model, old, young)
+    n_computed = 0
+    while not young.done:
+        n_computed += sum(item.n_tokens for item in model.step() if item.sequence is young)
+    assert young.stats.n_preempted > 0
+    assert n_computed < len(young.tokens) - 1 + 12, "everything was computed again"
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.integers(4, 12), st.integers(1, 5), st.integers(1, 9))
-def test_random_traffic_never_breaks_the_pool_and_starves_nobody(seed: int, pages: int, seqs: int, chunk: int) -> None:
-    rng = random.Random(seed)
-    sched = scheduler(pages, n_tokens=chunk + seqs, n_seqs=seqs, chunk=chunk)
-    everyone: list[Sequence] = []
-    for _ in range(60):
-        if rng.random() < 0.4:
-            n_prompt = rng.randint(1, pages * PAGE - 1)
-            everyone.append(sequence(n_prompt, rng.randint(1, pages * PAGE - n_prompt)))
-            sched.add(everyone[-1])
-        if everyone and rng.random() < 0.1:
-            victim = rng.choice(everyone)
-            if not victim.done:
-                victim.finish_reason = "cancelled"
-                sched.remove(victim)
-                assert len(victim.pages) == 0
-        check_work(sched, run_step(sched))
-    bound = sum(s.max_length * 4 for s in everyone) * (len(everyone) + 1) + 1
-    for _ in range(bound):
-        if all(seq.done for seq in everyone):
-            break
-        assert run_step(sched), "work is waiting, but the scheduler chose none"
-    assert all(seq.done for seq in everyone)
-    assert sched.pool.n_free == pages
+def test_admission_leaves_room_to_grow() -> None:
+    model = NullModel(scheduler(n_pages=10, admit_below=0.8, n_prefill_tokens=99))
+    first, second, third = (sequence([i] * 15, 2) for i in range(3))
+    add(model, first, second, third)
+    model.step()
+    assert [seq.state is State.WAITING for seq in (first, second, third)] == [False, False, True]
+    assert model.sched.pool.n_free == 2
+    model.run(third)
+
+
+def test_a_cancelled_sequence_frees_everything_at_once() -> None:
+    model = NullModel(scheduler(n_pages=10))
+    running, waiting = sequence(12, 20), sequence(30, 9)
+    add(model, running, waiting)
+    model.step()
+    assert model.sched.pool.n_used > 0
+    for seq in (running, waiting):
+        seq.end("cancelled")
+        model.sched.remove(seq)
+    assert model.sched.pool.n_used == 0 and not model.sched.running and not model.sched.line
+    assert model.step() == []
 
 
 def test_pool_refuses_what_it_does_not_have() -> None:
@@ -136,3 +91,287 @@ def test_pool_refuses_what_it_does_not_have() -> None:
     assert pool.n_free == 3
     with pytest.raises(AssertionError, match="released twice"):
         pool.release(held)
+    with pytest.raises(AssertionError, match="cannot be shared"):
+        pool.share(held)
+
+
+# ---- forks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_shares_all_pages_and_copies_one() -> None:
+    model = NullModel(scheduler(n_pages=20, cached=False))
+    parent = sequence(10, 8)
+    add(model, parent)
+    while not parent.n_generated:
+        model.step()
+    child = sequence(list(parent.tokens), parent.max_length - len(parent.tokens))
+    model.sched.fork(parent, child)
+    assert model.sched.pool.n_used == 3
+    child.tokens[-1] = (child.tokens[-1] + 1) % N_VOCAB  # another first token: not computed yet
+    wanted = expected(child.tokens, child.max_length)
+    work = model.step()
+    assert [item.copy is not None for item in work] == [True, False], "the second to write has the page to itself"
+    assert model.sched.pool.n_used == 4
+    model.run(parent, child)
+    assert child.tokens == wanted
+    assert parent.tokens == expected(parent.tokens[:10], 18)
+
+
+def test_a_fork_without_a_place_waits() -> None:
+    model = NullModel(scheduler(n_pages=20, n_seqs=1))
+    parent = sequence(10, 8)
+    add(model, parent)
+    while not parent.n_generated:
+        model.step()
+    child = sequence(list(parent.tokens), 5)
+    model.sched.fork(parent, child)
+    assert child in model.sched.line and not child.pages
+    model.run(parent, child)
+    assert child.tokens == expected(child.tokens[:11], 16)
+    assert model.sched.prefix and model.sched.prefix.stats.tokens_reused >= 8
+
+
+# ---- chunks and limits ----------------------------------------------------------------------------------------
+
+
+def test_decoding_goes_on_while_a_long_prompt_comes_in() -> None:
+    model = NullModel(scheduler(n_pages=100))
+    talker, reader = sequence(2, 50), sequence(80, 1)
+    add(model, talker)
+    model.step()
+    add(model, reader)
+    chunks = []
+    while not reader.done:
+        work = {item.sequence.id: item.n_tokens for item in model.step()}
+        assert work[talker.id] == 1, "the running sequence lost a turn to the prompt"
+        chunks.append(work[reader.id])
+    assert max(chunks) == 8 and sum(chunks) == 80
+
+
+def test_prompts_share_the_budget_but_the_first_is_always_taken() -> None:
+    model = NullModel(scheduler(n_pages=100, prefill_chunk=16, n_prefill_tokens=10))
+    add(model, sequence([0] * 16, 1), sequence([1] * 16, 1))
+    assert [item.n_tokens for item in model.step()] == [16], "a chunk over budget stalls nobody, but is alone"
+    add(model, sequence([2] * 6, 1), sequence([2, 1] * 3, 1))
+    assert [item.n_tokens for item in model.step()] == [16]
+    assert [item.n_tokens for item in model.step()] == [6, 4], "the second gets what the first leaves"
+
+
+def test_no_more_read_or_write_in_a_step_than_allowed() -> None:
+    model = NullModel(scheduler(100, n_seqs=6, n_prefill_seqs=2, n_decode_seqs=3, prefill_chunk=4, n_prefill_tokens=99))
+    everyone = [sequence([i] * 6, 9) for i in range(8)]
+    add(model, *everyone)
+    waited = dict.fromkeys((seq.id for seq in everyone), 0)
+    while not all(seq.done for seq in everyone):
+        writing = [seq for seq in model.sched.running if seq.behind == 1]
+        work = model.step()
+        wrote = [item.sequence for item in work if item.sequence in writing]
+        assert len(wrote) <= 3 and len(work) - len(wrote) <= 2
+        for seq in writing:
+            waited[seq.id] = 0 if seq in wrote else waited[seq.id] + 1
+            assert waited[seq.id] <= 2, "they do not take turns"
+    assert all(seq.tokens == expected([seq.tokens[0]] * 6, 15) for seq in everyone)
+
+
+def test_a_step_scores_only_so_many_tokens() -> None:
+    model = NullModel(scheduler(100, n_scored=3))
+    seq = sequence(8, 1, prompt_logprobs=0)
+    add(model, seq)
+    assert [(item.n_tokens, item.n_rows) for item in model.step()] == [(3, 3)]
+
+
+# ---- order ----------------------------------------------------------------------------------------------------
+
+
+def admitted(order: str, *sequences: Sequence) -> list[int]:
+    """Places in the given list, in the order in which they were let in one by one."""
+    model = NullModel(scheduler(n_pages=20, n_seqs=1, order=order))
+    add(model, *sequences)
+    seen: list[int] = []
+    while not all(seq.done for seq in sequences):
+        seen += [item.sequence.id for item in model.step() if item.sequence.id not in seen]
+    return [seen.index(seq.id) for seq in sequences]
+
+
+@pytest.mark.parametrize(
+    ("order", "places"),
+    [("fcfs", [0, 1, 2, 3]), ("priority", [3, 1, 0, 2]), ("shortest_job_first", [3, 2, 1, 0]), ("sjf", [3, 2, 1, 0])],
+)
+def test_policies(order: str, places: list[int]) -> None:
+    lengths, priorities = [9, 8, 7, 6], [-5, 2, 7, 2]
+    traffic = [sequence(n, 2, priority=p) for n, p in zip(lengths, priorities, strict=True)]
+    assert admitted(order, *traffic) == places
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"'random'.*fcfs, priority, shortest_job_first, sjf"):
+        EngineConfig(scheduling_policy="random")
+    assert tuple(POLICIES) == SCHEDULING_POLICIES
+
+
+@pytest.mark.parametrize("n_older", [0, 3])
+def test_nobody_starves_behind_an_endless_stream_of_better_ones(n_older: int) -> None:
+    model = NullModel(scheduler(n_pages=20, n_seqs=1, order="sjf", n_decode_seqs=1))
+    older = [sequence(20, 1) for _ in range(n_older)]
+    patient = sequence(19, 1)
+    add(model, *older, patient)
+    n_passed = 0
+    while patient.state is State.WAITING:
+        add(model, sequence(4, 1))
+        model.step()
+        n_passed += 1
+    assert n_passed <= (PATIENCE + 8) * (n_older + 1)
+
+
+def test_who_has_waited_long_keeps_its_pages() -> None:
+    model = NullModel(scheduler(n_pages=8, order="priority"))
+    low = sequence([2] * 4, 24, priority=-1)
+    low.n_passed = PATIENCE - 1
+    add(model, low, sequence([1] * 4, 3))
+    model.sched.line.pop()
+    assert model.sched.line.first is low
+    add(model, sequence([0] * 8, 20, priority=5))
+    model.run(low)
+    assert low.stats.n_preempted == 0
+
+
+def test_lower_priority_loses_its_pages_first() -> None:
+    model = NullModel(scheduler(n_pages=6, order="priority"))
+    low, high = sequence(8, 14, priority=1), sequence([2] * 8, 14, priority=2)
+    add(model, low, high)
+    model.run(low, high)
+    assert low.stats.n_preempted > 0 and high.stats.n_preempted == 0
+
+
+# ---- states ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_states_follow_the_table(state: State) -> None:
+    for other in State:
+        seq = Sequence([1], SamplingParams(), 2)
+        seq.state = state
+        if other in NEXT[state]:
+            seq.enter(other)
+        else:
+            with pytest.raises(GenerateError, match=f"is {state.value} and cannot become {other.value}"):
+                seq.enter(other)
+
+
+def test_the_life_of_a_sequence() -> None:
+    model = NullModel(scheduler(n_pages=6, cached=False))
+    old, seq = sequence(8, 14), sequence(9, 13)
+    add(model, old, seq)
+    seen = [seq.state]
+    while not seq.done:
+        model.step()
+        seen += [seq.state] if seq.state is not seen[-1] else []
+    life = " ".join(state.value for state in seen)
+    assert life.startswith("waiting prefilling decoding preempted prefilling")
+    assert life.endswith("decoding completed") and seq.state in OVER
+
+
+# ---- random traffic -------------------------------------------------------------------------------------------
+
+
+class Traffic(RuleBasedStateMachine):
+    """Arrivals, cancels, forks and steps in any order; every text must come out as if its request were alone."""
+
+    @initialize(
+        pages=st.integers(3, 12),
+        seqs=st.integers(1, 5),
+        chunk=st.integers(1, 9),
+        budget=st.integers(1, 12),
+        decode=st.integers(1, 5),
+        order=st.sampled_from(SCHEDULING_POLICIES),
+        cached=st.sampled_from([None, 0, 2, 100]),
+        admit_below=st.sampled_from([0.5, 0.9, 1.0]),
+    )
+    def begin(
+        self,
+        pages: int,
+        seqs: int,
+        chunk: int,
+        budget: int,
+        decode: int,
+        order: str,
+        cached: int | None,
+        admit_below: float,
+    ) -> None:
+        sched = scheduler(
+            pages,
+            cached=cached is not None,
+            order=order,
+            n_seqs=seqs,
+            n_prefill_seqs=seqs,
+            n_decode_seqs=min(decode, seqs),
+            prefill_chunk=chunk,
+            n_prefill_tokens=budget,
+            admit_below=admit_below,
+        )
+        if sched.prefix and cached is not None:
+            sched.prefix.max_pages = cached
+        self.model = NullModel(sched)
+        self.room = pages * PAGE
+        self.everyone: list[tuple[Sequence, list[int]]] = []  # with the text each began with
+
+    @rule(data=st.data(), priority=st.integers(-2, 2), salt=st.sampled_from(["", "a"]), cache=st.booleans())
+    def arrive(self, data: st.DataObject, priority: int, salt: str, cache: bool) -> None:
+        prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.room - 1))
+        n_new = data.draw(st.integers(1, self.room - len(prompt)))
+        seq = sequence(prompt, n_new, priority=priority, cache_salt=salt, cache_prompt=cache)
+        self.everyone.append((seq, list(prompt)))
+        self.model.sched.add(seq)
+
+    @rule(pick=st.randoms(use_true_random=False))
+    def cancel(self, pick: random.Random) -> None:
+        live = [seq for seq, _ in self.everyone if not seq.done]
+        if live:
+            seq = pick.choice(live)
+            seq.end("cancelled")
+            self.model.sched.remove(seq)
+            assert not seq.pages
+
+    @rule(pick=st.randoms(use_true_random=False), other=st.integers(0, N_VOCAB - 1))
+    def fork(self, pick: random.Random, other: int) -> None:
+        writing = [seq for seq in self.model.sched.running if seq.behind == 1]
+        if writing:
+            parent = pick.choice(writing)
+            child = sequence(parent.tokens, parent.max_length - len(parent.tokens))
+            self.model.sched.fork(parent, child)
+            self.model.sched.truncate(child, len(child.tokens) - 1)
+            child.tokens.append(other)
+            self.everyone.append((child, list(child.tokens)))
+
+    @rule(pick=st.randoms(use_true_random=False), share=st.floats(0, 1))
+    def truncate(self, pick: random.Random, share: float) -> None:
+        if self.model.sched.running:
+            seq = pick.choice(self.model.sched.running)
+            n_begun = next(len(begun) for each, begun in self.everyone if each is seq)
+            n = n_begun + int(share * (len(seq.tokens) - n_begun))
+            self.model.sched.truncate(seq, n)
+            seq.computed = min(seq.computed, n - 1)  # the last token is computed again, for its logits
+
+    @rule(n=st.integers(1, 10))
+    def steps(self, n: int) -> None:
+        for _ in range(n):
+            self.model.step()
+
+    @precondition(lambda self: hasattr(self, "model"))
+    @invariant()
+    def sound(self) -> None:
+        self.model.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        live = [seq for seq, _ in self.everyone if not seq.done]
+        self.model.run(*live, max_steps=sum(s.max_length * 4 for s in live) * (len(live) + 1) + 1)
+        for seq, begun in self.everyone:
+            if seq.finish_reason == "length":
+                assert seq.tokens == expected(begun, seq.max_length)
+        assert self.model.sched.pool.n_used == 0
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tahr.backends.api import KVShape
 from tahr.config import EngineConfig
+from tahr.engine.scheduler import Limits
 from tahr.errors import ConfigError
 
 KV_SHARE = 4  # a pool takes at most one n-th of the free memory unless told otherwise
@@ -43,6 +44,31 @@ def measure(
     fitting = n_affordable * config.page_size
     note = f"context cut from {context} to {fitting} tokens to fit the free memory"
     return Capacity(fitting, n_affordable, n_affordable * page_bytes, note)
+
+
+def step_sizes(config: EngineConfig, room: Capacity) -> Limits:
+    """What one step may hold, all defaults filled in."""
+    n_seqs = config.max_batch_size
+    chunk = min(config.prefill_chunk_size, room.context_size)
+    return Limits(
+        n_seqs=n_seqs,
+        n_prefill_seqs=min(config.max_prefill_batch, n_seqs),
+        n_decode_seqs=min(config.max_decode_batch or n_seqs, n_seqs),
+        prefill_chunk=chunk,
+        n_prefill_tokens=config.max_prefill_tokens or chunk,
+        admit_below=config.admit_below,
+    )
+
+
+def cache_pages(config: EngineConfig, room: Capacity) -> int:
+    """How many pages the prefix cache may keep: the tightest of its limits, at most all there are."""
+    page_bytes = room.kv_bytes // room.n_pages
+    limits = [
+        (config.cache_max_entries, 1),
+        (config.cache_max_tokens, config.page_size),
+        (config.cache_max_bytes, page_bytes),
+    ]
+    return min([room.n_pages, *(limit // unit for limit, unit in limits if limit is not None)])
 
 
 def asked_context(config: EngineConfig, max_context: int) -> int:

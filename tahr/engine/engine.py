@@ -1,8 +1,10 @@
 """The engine: schedule, run, finish. Knows tokens and text, not where either comes from."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence as ListOf
+from dataclasses import asdict
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +12,17 @@ from numpy.typing import NDArray
 from tahr.config import SamplingParams
 from tahr.engine.output import Writer
 from tahr.engine.runner import Runner
-from tahr.engine.sampler import Picker
+from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
+from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequence import Sequence, State
+from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.kv.prefix import PrefixStats
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a step brought one sequence: text that may be shown, the token behind it, and whether it is over."""
+class Event(NamedTuple):
+    """What a step brought one sequence: text that may be shown, and the token behind it."""
 
     sequence: Sequence
     text: str
@@ -29,36 +33,52 @@ class Engine:
     """Lets many sequences share one model; nothing a request does can change or stop another's."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, context_size: int, n_vocab: int, is_eos: Callable[[int], bool]
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        context_size: int,
+        n_vocab: int,
+        eos_ids: frozenset[int] = frozenset(),
+        resolve: Resolve | None = None,
     ):
         self.scheduler = scheduler
         self.runner = runner
         self.context_size = context_size
         self.n_vocab = n_vocab
-        self.is_eos = is_eos
+        self.eos_ids = eos_ids
+        self.stats = EngineStats()
+        self._resolve = resolve
 
-    def submit(self, tokens: list[int], params: SamplingParams, writer: Writer) -> Sequence:
-        """Queue a request; refused at once if it could never run."""
+    def submit(
+        self, tokens: ListOf[int], params: SamplingParams, new_writer: Callable[[], Writer], adapter: str = ""
+    ) -> Sequence:
+        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other answers."""
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
-        if self.scheduler.pages_for(max_length) > self.scheduler.pool.n_pages:
-            n_room = self.scheduler.pool.n_pages * self.scheduler.page_size
-            raise KvCacheFull(f"The request may need {max_length} tokens, but the whole KV pool holds {n_room}.")
-        seq = Sequence(list(tokens), params, max_length, Picker(params), writer)
-        self.scheduler.add(seq)
-        return seq
+        self._check_room(max_length)
+        picker = Picker(params, self.eos_ids, self._resolve)
+        picker.check(self.n_vocab)
+        pickers = [picker, *(picker.fork(index) for index in range(1, params.n))]
+        answers = [self._answer(list(tokens), max_length, each, new_writer(), adapter) for each in pickers]
+        first, *first.forks = answers
+        self.stats.requests_started += len(answers)
+        self.scheduler.add(first)
+        return first
 
     def step(self) -> list[Event]:
         """Choose work, run it, hand out what came of it."""
         work = self.scheduler.next()
         if not work:
             return []
-        now = time.perf_counter()
-        for item in work:
-            item.sequence.started(now)
-        ready = self.runner.run(work)
-        self.scheduler.advance(work)
-        return [self._finish(item, logits) for item, logits in ready]
+        try:
+            ready, answers = self._compute(work)
+        except BaseException as error:  # whatever was in this step cannot be trusted any more; the next one can
+            events = [self._fail(item.sequence, error, suspect=True) for item in work if not item.sequence.done]
+            if not isinstance(error, Exception):
+                raise
+            return events
+        now = perf_counter()
+        return [self._finish(seq, answer, now) for seq, answer in zip(ready, answers, strict=True)]
 
     def abort(self, seq: Sequence) -> None:
         """Stop a request and free what it holds."""
@@ -67,11 +87,34 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.line)
 
-    # ---- one request ------------------------------------------------------------------------------------------
+    @property
+    def live(self) -> list[Sequence]:
+        """All sequences that run or wait."""
+        return [*self.scheduler.running, *self.scheduler.line.members]
 
-    def _check(self, tokens: list[int]) -> None:
+    def snapshot(self) -> StatsSnapshot:
+        """All counters at this moment."""
+        scheduler, prefix = self.scheduler, self.scheduler.prefix
+        found = prefix.stats if prefix else PrefixStats()
+        return StatsSnapshot(
+            **asdict(self.stats),
+            requests_running=len(scheduler.running),
+            requests_waiting=len(scheduler.line),
+            preemptions=scheduler.n_preempted,
+            pages_total=scheduler.pool.n_pages,
+            pages_used=scheduler.pool.n_used,
+            prefix_hits=found.hits,
+            prefix_misses=found.misses,
+            prefix_evictions=scheduler.pool.n_evicted,
+            prefix_tokens_cached=prefix.tokens_cached if prefix else 0,
+            prefix_tokens_reused=found.tokens_reused,
+        )
+
+    # ---- the door ---------------------------------------------------------------------------------------------
+
+    def _check(self, tokens: ListOf[int]) -> None:
         if not tokens:
             raise ConfigError("The prompt is empty: give at least one token of text.")
         if len(tokens) >= self.context_size:
@@ -82,24 +125,100 @@ class Engine:
         if min(tokens) < 0 or max(tokens) >= self.n_vocab:
             raise ConfigError(f"Token ids must lie between 0 and {self.n_vocab - 1}.")
 
-    def _finish(self, work: Work, logits: NDArray[np.float32]) -> Event:
-        """Pick, append, write; an error here belongs to this request alone."""
-        seq = work.sequence
-        try:
-            return self._advance(seq, logits)
-        except Exception as error:  # whatever one request did wrong must not stop the others
-            seq.error = error if isinstance(error, TahrError) else GenerateError(f"The request failed: {error!r}.")
-            self._end(seq, "error")
-            return Event(seq, "")
+    def _check_room(self, max_length: int) -> None:
+        pool, page_size = self.scheduler.pool, self.scheduler.page_size
+        if self.scheduler.pages_for(max_length) > pool.n_pages:
+            raise KvCacheFull(
+                f"The request may need {max_length} tokens, but the whole KV pool holds {pool.n_pages * page_size}: "
+                "lower max_tokens, shorten the prompt, or give the engine more KV memory."
+            )
 
-    def _advance(self, seq: Sequence, logits: NDArray[np.float32]) -> Event:
-        assert seq.picker and seq.writer
-        token = seq.picker.pick(logits, seq.tokens)
-        seq.picked(token, time.perf_counter())
-        if self.is_eos(token) and not seq.params.ignore_eos:
+    def _answer(self, tokens: list[int], max_length: int, picker: Picker, writer: Writer, adapter: str) -> Sequence:
+        request = PickRequest(picker, tokens, len(tokens))
+        return Sequence(tokens, picker.params, max_length, writer, request, adapter)
+
+    # ---- one step ---------------------------------------------------------------------------------------------
+
+    def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[Pick | TahrError]]:
+        """Run the step; the sequences that get a token now, and the tokens."""
+        began = perf_counter()
+        n_decoding = sum(item.sequence.state is State.DECODING for item in work)
+        logits = self.runner.run(work)
+        self._score(work, logits)
+        self.scheduler.advance(work)
+        ready, rows = self._ready(work)
+        answers = pick(
+            [seq.request for seq in ready if seq.request],
+            logits if rows == list(range(len(logits))) else logits[rows],
+        )
+        self.stats.count_step(sum(item.n_tokens for item in work), n_decoding, perf_counter() - began)
+        return ready, answers
+
+    def _ready(self, work: list[Work]) -> tuple[list[Sequence], list[int]]:
+        """Who gets a token now, from which row of logits. Here the answers to one prompt go their own ways."""
+        ready: list[Sequence] = []
+        rows: list[int] = []
+        at = 0
+        for seq, _, picks, n_rows, _ in work:
+            at += n_rows
+            if picks and not seq.done:
+                ready.append(seq)
+                rows.append(at - 1)
+                if seq.forks and not seq.n_generated:
+                    forks = self._part(seq)
+                    ready += forks
+                    rows += [at - 1] * len(forks)
+        return ready, rows
+
+    def _part(self, seq: Sequence) -> list[Sequence]:
+        forks = [fork for fork in seq.forks if not fork.done]
+        for fork in forks:
+            fork.prompt_logprobs = seq.prompt_logprobs
+            self.scheduler.fork(seq, fork)
+        return forks
+
+    def _score(self, work: list[Work], logits: NDArray[np.float32]) -> None:
+        """How likely the tokens of a prompt were, for those who asked."""
+        at = 0
+        for item in work:
+            seq, begin = item.sequence, item.sequence.computed
+            if seq.scoring and not seq.done:
+                self._score_rows(seq, begin, logits[at : at + item.n_rows])
+            at += item.n_rows
+
+    def _score_rows(self, seq: Sequence, begin: int, rows: NDArray[np.float32]) -> None:
+        known = seq.prompt_logprobs
+        try:
+            for position, row in enumerate(rows, begin):
+                if len(known) <= position < seq.n_prompt - 1:
+                    known.append(logprobs_of(row, seq.tokens[position + 1], seq.params.prompt_logprobs or 0))
+        except TahrError as error:
+            self._fail(seq, error, suspect=True)
+
+    # ---- one request ------------------------------------------------------------------------------------------
+
+    def _finish(self, seq: Sequence, answer: Pick | TahrError, now: float) -> Event:
+        """Append and write; an error here belongs to this request alone."""
+        if seq.done:
+            return Event(seq, "")  # another request's writer has cancelled it
+        if isinstance(answer, TahrError):
+            return self._fail(seq, answer, suspect=True)
+        try:
+            return self._accept(seq, answer, now)
+        except Exception as error:  # whatever one request did wrong must not stop the others
+            return self._fail(seq, error)
+
+    def _accept(self, seq: Sequence, answer: Pick, now: float) -> Event:
+        token, params, writer = answer.token, seq.params, seq.writer
+        assert writer
+        seq.picked(token, now)
+        self.stats.tokens_generated += 1
+        if params.logprobs is not None:
+            seq.logprobs.append(answer)
+        if (token in self.eos_ids and not params.ignore_eos) or token in params.stop_token_ids:
             return self._last(seq, "", "stop", token)
-        text = seq.writer.push(token)
-        if seq.writer.stopped:
+        text = writer.push(token)
+        if writer.stopped:
             return self._last(seq, text, "stop", token)
         if len(seq.tokens) >= seq.max_length:
             return self._last(seq, text, "length", token)
@@ -112,6 +231,19 @@ class Engine:
         self._end(seq, reason)
         return Event(seq, text, (token,))
 
-    def _end(self, seq: Sequence, reason: str) -> None:
-        seq.finish_reason = reason
-        self.scheduler.remove(seq)
+    def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
+        """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
+        if suspect:
+            self.scheduler.distrust(seq)
+        if not isinstance(error, TahrError):
+            cause, error = error, GenerateError(f"The request failed: {error!r}.")
+            error.__cause__ = cause
+        self._end(seq, "error", error)
+        return Event(seq, "")
+
+    def _end(self, seq: Sequence, reason: str, error: TahrError | None = None) -> None:
+        over = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]
+        for each in over:
+            each.end(reason, error)
+            self.scheduler.remove(each)
+            self.stats.count_end(each.state.value)

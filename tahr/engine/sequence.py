@@ -1,20 +1,51 @@
 """A sequence: its tokens, how many of them are computed, and everything else that belongs to one request."""
 
 import itertools
-import time
-from array import array
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from tahr.config import SamplingParams
 from tahr.engine.stats import RequestStats
-from tahr.errors import TahrError
+from tahr.errors import GenerateError, TahrError
+from tahr.kv.pages import Pages, no_pages
+from tahr.kv.prefix import PageNames
 
 if TYPE_CHECKING:
     from tahr.engine.output import Writer
-    from tahr.engine.sampler import Picker
+    from tahr.engine.sampler import Pick, PickRequest
+
+Rank = tuple[int, ...]  # the lowest goes first
 
 _ids = itertools.count(1)
+
+
+class State(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    PREEMPTED = "preempted"  # waiting again: it has lost its pages, but not its tokens
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OVER = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+NEXT: dict[State, frozenset[State]] = {
+    State.WAITING: OVER | {State.PREFILLING},
+    State.PREFILLING: OVER | {State.DECODING, State.PREEMPTED},
+    State.DECODING: OVER | {State.PREEMPTED},
+    State.PREEMPTED: OVER | {State.PREFILLING},
+    **dict.fromkeys(OVER, frozenset()),
+}
+STATE_AFTER = {
+    "stop": State.COMPLETED,
+    "length": State.COMPLETED,
+    "cancelled": State.CANCELLED,
+    "error": State.FAILED,
+}  # by finish reason
 
 
 @dataclass(eq=False, slots=True)
@@ -24,22 +55,27 @@ class Sequence:
     tokens: list[int]
     params: SamplingParams
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
-    picker: "Picker | None" = None
     writer: "Writer | None" = None
-    id: int = field(default_factory=lambda: next(_ids))
+    request: "PickRequest | None" = None  # what the sampler knows of it
+    adapter: str = ""  # the digest of the adapter its weights are changed by
+    id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
+    state: State = State.WAITING
     n_prompt: int = 0
     computed: int = 0
-    pages: "array[int]" = field(default_factory=lambda: array("i"))
+    pages: Pages = field(default_factory=no_pages)
+    names: PageNames | None = None  # None: takes no part in the prefix cache
+    forks: "list[Sequence]" = field(default_factory=list)  # other answers to its prompt, until they go their own way
+    rank: Rank = ()
+    n_passed: int = 0  # times a younger one was let in before it, while it was the oldest
+    last_step: int = 0
     finish_reason: str | None = None
     error: TahrError | None = None
+    logprobs: "list[Pick]" = field(default_factory=list)  # of the generated tokens, if asked for
+    prompt_logprobs: "list[Pick]" = field(default_factory=list)  # of the prompt's tokens but the first, if asked for
     stats: RequestStats = field(default_factory=RequestStats)
-    arrived_s: float = field(default_factory=time.perf_counter)
-    started_s: float = 0.0
-    first_picked_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.n_prompt = len(self.tokens)
-        self.stats.n_prompt_tokens = self.n_prompt
+        self.n_prompt = self.stats.n_prompt_tokens = len(self.tokens)
 
     @property
     def behind(self) -> int:
@@ -53,18 +89,27 @@ class Sequence:
     def done(self) -> bool:
         return self.finish_reason is not None
 
-    def started(self, now: float) -> None:
-        """Its first tokens are about to be computed."""
-        if not self.started_s:
-            self.started_s = now
-            self.stats.queue_s = now - self.arrived_s
+    @property
+    def scoring(self) -> bool:
+        """Whether logits of prompt tokens are still wanted: how likely each was, given those before it."""
+        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.n_prompt - 1
+
+    def enter(self, state: State) -> None:
+        """The only way from one state to another."""
+        if state not in NEXT[self.state]:
+            raise GenerateError(f"Request {self.id} is {self.state.value} and cannot become {state.value}.")
+        self.state = state
+
+    def end(self, reason: str, error: TahrError | None = None) -> None:
+        """It is over, for that reason."""
+        self.enter(STATE_AFTER[reason])
+        self.finish_reason, self.error = reason, error
 
     def picked(self, token: int, now: float) -> None:
         """A new token: append it and keep the clock."""
         self.tokens.append(token)
-        if not self.first_picked_s:
-            self.first_picked_s = now
-            self.stats.prefill_s = now - self.started_s
-            self.stats.first_token_s = now - self.arrived_s
-        self.stats.n_generated_tokens = self.n_generated
-        self.stats.decode_s = now - self.first_picked_s
+        stats = self.stats
+        stats.n_generated_tokens += 1
+        stats.last_token_at = now
+        if not stats.first_token_at:
+            stats.first_token_at = now

@@ -1,19 +1,45 @@
-"""What a request cost: cheap enough to be always on."""
+"""What requests and the whole engine cost: cheap enough to be always on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 
 
 @dataclass(slots=True)
 class RequestStats:
-    """Seconds and counts of one request."""
+    """Counts and moments of one request; what a reader wants to know is worked out from them."""
 
     n_prompt_tokens: int = 0
     n_generated_tokens: int = 0
-    n_cached_tokens: int = 0
-    queue_s: float = 0.0  # arrival to first computed token
-    prefill_s: float = 0.0  # first computed token to first picked token
-    first_token_s: float = 0.0  # arrival to first picked token
-    decode_s: float = 0.0  # first picked token to last
+    n_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    n_preempted: int = 0
+    arrived_at: float = field(default_factory=perf_counter)
+    started_at: float = 0.0  # its first tokens went into a step
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """Arrival to the first step."""
+        return between(self.arrived_at, self.started_at)
+
+    @property
+    def prefill_s(self) -> float:
+        """First step to first token."""
+        return between(self.started_at, self.first_token_at)
+
+    @property
+    def first_token_s(self) -> float:
+        """Arrival to first token."""
+        return between(self.arrived_at, self.first_token_at)
+
+    @property
+    def decode_s(self) -> float:
+        """First token to last token."""
+        return between(self.first_token_at, self.last_token_at)
+
+    @property
+    def cache_hit(self) -> bool:
+        return self.n_cached_tokens > 0
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -24,7 +50,87 @@ class RequestStats:
         """Decode speed: the first token belongs to the prompt's time."""
         return rate(self.n_generated_tokens - 1, self.decode_s)
 
+    @property
+    def ms_per_token(self) -> float:
+        speed = self.tokens_per_s
+        return 1e3 / speed if speed else 0.0
 
-def rate(n: int, seconds: float) -> float:
-    """n per second, 0 when nothing was measured."""
-    return n / seconds if n > 0 and seconds > 0 else 0.0
+    def report(self) -> str:
+        """The request in a few lines of text."""
+        return "\n".join(
+            [
+                f"prompt     {self.n_prompt_tokens} tokens, {self.n_cached_tokens} of them cached",
+                f"queue      {self.queue_s * 1e3:.1f} ms",
+                f"prefill    {self.prefill_s * 1e3:.1f} ms, {self.prompt_tokens_per_s:.1f} tokens/s",
+                f"generated  {self.n_generated_tokens} tokens in {self.decode_s * 1e3:.1f} ms, "
+                f"{self.tokens_per_s:.1f} tokens/s, {self.ms_per_token:.2f} ms/token",
+            ]
+        )
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Live counters of an engine. The seconds of a step are shared out by the tokens in it."""
+
+    requests_started: int = 0
+    requests_completed: int = 0
+    requests_failed: int = 0
+    requests_cancelled: int = 0
+    steps: int = 0
+    tokens_prefilled: int = 0
+    tokens_decoded: int = 0  # went through a step one at a time, to get the next
+    tokens_generated: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def count_step(self, n_tokens: int, n_decoding: int, seconds: float) -> None:
+        """A step has run with so many tokens, `n_decoding` of them from sequences that write."""
+        decoding_s = seconds * n_decoding / n_tokens
+        self.steps += 1
+        self.tokens_prefilled += n_tokens - n_decoding
+        self.tokens_decoded += n_decoding
+        self.decode_s += decoding_s
+        self.prefill_s += seconds - decoding_s
+
+    def count_end(self, how: str) -> None:
+        """A request is over: completed, failed or cancelled."""
+        name = f"requests_{how}"
+        setattr(self, name, getattr(self, name) + 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class StatsSnapshot(EngineStats):
+    """An engine's counters at one moment, and what follows from them."""
+
+    requests_running: int = 0
+    requests_waiting: int = 0
+    preemptions: int = 0
+    pages_total: int = 0
+    pages_used: int = 0
+    prefix_hits: int = 0
+    prefix_misses: int = 0
+    prefix_evictions: int = 0
+    prefix_tokens_cached: int = 0
+    prefix_tokens_reused: int = 0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        return rate(self.tokens_decoded, self.decode_s)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return rate(self.tokens_prefilled, self.prefill_s)
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        return rate(self.prefix_hits, self.prefix_hits + self.prefix_misses)
+
+
+def between(begin: float, end: float) -> float:
+    """Seconds from one moment to another, 0 while either has not come."""
+    return end - begin if begin and end else 0.0
+
+
+def rate(n: int, whole: float) -> float:
+    """n per unit of whole, 0 when nothing was measured."""
+    return n / whole if n > 0 and whole > 0 else 0.0

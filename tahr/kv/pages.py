@@ -1,55 +1,129 @@
-"""The page pool: which KV pages are free, and how many sequences hold each of the others."""
+"""The page pool: which KV pages are free, who holds the others, and which are kept because they may be useful again."""
 
+from array import array
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from tahr.errors import KvCacheFull
 
+Pages: TypeAlias = "array[int]"  # a sequence's page table: page numbers in the order of its text
+
+
+def no_pages() -> Pages:
+    """An empty page table."""
+    return array("i")
+
 
 class PagePool:
-    """Hands out page numbers in O(1); a page goes back to the pool when its last holder drops it."""
+    """A page is free, held by one or more sequences, or idle: held by nobody, but kept under the name of its contents.
+
+    Idle pages are as good as free: when no free one is left, the one that has been idle longest is given away.
+    """
 
     def __init__(self, n_pages: int):
         self.n_pages = n_pages
+        self.n_evicted = 0
         self._free = list(range(n_pages - 1, -1, -1))
         self._holders = [0] * n_pages
+        self._idle: dict[int, None] = {}  # oldest first
+        self._name_of: dict[int, bytes] = {}
+        self._page_of: dict[bytes, int] = {}
 
     @property
     def n_free(self) -> int:
-        return len(self._free)
+        """Pages that can be taken."""
+        return len(self._free) + len(self._idle)
 
     @property
     def n_used(self) -> int:
-        return self.n_pages - len(self._free)
+        """Pages that sequences hold."""
+        return self.n_pages - self.n_free
+
+    @property
+    def n_named(self) -> int:
+        """Pages whose contents can be found again, held or idle."""
+        return len(self._name_of)
+
+    # ---- holding ----------------------------------------------------------------------------------------------
 
     def take(self, n: int) -> list[int]:
-        """n fresh pages, each held once."""
-        if n > len(self._free):
-            raise KvCacheFull(f"The KV pool has {len(self._free)} free pages of {self.n_pages}, but {n} are needed.")
+        """n pages with nothing in them, each held once."""
+        if n > self.n_free:
+            raise KvCacheFull(f"The KV pool has {self.n_free} free pages of {self.n_pages}, but {n} are needed.")
+        while len(self._free) < n:
+            self.evict()
         pages = [self._free.pop() for _ in range(n)]
         for page in pages:
             self._holders[page] = 1
         return pages
 
     def share(self, pages: Iterable[int]) -> None:
-        """One more holder for each page."""
+        """One more holder for each page, none of which is free."""
         for page in pages:
-            assert self._holders[page] > 0, f"page {page} is free and cannot be shared"
+            assert self._holders[page] or page in self._idle, f"page {page} is free and cannot be shared"
+            self._idle.pop(page, None)
             self._holders[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """One holder fewer for each page, the last page first: the beginning of a text is what others may share."""
+        """One holder fewer for each page."""
+        # Tail first: when memory runs out, the end of a text is evicted before the beginning that others may share.
         for page in reversed(list(pages)):
             assert self._holders[page] > 0, f"page {page} was released twice"
             self._holders[page] -= 1
             if self._holders[page] == 0:
-                self._free.append(page)
+                self._let_go(page)
+
+    def writable(self, page: int) -> bool:
+        """Whether its holder may write to it: nobody else holds it, and nobody will look for what is in it now."""
+        return self._holders[page] == 1 and page not in self._name_of
+
+    def _let_go(self, page: int) -> None:
+        if page in self._name_of:
+            self._idle[page] = None
+        else:
+            self._free.append(page)
+
+    # ---- names ------------------------------------------------------------------------------------------------
+
+    def keep(self, page: int, name: bytes) -> None:
+        """Let a held page be found by the name of its contents, also after its holders have gone."""
+        assert self._holders[page] and page not in self._name_of and name not in self._page_of
+        self._name_of[page] = name
+        self._page_of[name] = page
+
+    def find(self, name: bytes) -> int | None:
+        """The page kept under that name."""
+        return self._page_of.get(name)
+
+    def forget(self, page: int) -> None:
+        """Nobody shall find this page any more; does nothing if nobody could."""
+        name = self._name_of.pop(page, None)
+        if name is not None:
+            del self._page_of[name]
+        if page in self._idle:
+            del self._idle[page]
+            self._free.append(page)
+
+    def evict(self) -> bool:
+        """Free the page that has been idle longest, if there is one."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        self.forget(oldest)
+        self.n_evicted += 1
+        return True
+
+    # ---- integrity --------------------------------------------------------------------------------------------
 
     def check(self, held: Iterable[Iterable[int]]) -> None:
-        """Every page is either free or held exactly by the given sequences."""
+        """Every page is free, idle, or held exactly by the given sequences; names lead to pages and back."""
         counts = [0] * self.n_pages
         for pages in held:
             for page in pages:
                 counts[page] += 1
         assert counts == self._holders, "page holders and reference counts disagree"
-        free = sorted(self._free)
-        assert free == [page for page, n in enumerate(counts) if n == 0], "the free list and the counts disagree"
+        unheld = [page for page, n in enumerate(counts) if n == 0]
+        assert sorted([*self._free, *self._idle]) == unheld, "the free and idle pages are not those that nobody holds"
+        assert all(page in self._name_of for page in self._idle), "an idle page has no name"
+        assert not any(page in self._name_of for page in self._free), "a free page has a name"
+        assert {name: page for page, name in self._name_of.items()} == self._page_of, "names and pages disagree"
