@@ -1,7 +1,7 @@
 """What can be asked for: frozen, checked once, at the door. What is worked out later lives elsewhere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -17,69 +17,199 @@ class Range:
     low: float
     high: float
     low_included: bool = True
+    whole: bool = False
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: Any) -> bool:
+        kinds = (int,) if self.whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return False
         above = value >= self.low if self.low_included else value > self.low
-        return math.isfinite(value) and above and value <= self.high
+        return above and value <= self.high and value != math.inf  # a NaN is not above anything
 
     def __str__(self) -> str:
-        return f"{'at least' if self.low_included else 'above'} {self.low:g}" + (
-            "" if math.isinf(self.high) else f" and at most {self.high:g}"
-        )
+        kind, form = ("a whole number", "d") if self.whole else ("a number", "g")
+        low = f"{kind} {'at least' if self.low_included else 'above'} {self.low:{form}}"
+        return low if math.isinf(self.high) else f"{low} and at most {self.high:{form}}"
+
+
+def whole(low: int, high: int = 2**31 - 1) -> Range:
+    """The whole numbers from low to high."""
+    return Range(low, high, whole=True)
 
 
 def check_ranges(thing: Any, ranges: dict[str, Range]) -> None:
     """Refuse a number outside its range, naming the option, the value and what is allowed."""
     for name, allowed in ranges.items():
         value = getattr(thing, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not allowed.holds(value):
-            raise ConfigError(f"{name} is {value!r}, but it must be a number {allowed}.")
+        if value is not None and not allowed.holds(value):
+            raise ConfigError(f"{name} is {value!r}, but it must be {allowed}.")
 
 
-def clean_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+def clean_stops(stop: Any) -> tuple[str, ...]:
     """Stop strings as a tuple; an empty one would stop everything, so it is refused."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = (stop,) if isinstance(stop, str) or not isinstance(stop, Collection) else tuple(stop)
     if not all(isinstance(s, str) and s for s in stops):
         raise ConfigError("stop must be a non-empty string or a list of non-empty strings.")
     return stops
 
 
+TOKEN = whole(0)
+BIAS = Range(-100, 100)
+Breaker = str | tuple[int, ...]  # a text, or the ids of the tokens that make it up
+
+
+def are_tokens(value: Any) -> bool:
+    return isinstance(value, Collection) and all(TOKEN.holds(token) for token in value)
+
+
+def clean_tokens(name: str, tokens: Any) -> tuple[int, ...]:
+    """Token ids as a tuple, each of them once."""
+    if not are_tokens(tokens):
+        raise ConfigError(f"{name} is {tokens!r}, but it must be a list of token ids.")
+    return tuple(dict.fromkeys(tokens))
+
+
+def clean_bias(bias: Any) -> tuple[tuple[int, float], ...]:
+    """A bias per token, as pairs in the order of the ids, so that equal biases are equal parameters."""
+    try:
+        pairs = dict(bias)
+    except (TypeError, ValueError):
+        pairs = {None: None}
+    if not all(TOKEN.holds(token) and BIAS.holds(value) for token, value in pairs.items()):
+        raise ConfigError(f"logit_bias is {bias!r}, but it must map token ids to {BIAS}.")
+    return tuple(sorted(pairs.items()))
+
+
+def clean_breakers(breakers: Any) -> tuple[Breaker, ...]:
+    """Texts stay texts, token sequences become tuples; an empty one would break everywhere, so it is refused."""
+    fine = isinstance(breakers, Collection) and not isinstance(breakers, str)
+    if not fine or not all(b and (isinstance(b, str) or are_tokens(b)) for b in breakers):
+        raise ConfigError(
+            f"dry_sequence_breakers is {breakers!r}, but it must be a list of texts or lists of token ids, none empty."
+        )
+    return tuple(b if isinstance(b, str) else tuple(b) for b in breakers)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one request picks its tokens. None means: not asked for, so the model's own recommendation applies."""
+    """How one request picks its tokens. None means: not asked for, so the model's own recommendation applies.
+
+    Hashable: what is given as a list or a mapping is kept as a tuple. The stages run in the order of
+    `engine.sampling.stages`; a knob no recommendation sets is off.
+    """
 
     temperature: float | None = None  # 0: always the most likely token
     top_k: int | None = None  # 0: off
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None  # 1: off
+    top_n_sigma: float | None = None  # 0: off
+    top_a: float | None = None  # 0: off
+    eta_cutoff: float | None = None  # 0: off
+    xtc_probability: float | None = None  # 0: off
+    xtc_threshold: float = 0.1
+    dry_multiplier: float | None = None  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # -1: the whole text
+    dry_sequence_breakers: tuple[Breaker, ...] = ("\n", ":", '"', "*")
+    mirostat: int | None = None  # 2: version 2 instead of all truncation; 0: off
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     repetition_penalty: float | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: int | None = None  # -1: the whole text, 0: off
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    banned_tokens: tuple[int, ...] = ()
+    allowed_tokens: tuple[int, ...] = ()  # empty: all
     seed: int | None = None  # None: a fresh one per request
+    n: int = 1
     max_tokens: int | None = None
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None  # how many of the likeliest tokens to list beside the picked one; 0: only that one
+    prompt_logprobs: int | None = None
+    priority: int = 0  # higher goes first
+    cache_salt: str = ""
+    cache_prompt: bool = True
 
     RANGES: ClassVar[dict[str, Range]] = {
         "temperature": Range(0, 100),
-        "top_k": Range(0, 2**31 - 1),
+        "top_k": whole(0),
         "top_p": Range(0, 1, low_included=False),
         "min_p": Range(0, 1),
+        "typical_p": Range(0, 1, low_included=False),
+        "top_n_sigma": Range(0, 100),
+        "top_a": Range(0, 1),
+        "eta_cutoff": Range(0, 1),
+        "xtc_probability": Range(0, 1),
+        "xtc_threshold": Range(0, 0.5, low_included=False),  # two tokens cannot both have more than half
+        "dry_multiplier": Range(0, 100),
+        "dry_base": Range(1, 100),
+        "dry_allowed_length": whole(1),
+        "dry_penalty_last_n": whole(-1),
+        "mirostat_tau": Range(0, 100, low_included=False),
+        "mirostat_eta": Range(0, 1, low_included=False),
         "repetition_penalty": Range(0, 100, low_included=False),
-        "repeat_last_n": Range(0, 2**31 - 1),
-        "seed": Range(0, 2**64 - 1),
-        "max_tokens": Range(1, 2**31 - 1),
+        "repeat_last_n": whole(-1),
+        "presence_penalty": Range(-2, 2),
+        "frequency_penalty": Range(-2, 2),
+        "seed": whole(0, 2**64 - 1),
+        "n": whole(1, 1024),
+        "max_tokens": whole(1),
+        "min_tokens": whole(0),
+        "logprobs": whole(0, 1024),
+        "prompt_logprobs": whole(0, 1024),
+        "priority": whole(-(2**31)),
     }
+    KINDS: ClassVar[dict[str, type]] = {"ignore_eos": bool, "cache_prompt": bool, "cache_salt": str}
+    TOKEN_LISTS: ClassVar[tuple[str, ...]] = ("banned_tokens", "allowed_tokens", "stop_token_ids")
 
     def __post_init__(self) -> None:
         check_ranges(self, self.RANGES)
-        object.__setattr__(self, "stop", clean_stops(self.stop))
+        check_given(self, self.RANGES)
+        check_kinds(self, self.KINDS)
+        keep = object.__setattr__  # frozen from here on, so this is the one moment to tidy up
+        keep(self, "stop", clean_stops(self.stop))
+        keep(self, "logit_bias", clean_bias(self.logit_bias))
+        keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
+        for name in self.TOKEN_LISTS:
+            keep(self, name, clean_tokens(name, getattr(self, name)))
+        check_together(self)
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """These values, with `defaults` filling in what was not asked for."""
         unset = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
         return replace(self, **unset)
+
+
+def check_given(params: SamplingParams, names: Iterable[str]) -> None:
+    """None means that nothing was asked for; where there is nobody else to ask, it is refused."""
+    for f in fields(params):
+        if f.name in names and f.default is not None and getattr(params, f.name) is None:
+            raise ConfigError(
+                f"{f.name} is None, but it must be {params.RANGES[f.name]}: leave it out for its default."
+            )
+
+
+def check_kinds(params: SamplingParams, kinds: Mapping[str, type]) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(getattr(params, name), kind):
+            what = "a text" if kind is str else "True or False"
+            raise ConfigError(f"{name} is {getattr(params, name)!r}, but it must be {what}.")
+
+
+def check_together(params: SamplingParams) -> None:
+    """What is fine alone but cannot be had together."""
+    if params.mirostat not in (None, 0, 2) or isinstance(params.mirostat, bool):
+        raise ConfigError(f"mirostat is {params.mirostat!r}, but it must be 0 (off) or 2 (version 2).")
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise ConfigError(f"min_tokens is {params.min_tokens}, but max_tokens is {params.max_tokens}: lower the first.")
+    if params.allowed_tokens and set(params.allowed_tokens) <= set(params.banned_tokens):
+        raise ConfigError("allowed_tokens and banned_tokens leave no token to pick: loosen one of them.")
 
 
 NEUTRAL_SAMPLING = SamplingParams(
@@ -92,6 +222,21 @@ NEUTRAL_SAMPLING = SamplingParams(
     max_tokens=DEFAULT_MAX_TOKENS,
 )
 GREEDY = SamplingParams(temperature=0.0)
+PRESETS = {
+    "greedy": GREEDY,
+    "precise": SamplingParams(temperature=0.3, top_p=0.9),
+    "creative": SamplingParams(temperature=1.0, min_p=0.05),
+}
+
+
+def preset(name: str) -> SamplingParams:
+    """The sampling parameters that go by that name."""
+    if name not in PRESETS:
+        raise ConfigError(f"There is no sampling preset {name!r}: take one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +249,38 @@ class EngineConfig:
     kv_dtype: str | None = None  # None: the backend's default
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
-    prefill_chunk_size: int = 512
-    max_batch_size: int = 16
+    admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
+    scheduling_policy: str = "fcfs"
+    max_batch_size: int = 16  # requests that run at once
+    max_prefill_batch: int = 8  # of them, those that read their prompt in one step
+    max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
+    prefill_chunk_size: int = 512  # tokens of one prompt in one step
+    max_prefill_tokens: int | None = None  # of all prompts in one step; None: one chunk
+    prefix_cache: bool = True
+    cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
+    cache_max_tokens: int | None = None
+    cache_max_bytes: int | None = None
 
     RANGES: ClassVar[dict[str, Range]] = {
-        "n_threads": Range(1, 1024),
-        "context_size": Range(8, 2**31 - 1),
-        "page_size": Range(1, 4096),
-        "kv_bytes": Range(1, 2**62),
-        "prefill_chunk_size": Range(1, 65536),
-        "max_batch_size": Range(1, 4096),
+        "n_threads": whole(1, 1024),
+        "context_size": whole(8),
+        "page_size": whole(1, 4096),
+        "kv_bytes": whole(1, 2**62),
+        "admit_below": Range(0, 1, low_included=False),
+        "max_batch_size": whole(1, 4096),
+        "max_prefill_batch": whole(1, 4096),
+        "max_decode_batch": whole(1, 4096),
+        "prefill_chunk_size": whole(1, 65536),
+        "max_prefill_tokens": whole(1, 2**20),
+        "cache_max_entries": whole(0),
+        "cache_max_tokens": whole(0),
+        "cache_max_bytes": whole(0, 2**62),
     }
 
     def __post_init__(self) -> None:
         check_ranges(self, self.RANGES)
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ConfigError(
+                f"There is no scheduling policy {self.scheduling_policy!r}: "
+                f"take one of {', '.join(SCHEDULING_POLICIES)}."
+            )

@@ -1,81 +1,79 @@
-"""Picks the next token of each sequence from its logits. All state of a request lives in its `Picker`."""
+"""Picks the next tokens of a step. All that belongs to a request lives in its `Picker`; `pick` serves many at once.
 
+The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (`edits`), then
+top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p (`stages`), then a draw. Mirostat takes the
+place of all truncation. At temperature 0 only the edits matter, and the best token is taken.
+"""
+
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tahr.config import SamplingParams
-from tahr.errors import GenerateError
+from tahr.engine.sampling.logprobs import logprobs
+from tahr.engine.sampling.picker import Pick, Picker, PickRequest
+from tahr.engine.sampling.rows import Floats
+from tahr.engine.sampling.stages import Chain
+from tahr.engine.sampling.ways import pick_group
+from tahr.errors import TahrError
 
-Floats = NDArray[np.float32]
-SHORTLIST = 1024  # tokens sorted before the whole vocabulary is: the nucleus almost always lies within
-
-
-class Picker:
-    """Sampling parameters and random numbers of one request, so that its picks never depend on its neighbours."""
-
-    def __init__(self, params: SamplingParams):
-        self.params = params
-        self._random = np.random.Generator(np.random.Philox(params.seed))
-
-    def pick(self, logits: Floats, tokens: ListOf[int]) -> int:
-        """The next token after `tokens`."""
-        p = self.params
-        logits = penalise(logits, tokens, p)
-        best = int(np.argmax(logits))
-        if not np.isfinite(logits[best]):
-            raise GenerateError("The model produced logits that are not numbers, so this request cannot go on.")
-        if p.temperature == 0:
-            return best
-        candidates, weights = shortlist(logits, p)
-        return int(candidates[np.searchsorted(np.cumsum(weights), self._random.random() * weights.sum(), side="right")])
+__all__ = ["Pick", "PickRequest", "Picker", "logprobs_of", "pick"]
 
 
-def penalise(logits: Floats, tokens: ListOf[int], params: SamplingParams) -> Floats:
-    """Repetition penalty: positive logits divided, negative multiplied, once per distinct token of the window."""
-    window = params.repeat_last_n or 0
-    if params.repetition_penalty in (None, 1.0) or not window:
-        return logits
-    seen = np.unique(np.array(tokens[-window:], np.int64))
-    penalty = np.float32(params.repetition_penalty)
-    logits = logits.copy()
-    chosen = logits[seen]
-    logits[seen] = np.where(chosen > 0, chosen / penalty, chosen * penalty)
-    return logits
+def pick(requests: ListOf[PickRequest], logits: Floats) -> list[Pick | TahrError]:
+    """The next token of each request from its row of logits [n, n_vocab], which stays as it is.
+
+    What is wrong with one request is its own answer, never an exception: the others get their tokens.
+    """
+    answers = [refusal(request.picker, logits.shape[1]) for request in requests]
+    with np.errstate(over="ignore"):  # what a tiny temperature or penalty sends to infinity is meant to go there
+        for chain, edited, at in groups(requests, answers):
+            rows = logits if len(at) == len(requests) else logits[at]
+            for i, answer in zip(at, pick_group([requests[i] for i in at], rows, chain, edited), strict=True):
+                answers[i] = answer
+        return finished(requests, answers, logits)
 
 
-def shortlist(logits: Floats, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Tokens that survive temperature, top-k, min-p and top-p, in this order, with their weights, best first."""
-    weights = np.exp((logits - logits.max()).astype(np.float64) / (params.temperature or 1.0))
-    order = candidates(weights, params)
-    kept = weights[order]
-    if params.min_p:
-        kept = kept[kept >= params.min_p * kept[0]]
-    total = kept.sum() if params.top_k or params.min_p else weights.sum()
-    if params.top_p is not None and params.top_p < 1:
-        kept = kept[: int(np.searchsorted(np.cumsum(kept), params.top_p * total)) + 1]
-    return order[: len(kept)], kept
+def logprobs_of(row: Floats, token: int, n_top: int) -> Pick:
+    """How likely the model held a token by its row of logits, and its n_top likeliest, before any edit or stage."""
+    (answer,) = logprobs(row[None], [token], [n_top])
+    if isinstance(answer, TahrError):
+        raise answer
+    return answer
 
 
-def candidates(weights: NDArray[np.float64], params: SamplingParams) -> NDArray[np.int64]:
-    """Tokens worth sorting, best first: a short list where it surely holds all that min-p and top-p keep."""
-    if params.top_k:
-        return best_first(weights, params.top_k)
-    short = best_first(weights, SHORTLIST)
-    best = weights[short]
-    if params.min_p:
-        covers = best[-1] < params.min_p * best[0]
-    else:
-        covers = params.top_p is not None and params.top_p < 1 and best.sum() >= params.top_p * weights.sum()
-    return short if covers else best_first(weights, len(weights))
+def refusal(picker: Picker, n_vocab: int) -> int | TahrError | None:
+    try:
+        picker.check(n_vocab)
+    except TahrError as error:
+        return error
+    return None
 
 
-def best_first(weights: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """Indices of the n largest, largest first; ties go to the lower index."""
-    if n >= len(weights):
-        return np.argsort(-weights, kind="stable")
-    # Everything that ties with the n-th is kept until the sort decides, so that ties never depend on partitioning.
-    threshold = np.partition(weights, len(weights) - n)[len(weights) - n]
-    at = np.flatnonzero(weights >= threshold)
-    return at[np.argsort(-weights[at], kind="stable")][:n]
+def groups(
+    requests: ListOf[PickRequest], answers: ListOf[int | TahrError | None]
+) -> Iterator[tuple[Chain, bool, list[int]]]:
+    """Requests without an answer yet that take the same way, as (chain, whether there are edits, their places)."""
+    found: dict[tuple[Chain, bool], list[int]] = {}
+    for i, request in enumerate(requests):
+        if answers[i] is None:
+            found.setdefault((request.picker.chain, bool(request.picker.edits)), []).append(i)
+    for (chain, edited), at in found.items():
+        yield chain, edited, at
+
+
+def finished(
+    requests: ListOf[PickRequest], answers: ListOf[int | TahrError | None], logits: Floats
+) -> list[Pick | TahrError]:
+    """The tokens, with logprobs beside them where they were asked for."""
+    picks = [answer if isinstance(answer, TahrError) else Pick(answer or 0) for answer in answers]
+    wanted = {
+        i: (answered.token, n_top)
+        for i, (request, answered) in enumerate(zip(requests, picks, strict=True))
+        if (n_top := request.picker.params.logprobs) is not None and isinstance(answered, Pick)
+    }
+    if wanted:
+        tokens, n_tops = zip(*wanted.values(), strict=True)
+        for i, answer in zip(wanted, logprobs(logits[list(wanted)], tokens, n_tops), strict=True):
+            picks[i] = answer
+    return picks

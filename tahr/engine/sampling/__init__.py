@@ -1,0 +1,1 @@
+"""What happens between logits and a token: edits, full-row passes, stages on a short list, a draw."""

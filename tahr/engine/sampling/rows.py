@@ -1,0 +1,165 @@
+"""Passes over whole rows of logits. Everything here is row by row: a row gives the same bits alone and among others."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.errors import GenerateError
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CACHED = 2**18  # logits worked on at a time: few enough to stay in the processor's cache from pass to pass
+LANES = 64  # a row is folded into this many lanes: maxima and sums across lanes run at the speed of memory
+LOWEST = np.finfo(np.float32).min  # what a token must have to be pickable at all: -inf is a ban
+ID_BITS = np.uint64(32)
+ID_MASK = np.uint64(2**32 - 1)
+
+
+class Rows:
+    """Copies of a few rows, free to be edited, padded with -inf so that they fold evenly.
+
+    Made once for a step and loaded with part after part: fresh memory for each would cost as much as a pass over it.
+    """
+
+    def __init__(self, n: int, n_vocab: int):
+        self.n_vocab = n_vocab
+        self.n_columns = -(-n_vocab // LANES)
+        self._room = np.full((n, LANES * self.n_columns), -np.inf, np.float32)
+        self._work = np.empty_like(self._room)
+
+    def load(self, logits: Floats) -> None:
+        """Take in at most as many rows as there is room for."""
+        self._padded, self._scratch = self._room[: len(logits)], self._work[: len(logits)]
+        self.logits = self._padded[:, : self.n_vocab]
+        self.logits[:] = logits
+
+    def settle(self) -> None:
+        """Find the best token of each row, ties to the lower id; call it once the edits are done."""
+        self.best: Ints = self.logits.argmax(axis=1)
+        self.top = self.logits[np.arange(len(self.best)), self.best]
+        self.unusable = ~np.isfinite(self.top)
+        # A row without a best token is an error of its own; zeros keep it from disturbing the passes below.
+        self.logits[self.unusable] = 0
+        self._top = np.where(self.unusable, 0, self.top)[:, None].astype(np.float32)
+
+    def depths(self) -> Floats:
+        """How far each logit lies below the best, as a negative number, in memory the next pass overwrites."""
+        return np.subtract(self._padded, self._top, out=self._scratch)
+
+    def weights(self, temperature: Doubles) -> Floats:
+        """Weights of all tokens at a temperature per row, the best having 1."""
+        weights = self.depths()
+        if (temperature != 1).any():
+            # Beyond 1e30 the quotient no longer fits a float, and all but the best weigh nothing long before.
+            weights *= np.minimum(1 / temperature, 1e30).astype(np.float32)[:, None]
+        return np.exp(weights, out=weights)
+
+    def totals(self, temperature: Doubles) -> Doubles:
+        """Sums of all weights at a temperature per row."""
+        return sums(self.weights(temperature))
+
+    def entropies(self) -> Doubles:
+        """Entropy of each row in nats, at temperature 1."""
+        # -inf times a weight of 0 is not a number; -1e4 times 0 is the 0 that is meant.
+        depths = np.maximum(self.depths(), np.float32(-1e4), out=self._scratch)
+        weights = np.exp(depths)
+        total = sums(weights)
+        entropies: Doubles = np.log(total) - sums(np.multiply(weights, depths, out=weights)) / total
+        return entropies
+
+    def sigmas(self) -> Doubles:
+        """Standard deviation of each row's logits, banned tokens left out."""
+        banned = self._padded < LOWEST
+        count = banned.shape[1] - np.count_nonzero(banned, axis=1)
+        depths = self.depths()
+        np.copyto(depths, 0, where=banned)
+        depths -= (sums(depths) / count).astype(np.float32)[:, None]
+        np.copyto(depths, 0, where=banned)
+        sigmas: Doubles = np.sqrt(sums(np.square(depths, out=depths)) / count)
+        return sigmas
+
+    def draw(self, temperature: Doubles, chance: Doubles) -> Ints:
+        """A token of each row by its weight among all tokens: first its column, then its lane."""
+        weights = fold(self.weights(temperature))
+        columns = running(weights.sum(axis=1))
+        target = chance * columns[:, -1]
+        column = first_above(columns, target)
+        row = np.arange(len(column))
+        before = np.where(column > 0, columns[row, column - 1], 0.0)
+        lane = first_above(running(weights[row, :, column]), target - before)
+        tokens: Ints = lane * self.n_columns + column
+        return tokens
+
+    def best_first(self, n: int) -> tuple[Ints, Doubles]:
+        """The n best tokens of each row and their logits, best first; ties go to the lower id, -inf fills up."""
+        if n >= self.n_vocab:
+            keys = sort_keys(self.logits, np.arange(self.n_vocab))
+            keys.sort(axis=1)
+            ids = (keys & ID_MASK).astype(np.int64)
+            return ids, np.take_along_axis(self.logits, ids, axis=1).astype(np.float64)
+        ids = np.zeros((len(self.logits), n), np.int64)
+        logits = np.full((len(self.logits), n), -np.inf)
+        for i, floor in enumerate(self.floors(n)):
+            at = places(self._padded[i] >= max(floor, LOWEST))
+            keys = sort_keys(self._padded[i, at], at)
+            keys.sort()
+            kept = (keys[:n] & ID_MASK).astype(np.int64)
+            ids[i, : len(kept)] = kept
+            logits[i, : len(kept)] = self._padded[i, kept]
+        return ids, logits
+
+    def floors(self, n: int) -> Floats:
+        """A logit per row that at least n tokens reach, and not many more."""
+        # The n-th best column maximum has n tokens at or above it: one in each of n columns.
+        sample = fold(self._padded).max(axis=1) if n < self.n_columns else self.logits
+        at = sample.shape[1] - n
+        return np.partition(sample, at, axis=1)[:, at]
+
+
+def spans(n: int, width: int) -> list[slice]:
+    """Slices of n rows of that width, none of them more than fits the cache."""
+    step = max(1, CACHED // width)
+    return [slice(i, i + step) for i in range(0, n, step)]
+
+
+def fold(padded: Floats) -> Floats:
+    """A padded row as lanes and columns: [n, LANES, columns]."""
+    return padded.reshape(len(padded), LANES, -1)
+
+
+def sums(padded: Floats) -> Doubles:
+    """The sum of each row: across lanes in single precision, then in double."""
+    return running(fold(padded).sum(axis=1))[:, -1]
+
+
+def running(values: NDArray[np.floating]) -> Doubles:
+    """Running sums of each row, in the one order that does not depend on how many rows there are."""
+    return np.cumsum(values, axis=1, dtype=np.float64)
+
+
+def first_above(totals: Doubles, target: Doubles) -> Ints:
+    """Where each row of running sums first exceeds its target; at the latest where it reaches its end."""
+    reachable = np.minimum(target, np.nextafter(totals[:, -1], 0))
+    found: Ints = (totals <= reachable[:, None]).sum(axis=1)
+    return found
+
+
+def places(flags: NDArray[np.bool_]) -> Ints:
+    """Where a row of flags, a multiple of 8 long, is set. Quick if few are: eight flags are looked at in one."""
+    eights = np.flatnonzero(flags.view(np.uint64))
+    near = (eights[:, None] * 8 + np.arange(8)).ravel()
+    found: Ints = near[flags[near]]
+    return found
+
+
+def sort_keys(logits: Floats, ids: Ints) -> NDArray[np.uint64]:
+    """One integer per token that sorts by falling logit, then by rising id."""
+    bits = (logits + np.float32(0)).view(np.uint32)  # adding 0 makes -0 a 0, as they are equal
+    negative = bits >> np.uint32(31) != 0
+    falling = np.where(negative, bits, bits ^ np.uint32(0x7FFFFFFF))
+    return (falling.astype(np.uint64) << ID_BITS) | ids.astype(np.uint64)
+
+
+def not_numbers() -> GenerateError:
+    return GenerateError("The model produced logits that are not numbers, so this request cannot go on.")

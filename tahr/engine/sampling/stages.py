@@ -1,0 +1,152 @@
+"""The stages that narrow the choice down, in their fixed order. Each sees what the ones before it left."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tahr.config import SamplingParams
+from tahr.engine.sampling.rows import Doubles, Rows, running
+from tahr.engine.sampling.shortlist import Shortlist
+
+
+def top_n_sigma(s: Shortlist) -> None:
+    """Keep logits within n standard deviations of the best."""
+    s.cut(s.logits >= -s.knob("top_n_sigma") * s.fact("sigma")[:, None])
+
+
+def xtc(s: Shortlist) -> None:
+    """Exclude top choices: now and then, of all tokens above the threshold, only the least likely stays."""
+    likely = s.alive & (s.weights >= s.knob("xtc_threshold") * s.mass())
+    s.unsure |= s.open & likely[:, -1]
+    fires = s.chances[:, :1] < s.knob("xtc_probability")
+    followed = np.zeros_like(likely)
+    followed[:, :-1] = likely[:, 1:]
+    s.drop(fires & likely & followed)
+
+
+def typical(s: Shortlist) -> None:
+    """Keep the tokens whose surprise is nearest to the expected one, until they make up typical_p."""
+    p = s.weights / s.mass()
+    surprise = -np.log(p, out=np.full_like(p, -np.inf), where=p > 0)
+    oddness = np.abs(surprise - s.entropy())
+    wanted = s.knob("typical_p")
+    order = np.argsort(oddness, axis=1, kind="stable")
+    nearest = sum_before(np.take_along_axis(p, order, axis=1)) < wanted
+    kept = np.zeros_like(s.alive)
+    np.put_along_axis(kept, order, nearest, axis=1)
+    # Tokens beyond the list surprise more than its last one, so they are odder than all that are counted here.
+    nearer = np.where(oddness < (surprise - s.entropy())[:, -1:], p, 0).sum(axis=1)
+    s.cut(kept, beyond=nearer < wanted[:, 0])
+
+
+def top_a(s: Shortlist) -> None:
+    """Keep probabilities of at least a times the square of the best."""
+    mass = s.mass()
+    best = s.weights.max(axis=1, keepdims=True)
+    s.cut(s.weights * mass >= s.knob("top_a") * best**2)
+
+
+def eta(s: Shortlist) -> None:
+    """Keep probabilities of at least the cutoff, or less where the choice is wide open."""
+    cutoff = s.knob("eta_cutoff")
+    s.cut(s.weights >= np.minimum(cutoff, np.sqrt(cutoff) * np.exp(-s.entropy())) * s.mass())
+
+
+def heat(s: Shortlist) -> None:
+    """Temperature: below 1 sharpens, above 1 flattens."""
+    s.heat(s.knob("temperature"))
+
+
+def top_k(s: Shortlist) -> None:
+    """Keep the k best."""
+    rank, k = np.cumsum(s.alive, axis=1), s.knob("top_k")
+    s.cut(rank <= k, beyond=rank[:, -1] < k[:, 0])
+
+
+def min_p(s: Shortlist) -> None:
+    """Keep tokens at least min_p times as likely as the best."""
+    s.cut(s.weights >= s.knob("min_p") * s.weights.max(axis=1, keepdims=True))
+
+
+def top_p(s: Shortlist) -> None:
+    """Keep the fewest best tokens that together make up top_p."""
+    s.cut(sum_before(s.weights) < s.knob("top_p") * s.mass())
+
+
+def mirostat(s: Shortlist) -> None:
+    """Keep tokens whose surprise in bits is at most mu, which follows what was picked so far; the best always stays."""
+    kept = s.weights >= np.exp2(-s.memory) * s.mass()
+    kept[:, 0] = True
+    s.cut(kept)
+
+
+def sum_before(values: Doubles) -> Doubles:
+    """Running sums of each row, each without its own value."""
+    sums = running(values)
+    sums[:, 1:] = sums[:, :-1]
+    sums[:, 0] = 0
+    return sums
+
+
+FACTS: dict[str, Callable[[Rows, Doubles], Doubles]] = {
+    "sigma": lambda rows, temperature: rows.sigmas(),
+    "total": lambda rows, temperature: rows.totals(np.ones_like(temperature)),
+    "entropy": lambda rows, temperature: rows.entropies(),
+    "heated": lambda rows, temperature: rows.totals(temperature),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One row of the table: its knob, the value that switches it off, and the facts about whole rows it may need."""
+
+    knob: str
+    off: float | None
+    apply: Callable[[Shortlist], None]
+    facts: tuple[str, ...] = ()
+    closes: bool = True  # what it leaves is a short list, as a rule
+
+    def wanted(self, params: SamplingParams) -> bool:
+        value = getattr(params, self.knob)
+        return value is not None and value != self.off
+
+
+HEAT = Stage("temperature", None, heat, closes=False)
+MIROSTAT = Stage("mirostat", 0, mirostat, ("heated",))
+STAGES = (
+    Stage("top_n_sigma", 0, top_n_sigma, ("sigma",)),
+    Stage("xtc_probability", 0, xtc, ("total",), closes=False),
+    Stage("typical_p", 1, typical, ("total", "entropy")),
+    Stage("top_a", 0, top_a, ("total",)),
+    Stage("eta_cutoff", 0, eta, ("total", "entropy")),
+    HEAT,
+    Stage("top_k", 0, top_k),
+    Stage("min_p", 0, min_p),
+    Stage("top_p", 1, top_p, ("heated",)),
+)
+
+Chain = tuple[Stage, ...]
+TAKE_BEST: Chain = ()  # greedy: there is nothing to narrow down
+DRAW_FROM_ALL: Chain = (HEAT,)  # temperature alone needs no list
+
+
+def chain_of(params: SamplingParams) -> Chain:
+    """The stages a request needs, in order."""
+    if params.temperature == 0:
+        return TAKE_BEST
+    if MIROSTAT.wanted(params):
+        return (HEAT, MIROSTAT)
+    return tuple(stage for stage in STAGES if stage.wanted(params))
+
+
+@cache
+def facts_of(chain: Chain) -> tuple[str, ...]:
+    """What must be known of whole rows: what the stages ask for, up to the first that leaves a short list."""
+    wanted: dict[str, None] = {}
+    for stage in chain:
+        wanted |= dict.fromkeys(stage.facts)
+        if stage.closes:
+            return tuple(wanted)
+    return (*wanted, "heated")

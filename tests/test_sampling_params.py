@@ -1,0 +1,92 @@
+"""What may be asked of sampling, and what is refused by name."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from tahr.config import GREEDY, NEUTRAL_SAMPLING, PRESETS, SamplingParams, preset
+from tahr.errors import ConfigError
+
+BAD: dict[str, list[Any]] = {
+    "temperature": [-1, float("nan"), float("inf"), 101, "hot", True],
+    "top_k": [-1, 2.5, True, "many"],
+    "top_p": [0, 1.1],
+    "min_p": [-0.1, 2],
+    "typical_p": [0, 1.1],
+    "top_n_sigma": [-1, float("nan")],
+    "top_a": [-0.1, 1.1],
+    "eta_cutoff": [-0.1, 1.1],
+    "xtc_probability": [-0.1, 1.1],
+    "xtc_threshold": [0, 0.6, None],
+    "dry_multiplier": [-1],
+    "dry_base": [0.5, None],
+    "dry_allowed_length": [0, 1.5],
+    "dry_penalty_last_n": [-2],
+    "dry_sequence_breakers": ["\n", [""], [[]], [3], [[-1]], 7, None],
+    "mirostat": [1, 3, True, "2"],
+    "mirostat_tau": [0, -1],
+    "mirostat_eta": [0, 2],
+    "repetition_penalty": [0, -1, 101],
+    "repeat_last_n": [-2, 0.5],
+    "presence_penalty": [-2.1, 2.1],
+    "frequency_penalty": [-2.1, 2.1],
+    "logit_bias": [{1: 101}, {-1: 0}, {"1": 0}, {1: "a"}, {1: float("nan")}, 5, [3], None],
+    "banned_tokens": [[-1], [1.5], "12", 3, None, [[1]]],
+    "allowed_tokens": [[-1], "12"],
+    "stop_token_ids": [[True], 3],
+    "seed": [-1, 2**64, 10**400, 0.5],
+    "n": [0, 1025, None, 1.5],
+    "max_tokens": [0, 1.5],
+    "min_tokens": [-1, None],
+    "stop": ["", ["a", ""], [3], 3, None],
+    "ignore_eos": [1, None, "yes"],
+    "logprobs": [-1, 1025, 1.5],
+    "prompt_logprobs": [-1, True],
+    "priority": ["high", 0.5, None],
+    "cache_salt": [None, 3],
+    "cache_prompt": [1, None],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_bad_parameters_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        SamplingParams(**{name: value})
+
+
+def test_every_parameter_is_checked() -> None:
+    assert BAD.keys() == {f.name for f in fields(SamplingParams)}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"allowed_tokens": [1, 2], "banned_tokens": [2, 1, 0]}, "allowed_tokens and banned_tokens"),
+    ],
+)
+def test_what_cannot_be_had_together(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        SamplingParams(**options)
+
+
+def test_lists_and_mappings_become_hashable() -> None:
+    made = SamplingParams(stop="a", logit_bias={5: 1, 2: -1}, banned_tokens=[3, 3], dry_sequence_breakers=["x", [1, 2]])
+    assert made.stop == ("a",)
+    assert made.logit_bias == ((2, -1), (5, 1))
+    assert made.banned_tokens == (3,)
+    assert made.dry_sequence_breakers == ("x", (1, 2))
+    assert hash(made) == hash(SamplingParams(**{name: getattr(made, name) for name in BAD}))
+
+
+def test_what_was_not_asked_for_is_filled_in() -> None:
+    merged = SamplingParams(top_k=3, top_a=0.2).over(SamplingParams(top_k=9, top_p=0.5)).over(NEUTRAL_SAMPLING)
+    assert (merged.top_k, merged.top_a, merged.top_p, merged.temperature) == (3, 0.2, 0.5, 1.0)
+
+
+def test_presets() -> None:
+    assert preset("greedy") == GREEDY
+    assert set(PRESETS) == {"greedy", "precise", "creative"}
+    with pytest.raises(ConfigError, match=r"'wild'.*greedy, precise, creative"):
+        preset("wild")
