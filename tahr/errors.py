@@ -41,6 +41,14 @@ class QuantError(LoadError):
     exit_code = 3
 
 
+class SnapshotIncompatible(LoadError):
+    """The bytes are not a snapshot, are damaged, or were made by another version or for another memory layout."""
+
+
+class ModelFingerprintMismatch(LoadError):
+    """A snapshot belongs to other weights than those it is resumed with."""
+
+
 class DownloadError(TahrError):
     """Fetching a model failed: no network, a refused login, a full disk, or bytes that do not match their digest."""
 

@@ -26,6 +26,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu"]
 RopeStyle = Literal["halves", "pairs"]
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 
 INT8_BLOCK = 32  # activations meeting block-quantised weights are rounded to int8 in groups of this many columns
 
@@ -225,6 +226,24 @@ class Backend(ABC):
     @abstractmethod
     def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
         """Room for `n_pages` pages of `page_size` tokens in every layer; dtype is one of `kv_dtypes`."""
+
+    @abstractmethod
+    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+        """The exact content of pages on the host: per layer [2, n_pages * page_size, n_heads, bytes of one head].
+
+        Keys, then values; token after token; the same layout whatever the backend's own is.
+        """
+
+    @abstractmethod
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+        """Put what `read_pages` gave into as many pages; no other page changes."""
+
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+        """Exact copies of pages in every layer, as (from, to): all are read before any is written.
+
+        Runs at once, after everything enqueued before it.
+        """
+        self.write_pages(kv, [to for _, to in pairs], self.read_pages(kv, [source for source, _ in pairs]))
 
     @property
     @abstractmethod

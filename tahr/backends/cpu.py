@@ -8,6 +8,7 @@ from tahr import _native as native
 from tahr.backends.api import (
     Activation,
     Backend,
+    Bytes,
     Floats,
     HeadNorms,
     KVShape,
@@ -80,6 +81,22 @@ class CpuBackend(Backend):
         layers = tuple(make_layer(shape, n_pages, page_size, dtype) for shape in shapes)
         n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
         return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+
+    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+        self.flush()
+        return [layer.read(pages) for layer in kv.layers]
+
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+        self.flush()
+        for layer, content in zip(kv.layers, layers, strict=True):
+            layer.write(pages, content)
+
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+        self.flush()
+        sources, targets = np.array(pairs, np.int64).T
+        for layer in kv.layers:
+            layer.keys[targets] = layer.keys[sources]
+            layer.values[targets] = layer.values[sources]
 
     def _rows(self, width: int, rows: Rows, count: Count) -> Tensor:
         return Tensor(width, rows, Buffer(self._queue.arena, count, 4 * width))

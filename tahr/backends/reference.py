@@ -10,6 +10,7 @@ from tahr.backends.api import (
     INT8_BLOCK,
     Activation,
     Backend,
+    Bytes,
     Floats,
     HeadNorms,
     KVShape,
@@ -81,6 +82,15 @@ class ReferenceBackend(Backend):
         )
         n_bytes = sum(layer.nbytes for layer in layers)
         return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+
+    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+        slots = page_slots(pages, kv.page_size)
+        return [layer[:, slots].view(np.uint8) for layer in kv.layers]
+
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+        slots = page_slots(pages, kv.page_size)
+        for layer, values in zip(kv.layers, layers, strict=True):
+            layer[:, slots] = np.ascontiguousarray(values).view(layer.dtype)
 
     # ---- running ----------------------------------------------------------------------------------------------
 
@@ -235,6 +245,11 @@ def rotate(heads: Floats, angles: Floats, style: RopeStyle) -> Floats:
     out[..., first] = heads[..., first] * cos - heads[..., second] * sin
     out[..., second] = heads[..., second] * cos + heads[..., first] * sin
     return out
+
+
+def page_slots(pages: Sequence[int], page_size: int) -> np.ndarray:
+    slots: np.ndarray = (np.array(pages, np.int64)[:, None] * page_size + np.arange(page_size)).reshape(-1)
+    return slots
 
 
 def sequence_slots(pages: np.ndarray, length: int, page_size: int) -> np.ndarray:

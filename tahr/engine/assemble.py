@@ -1,23 +1,26 @@
 """Puts an engine together: files, tokenizer, template, backend, model, memory."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import Any
 
 from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, StepLimits
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.capacity import measure, pages_for
+from tahr.engine.capacity import cache_pages, measure, pages_for, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Limits, Scheduler
+from tahr.engine.sampling.dry import Resolve, breaker_finder
+from tahr.engine.scheduler import Scheduler
 from tahr.errors import ConfigError, TokenizerError
+from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool
+from tahr.kv.prefix import PrefixCache
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.loader import Loaded, Source, load, open_model
-from tahr.text.chat import ChatTemplate
+from tahr.models.loader import Source, load, open_model
+from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 
 
@@ -36,22 +39,86 @@ class Assembled:
 
 
 def build_engine(
-    backend: Backend, decoder: Decoder, config: EngineConfig, is_eos: Callable[[int], bool]
+    backend: Backend,
+    decoder: Decoder,
+    config: EngineConfig,
+    eos_ids: frozenset[int] = frozenset(),
+    resolve: Resolve | None = None,
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory."""
-    dtype = config.kv_dtype or backend.kv_dtypes[0]
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    room = measure(config, decoder.kv_shapes, dtype, decoder.config.max_context)
+    sizes = step_sizes(config, room)
+    limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, pages_for(room.context_size, config.page_size))
+    kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype)
+    runner = Runner(backend, decoder, kv, limits)
+    pool = PagePool(room.n_pages)
+    cache = PrefixCache(pool, config.page_size, cache_pages(config, room)) if config.prefix_cache else None
+    scheduler = Scheduler(pool, config.page_size, sizes, cache, config.scheduling_policy)
+    note = f"KV: {room.n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
+    engine = Engine(scheduler, runner, room.context_size, decoder.config.n_vocab, eos_ids, resolve)
+    return engine, "; ".join(filter(None, [note, room.note]))
+
+
+def assemble(
+    model: str | None, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
+) -> Assembled:
+    """Everything from a model's name, fetching its files if they are not here."""
+    files = hub.resolve(model or hub.DEFAULT_MODEL, quant=quantization, progress=progress)
+    source = open_model(files.weights, files.directory)
+    tokenizer = open_tokenizer(files, source)
+    backend = open_backend(config.backend, n_threads=config.n_threads)
+    loaded = load(source, backend)
+    check_vocabulary(tokenizer, loaded.config, files.name)
+    engine, note = build_engine(backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer))
+    return Assembled(
+        name=files.name,
+        engine=engine,
+        tokenizer=tokenizer,
+        template=open_template(files, source, tokenizer),
+        model_config=loaded.config,
+        sampling=source.sampling(loaded.config),
+        log=[*loaded.log, note],
+        backend_summary=backend.summary,
+    )
+
+
+def open_tokenizer(files: ModelFiles, source: Source) -> Tokenizer:
+    """The tokenizer that came with the weights."""
+    return Tokenizer.from_gguf(source.config) if files.directory is None else Tokenizer.from_dir(files.directory)
+
+
+def breakers(tokenizer: Tokenizer) -> Resolve:
+    """How a request's DRY breakers become tokens; the vocabulary is looked at when the first one asks."""
+    finder: list[Resolve] = []
+
+    def resolve(text: str) -> Iterable[ListOf[int]]:
+        if not finder:
+            finder.append(breaker_finder(tokenizer.vocab_bytes(), tokenizer.encode))
+        return finder[0](text)
+
+    return resolve
+
+
+def open_template(files: ModelFiles, source: Source, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's own chat template; None for a base model, which has none."""
+    return template_for(source.config if files.directory is None else files.directory, tokenizer)
+
+
+def check_kv_dtype(asked: str | None, backend: Backend) -> str:
+    """The element type of the KV store: the one asked for, or the backend's default."""
+    dtype = asked or backend.kv_dtypes[0]
     if dtype not in backend.kv_dtypes:
         raise ConfigError(
             f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
         )
-    room = measure(config, decoder.kv_shapes, dtype, decoder.config.max_context)
-    chunk = min(config.prefill_chunk_size, room.context_size)
-    n_seqs = config.max_batch_size
-    limits = StepLimits(chunk + n_seqs, n_seqs, n_seqs, pages_for(room.context_size, config.page_size))
-    kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype)
-    runner = Runner(backend, decoder, kv, limits)
-    scheduler = Scheduler(PagePool(room.n_pages), config.page_size, Limits(limits.n_tokens, n_seqs, chunk))
-    note = f"KV: {room.n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
-    return Engine(scheduler, runner, room.context_size, decoder.config.n_vocab, is_eos), "; ".join(
-        filter(None, [note, room.note])
-    )
+    return dtype
+
+
+def check_vocabulary(tokenizer: Tokenizer, model: ModelConfig, name: str) -> None:
+    """A tokenizer with more tokens than the model has embeddings belongs to another model."""
+    if tokenizer.n_vocab > model.n_vocab:
+        raise TokenizerError(
+            f"The tokenizer of {name} has {tokenizer.n_vocab} tokens, but the model knows {model.n_vocab}: "
+            "they do not belong together. Fetch the model again."
+        )

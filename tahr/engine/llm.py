@@ -2,40 +2,24 @@
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
+from tahr.backends.api import Floats
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.engine.answers import Chunk, Completion, Request
 from tahr.engine.assemble import Assembled, assemble
+from tahr.engine.bar import Bar
+from tahr.engine.embed import Embedder, Pooling
 from tahr.engine.engine import Engine, Event
 from tahr.engine.output import TextWriter
-from tahr.engine.sequence import Sequence
-from tahr.engine.stats import RequestStats
-from tahr.errors import TemplateError
+from tahr.engine.score import SCORING, Score, ScoringPrompt
+from tahr.engine.stats import StatsSnapshot
+from tahr.errors import ConfigError, TemplateError
+
+__all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A finished reply."""
-
-    text: str
-    token_ids: list[int]
-    n_prompt_tokens: int
-    n_cached_tokens: int
-    finish_reason: str
-    stats: RequestStats
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a reply; the last one carries the finish reason and the whole completion."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str | None = None
-    completion: Completion | None = None
+Params = SamplingParams | ListOf[SamplingParams] | None  # for all prompts, or one for each
 
 
 class LLM:
@@ -59,47 +43,74 @@ class LLM:
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
         self.engine: Engine = parts.engine
-        self._texts: dict[int, list[str]] = {}
+        runner = self.engine.runner
+        self._embedder = Embedder(runner.backend, runner.decoder, self.context_size, runner.kv.dtype)
+        self._requests: dict[int, Request] = {}  # by the id of each of their sequences
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompts: str, params: SamplingParams | None = None) -> Completion: ...
+    def generate(self, prompts: str, params: Params = None, *, progress: bool = True) -> Completion: ...
     @overload
-    def generate(self, prompts: ListOf[str], params: SamplingParams | None = None) -> list[Completion]: ...
+    def generate(self, prompts: list[str], params: Params = None, *, progress: bool = True) -> list[Completion]: ...
     def generate(
-        self, prompts: str | ListOf[str], params: SamplingParams | None = None
+        self, prompts: str | list[str], params: Params = None, *, progress: bool = True
     ) -> Completion | list[Completion]:
-        """Continue a text, or several at once."""
-        if isinstance(prompts, str):
-            return self._complete([self._submit_text(prompts, params)])[0]
-        return self._complete([self._submit_text(prompt, params) for prompt in prompts])
+        """Continue a text, or several at once; a batch shows a progress bar on a terminal."""
+        single = isinstance(prompts, str)
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        done = self._complete([self.tokenizer.encode(text) for text in texts], params, progress)
+        return done[0] if single else done
 
     @overload
-    def chat(self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any) -> Completion: ...
+    def chat(
+        self, messages: list[Message], params: Params = None, *, progress: bool = True, **variables: Any
+    ) -> Completion: ...
     @overload
     def chat(
-        self, messages: ListOf[ListOf[Message]], params: SamplingParams | None = None, **variables: Any
+        self, messages: list[list[Message]], params: Params = None, *, progress: bool = True, **variables: Any
     ) -> list[Completion]: ...
     def chat(
-        self, messages: ListOf[Any], params: SamplingParams | None = None, **variables: Any
+        self, messages: ListOf[Any], params: Params = None, *, progress: bool = True, **variables: Any
     ) -> Completion | list[Completion]:
         """Answer a conversation (a list of messages), or several at once; `variables` reach the chat template."""
-        if messages and isinstance(messages[0], Mapping):
-            return self._complete([self._submit_chat(messages, params, variables)])[0]
-        return self._complete([self._submit_chat(each, params, variables) for each in messages])
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if single else messages
+        done = self._complete([self.encode_chat(each, **variables) for each in conversations], params, progress)
+        return done[0] if single else done
 
     # ---- streams ----------------------------------------------------------------------------------------------
 
     def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
         """Continue a text piece by piece; closing the iterator stops the request."""
-        return self._stream(self._submit_text(prompt, params))
+        return self._stream(self.submit(self.tokenizer.encode(prompt), params))
 
     def stream_chat(
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Iterator[Chunk]:
         """Answer a conversation piece by piece; closing the iterator stops the request."""
-        return self._stream(self._submit_chat(messages, params, variables))
+        return self._stream(self.submit(self.encode_chat(messages, **variables), params))
+
+    # ---- numbers ----------------------------------------------------------------------------------------------
+
+    def embed(self, texts: str | list[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
+        """A text as a vector of length 1, or several as the rows of an array."""
+        single = isinstance(texts, str)
+        tokens = [self.tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        vectors = self._embedder.embed(tokens, pooling)
+        return vectors[0] if single else vectors
+
+    @overload
+    def score(self, prompt: str, continuations: str) -> Score: ...
+    @overload
+    def score(self, prompt: str, continuations: list[str]) -> list[Score]: ...
+    def score(self, prompt: str, continuations: str | list[str]) -> Score | list[Score]:
+        """How likely a continuation of the prompt is, or each of several; an empty prompt scores a text by itself."""
+        texts = [continuations] if isinstance(continuations, str) else continuations
+        prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts]
+        done = self._complete([each.tokens for each in prompts], SCORING, progress=False)
+        scores = [each.score(completion.prompt_logprobs) for each, completion in zip(prompts, done, strict=True)]
+        return scores[0] if isinstance(continuations, str) else scores
 
     # ---- the ends ---------------------------------------------------------------------------------------------
 
@@ -115,10 +126,14 @@ class LLM:
         bos = self.tokenizer.piece(self.tokenizer.bos_id) if self.tokenizer.bos_id is not None else ""
         return self.tokenizer.encode(text, add_special=not (bos and text.startswith(bos)))
 
+    def stats(self) -> StatsSnapshot:
+        """The engine's counters at this moment."""
+        return self.engine.snapshot()
+
     def close(self) -> None:
         """Stop whatever still runs."""
-        for seq in [*self.engine.scheduler.running, *self.engine.scheduler.waiting]:
-            self.engine.abort(seq)
+        for request in list(self._requests.values()):
+            self.forget(request)
 
     def __enter__(self) -> "LLM":
         return self
@@ -126,61 +141,77 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- inside -----------------------------------------------------------------------------------------------
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("An LLM cannot be pickled: make one in each process, from the same name.")
 
-    def _submit_text(self, prompt: str, params: SamplingParams | None) -> Sequence:
-        return self._submit(self.tokenizer.encode(prompt), params)
+    # ---- requests ---------------------------------------------------------------------------------------------
 
-    def _submit_chat(self, messages: ListOf[Message], params: SamplingParams | None, variables: Any) -> Sequence:
-        return self._submit(self.encode_chat(messages, **variables), params)
-
-    def _submit(self, tokens: list[int], params: SamplingParams | None) -> Sequence:
+    def submit(self, tokens: list[int], params: SamplingParams | None = None) -> Request:
+        """Queue a prompt; its answers grow with every `step`, until `forget`."""
         full = (params or SamplingParams()).over(self.sampling_defaults)
-        seq = self.engine.submit(tokens, full, TextWriter(self.tokenizer, full.stop))
-        self._texts[seq.id] = []
-        return seq
+        request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop)))
+        self._requests.update(dict.fromkeys(request.answers, request))
+        return request
 
-    def _complete(self, sequences: list[Sequence]) -> list[Completion]:
-        try:
-            while not all(seq.done for seq in sequences):
-                self._step()
-            return [self._completion(seq) for seq in sequences]
-        finally:
-            self._forget(sequences)
+    def step(self) -> list[Request]:
+        """Let every request advance; those that have something new."""
+        return self.spread(self.engine.step())
 
-    def _stream(self, seq: Sequence) -> Iterator[Chunk]:
-        try:
-            n_sent = 0
-            while not seq.done:
-                self._step()
-                pieces, tokens = self._texts[seq.id], seq.tokens[seq.n_prompt :]
-                if len(tokens) > n_sent and not seq.done:
-                    yield Chunk("".join(pieces[n_sent:]), tokens[n_sent:])
-                    n_sent = len(tokens)
-            completion = self._completion(seq)
-            yield Chunk(
-                "".join(self._texts[seq.id][n_sent:]), completion.token_ids[n_sent:], seq.finish_reason, completion
-            )
-        finally:
-            self._forget([seq])
+    def spread(self, events: list[Event]) -> list[Request]:
+        """Tell the requests what a step brought; those that have something new."""
+        heard: dict[int, Request] = {}
+        for event in events:
+            request = self._requests.get(event.sequence.id)
+            if request:
+                request.hear(event)
+                heard[request.id] = request
+        return list(heard.values())
 
-    def _step(self) -> None:
-        for event in self.engine.step():
-            self._keep(event)
-
-    def _keep(self, event: Event) -> None:
-        if event.sequence.id in self._texts:
-            self._texts[event.sequence.id].append(event.text)
-
-    def _completion(self, seq: Sequence) -> Completion:
-        if seq.error:
-            raise seq.error
-        text = "".join(self._texts[seq.id])
-        stats = seq.stats
-        reason = seq.finish_reason or "cancelled"
-        return Completion(text, seq.tokens[seq.n_prompt :], seq.n_prompt, stats.n_cached_tokens, reason, stats)
-
-    def _forget(self, sequences: list[Sequence]) -> None:
-        for seq in sequences:
+    def forget(self, request: Request) -> None:
+        """Stop a request if it still runs, and free what it holds."""
+        for seq in request.sequences:
             self.engine.abort(seq)
-            self._texts.pop(seq.id, None)
+            self._requests.pop(seq.id, None)
+        request.settle()
+
+    def _complete(self, prompts: list[list[int]], params: Params, progress: bool) -> list[Completion]:
+        requests: list[Request] = []
+        bar = Bar(len(prompts), progress)
+        try:
+            for tokens, each in zip(prompts, one_each(params, len(prompts)), strict=True):
+                requests.append(self.submit(tokens, each))
+            while not all(request.over for request in requests):
+                self.step()
+                bar.update(*self._progress(requests))
+            return [request.completion() for request in requests]
+        finally:
+            bar.close()
+            for request in requests:
+                self.forget(request)
+
+    def _progress(self, requests: list[Request]) -> tuple[int, int]:
+        n_tokens = sum(seq.n_generated for request in requests for seq in request.sequences)
+        return sum(request.over for request in requests), n_tokens
+
+    def _stream(self, request: Request) -> Iterator[Chunk]:
+        try:
+            while True:
+                if chunk := request.take():
+                    yield chunk
+                elif request.over:
+                    return
+                else:
+                    self.step()
+        finally:
+            self.forget(request)
+
+
+def one_each(params: Params, n: int) -> list[SamplingParams | None]:
+    """Sampling parameters for each of n prompts."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * n
+    if len(params) != n:
+        raise ConfigError(
+            f"There are {n} prompts but {len(params)} sampling parameters: give one for each, or one for all."
+        )
+    return list(params)

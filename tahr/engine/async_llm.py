@@ -1,0 +1,286 @@
+"""`AsyncLLM`: an engine on a thread of its own, for many requests of an event loop at once.
+
+The loop's side only ever leaves orders and takes what has come; the thread runs the orders between two steps, and
+blocks when there is nothing to do. After a step the loop is woken once for all streams, and not at all while it has
+not seen to the last call: a loop that is busy elsewhere costs nothing, and a reader that lags finds everything it
+missed as one chunk.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from collections.abc import Sequence as ListOf
+from concurrent.futures import Future
+from typing import Any, NoReturn, TypeVar
+
+from tahr.backends.api import Floats
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.answers import Chunk, Completion, Request
+from tahr.engine.embed import Pooling
+from tahr.engine.llm import LLM, Message
+from tahr.engine.score import SCORING, Score, ScoringPrompt
+from tahr.engine.stats import StatsSnapshot
+from tahr.errors import GenerateError
+
+Prompt = str | list[int]  # a text, or its tokens
+T = TypeVar("T")
+
+
+class Mailbox:
+    """What a request has for its reader. The engine's thread puts in and the loop takes out, under one lock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lock: threading.Lock):
+        self.loop = loop
+        self.request: Request | None = None  # set by the engine's thread
+        self.awake = asyncio.Event()
+        self.called = False  # the loop has been told, and has not looked yet
+        self._lock = lock
+
+    def take(self) -> Chunk | None:
+        """The next chunk, if there is one; ends the iteration when none will come."""
+        with self._lock:
+            self.called = False
+            self.awake.clear()
+            assert self.request
+            chunk = self.request.take()
+            if chunk is None and self.request.over:
+                raise StopAsyncIteration
+            return chunk
+
+
+class Stream:
+    """The chunks of one request, as they come. One that is closed, or that nobody holds any more, is aborted."""
+
+    def __init__(self, llm: "AsyncLLM", mailbox: Mailbox):
+        assert mailbox.request
+        self._llm, self._mailbox = llm, mailbox
+        self.id = mailbox.request.id
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while (chunk := self._mailbox.take()) is None:
+            await self._mailbox.awake.wait()
+        return chunk
+
+    async def completion(self) -> Completion:
+        """Wait for the end; the first answer, with the others beside it if there are more."""
+        try:
+            async for _ in self:
+                pass
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        assert self._mailbox.request
+        return self._mailbox.request.completion()
+
+    def close(self) -> None:
+        """Abort the request, if it still runs; its memory is free before the next step."""
+        self._llm._drop(self._mailbox)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncLLM:
+    """A loaded model for `async` code. Use it in `async with`, or call `close`."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        quantization: str | None = None,
+        progress: Any = None,
+        llm: LLM | None = None,  # a loaded one to take over, which nobody else may use from then on
+    ):
+        self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress)
+        self._mailboxes: dict[int, Mailbox] = {}  # by request; only the engine's thread touches it
+        self._lock = threading.Lock()
+        self._orders: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
+        self._thread.start()
+
+    # ---- requests ---------------------------------------------------------------------------------------------
+
+    async def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Queue a prompt; what is wrong with it is raised here, before anything is computed."""
+        tokens = await asyncio.to_thread(self.llm.tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
+        return await self._submit(tokens, params)
+
+    async def submit_chat(
+        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+    ) -> Stream:
+        """Queue a conversation; `variables` reach the chat template."""
+        return await self._submit(await asyncio.to_thread(self.llm.encode_chat, messages, **variables), params)
+
+    async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
+        """Continue a prompt piece by piece; leaving the loop stops the request."""
+        stream = await self.submit(prompt, params)
+        try:
+            async for chunk in stream:
+                yield chunk
+        finally:
+            stream.close()
+
+    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+        """Continue a prompt; cancelling the task stops the request."""
+        return await (await self.submit(prompt, params)).completion()
+
+    async def chat(
+        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+    ) -> Completion:
+        """Answer a conversation; cancelling the task stops the request."""
+        return await (await self.submit_chat(messages, params, **variables)).completion()
+
+    async def embed(self, texts: str | list[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
+        """A text as a vector of length 1, or several as the rows of an array; replies wait meanwhile."""
+        return await asyncio.wrap_future(self._ask(lambda: self.llm.embed(texts, pooling)))
+
+    async def score(self, prompt: str, continuation: str) -> Score:
+        """How likely a continuation of the prompt is."""
+        joined = await asyncio.to_thread(ScoringPrompt.join, self.llm.tokenizer, prompt, continuation)
+        return joined.score((await self.generate(joined.tokens, SCORING)).prompt_logprobs)
+
+    async def abort(self, request_id: int) -> None:
+        """Stop a request by its id; its reader gets a last chunk that says so. Does nothing if it is over."""
+        await asyncio.wrap_future(self._ask(lambda: self._abort(request_id)))
+
+    def stats(self) -> StatsSnapshot:
+        """The engine's counters at this moment."""
+        return self.llm.stats()
+
+    async def close(self) -> None:
+        """Stop everything, and wait for the thread to end. Readers get their last chunks."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def __aenter__(self) -> "AsyncLLM":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("An AsyncLLM cannot be pickled: make one in each process, from the same name.")
+
+    # ---- the loop's side --------------------------------------------------------------------------------------
+
+    async def _submit(self, tokens: list[int], params: SamplingParams | None) -> Stream:
+        mailbox = Mailbox(asyncio.get_running_loop(), self._lock)
+        try:
+            await asyncio.wrap_future(self._ask(lambda: self._open(mailbox, tokens, params)))
+        except asyncio.CancelledError:
+            self._drop(mailbox)
+            raise
+        return Stream(self, mailbox)
+
+    def _ask(self, work: Callable[[], T]) -> "Future[T]":
+        """Have something done between two steps."""
+        future: Future[T] = Future()
+
+        def order() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+        if not self._order(order):
+            raise GenerateError("The engine is closed: make a new AsyncLLM.")
+        return future
+
+    def _order(self, order: Callable[[], None]) -> bool:
+        """Whether it will be done: a closed engine takes no orders."""
+        with self._wake:
+            if not self._closing:
+                self._orders.append(order)
+                self._wake.notify()
+            return not self._closing
+
+    def _drop(self, mailbox: Mailbox) -> None:
+        """Nobody reads this any more."""
+        if not (mailbox.request and mailbox.request.over):
+            self._order(lambda: self._abort(mailbox.request.id) if mailbox.request else None)
+
+    # ---- the engine's thread ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Orders, a step, news; again, until closed."""
+        while self._run_orders():
+            try:
+                self._step()
+            except Exception as error:  # an engine contains what requests do wrong, so this is a fault of its own
+                self._fail_all(error)
+        for request_id in list(self._mailboxes):
+            self._abort(request_id)
+
+    def _run_orders(self) -> bool:
+        """Wait until there is something to do; False when closing."""
+        with self._wake:
+            while not (self._orders or self._closing or self.llm.engine.busy):
+                self._wake.wait()
+            orders, self._orders = self._orders, []
+            closing = self._closing
+        for order in orders:
+            order()
+        return not closing
+
+    def _step(self) -> None:
+        events = self.llm.engine.step()
+        with self._lock:
+            heard = self.llm.spread(events)
+            boxes = [self._mailboxes[request.id] for request in heard if request.id in self._mailboxes]
+        for request in heard:
+            if request.over:
+                self._forget(request)
+        self._call(boxes)
+
+    def _open(self, mailbox: Mailbox, tokens: list[int], params: SamplingParams | None) -> None:
+        mailbox.request = self.llm.submit(tokens, params)
+        self._mailboxes[mailbox.request.id] = mailbox
+
+    def _abort(self, request_id: int) -> None:
+        mailbox = self._mailboxes.get(request_id)
+        if mailbox and mailbox.request:
+            self._forget(mailbox.request)
+            self._call([mailbox])
+
+    def _fail_all(self, error: Exception) -> None:
+        """Nobody shall wait for what will not come; the next request finds an empty engine."""
+        for mailbox in list(self._mailboxes.values()):
+            assert mailbox.request
+            for seq in mailbox.request.sequences:
+                seq.error = seq.error or GenerateError(f"The engine failed: {error!r}. Please report this.")
+            self._abort(mailbox.request.id)
+
+    def _forget(self, request: Request) -> None:
+        with self._lock:
+            self.llm.forget(request)
+        self._mailboxes.pop(request.id, None)
+
+    def _call(self, mailboxes: ListOf[Mailbox]) -> None:
+        """Wake the readers of these: one call into each loop (there is one, as a rule)."""
+        asleep: dict[asyncio.AbstractEventLoop, list[Mailbox]] = {}
+        with self._lock:
+            for box in mailboxes:
+                if not box.called:
+                    box.called = True
+                    asleep.setdefault(box.loop, []).append(box)
+        for loop, boxes in asleep.items():
+            try:
+                loop.call_soon_threadsafe(wake, boxes)
+            except RuntimeError:  # the loop has been closed, and its readers with it
+                for request in [box.request for box in boxes if box.request]:
+                    self._forget(request)
+
+
+def wake(mailboxes: ListOf[Mailbox]) -> None:
+    for box in mailboxes:
+        box.awake.set()

@@ -1,0 +1,36 @@
+"""A progress bar for batches, on a terminal only."""
+
+import sys
+import time
+from typing import TextIO
+
+WIDTH = 30  # characters
+EVERY_S = 0.1
+
+
+class Bar:
+    """`[=====>    ] 12/40 replies, 310 tokens/s`, redrawn a few times a second and wiped at the end."""
+
+    def __init__(self, total: int, wanted: bool = True, out: TextIO | None = None):
+        self._total, self._out = total, out or sys.stderr
+        self._shown = wanted and total > 1 and self._out.isatty()
+        self._began = time.perf_counter()
+        self._drawn = 0.0
+
+    def update(self, n_done: int, n_tokens: int) -> None:
+        """So many replies are done, and so many tokens generated in all."""
+        now = time.perf_counter()
+        if not self._shown or now - self._drawn < EVERY_S:
+            return
+        self._drawn = now
+        filled = WIDTH * n_done // self._total
+        bar = ("=" * filled + ">")[:WIDTH].ljust(WIDTH)
+        speed = n_tokens / max(now - self._began, 1e-9)
+        self._out.write(f"\r[{bar}] {n_done}/{self._total} replies, {speed:.0f} tokens/s\x1b[K")
+        self._out.flush()
+
+    def close(self) -> None:
+        """Leave no trace."""
+        if self._shown and self._drawn:
+            self._out.write("\r\x1b[K")
+            self._out.flush()

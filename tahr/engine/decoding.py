@@ -1,0 +1,49 @@
+"""Picks and feeds token after token in a session: a reply made by hand."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tahr.backends.api import Floats
+from tahr.config import SamplingParams
+from tahr.engine.output import TextWriter
+from tahr.engine.sampler import Picker, PickRequest, pick
+from tahr.engine.sampling.dry import breaker_finder
+from tahr.engine.session import Session
+from tahr.errors import TahrError
+from tahr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a reply is made: its parameters and, from them, what picks, what writes and what ends it."""
+
+    params: SamplingParams
+    picker: Picker
+    writer: TextWriter
+    ends: Callable[[int], bool]
+
+    @staticmethod
+    def begin(params: SamplingParams, tokenizer: Tokenizer) -> "Reply":
+        """A reply that has no tokens yet."""
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
+        resolve = breaker_finder(tokenizer.vocab_bytes(), tokenizer.encode) if params.dry_multiplier else None
+        picker = Picker(params, ends, resolve)
+        return Reply(params, picker, TextWriter(tokenizer, params.stop), ends.__contains__)
+
+
+def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
+    """The text of each picked token (it may be empty), until the reply ends, is long enough or fills the context."""
+    tokens = session.tokens
+    request = PickRequest(reply.picker, tokens, n_prompt=len(tokens))
+    for left in range(max_tokens - 1, -1, -1):
+        (answer,) = pick([request], logits[None])
+        if isinstance(answer, TahrError):
+            raise answer
+        tokens.append(answer.token)
+        last = reply.ends(answer.token)
+        text = "" if last else reply.writer.push(answer.token)
+        last = last or reply.writer.stopped or not left or not session.room
+        yield text if not last or reply.writer.stopped else text + reply.writer.flush()
+        if last:
+            return
+        logits = session.feed([answer.token])

@@ -1,0 +1,133 @@
+"""Token sequences advanced by hand over KV memory of their own: what sessions, beams and embeddings share."""
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+
+import numpy as np
+
+from tahr.backends.api import Backend, Floats, StepLimits
+from tahr.config import GREEDY
+from tahr.engine.capacity import pages_for
+from tahr.engine.runner import Forward, Runner
+from tahr.engine.scheduler import Work
+from tahr.engine.sequence import Sequence
+from tahr.errors import ConfigError, KvCacheFull
+from tahr.kv.pages import PagePool
+from tahr.models.decoder import Decoder
+
+PAGE_SIZE = 32
+Feed = tuple[Sequence, ListOf[int]]  # a lane, and the tokens to compute after what it holds
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """How much lanes must hold."""
+
+    n_tokens: int  # the longest text of one lane
+    n_lanes: int = 1
+    chunk: int = 512  # tokens of one step
+    n_rows: int = 1  # rows wanted of one step
+    n_pages: int | None = None  # None: enough for every lane to be full
+
+    def step_limits(self) -> StepLimits:
+        return StepLimits(self.chunk, self.n_lanes, self.n_rows, pages_for(self.n_tokens, PAGE_SIZE))
+
+
+class Lanes:
+    """Runs steps of some lanes, which are sequences without a scheduler.
+
+    Forked lanes share pages; one that is about to write to a shared page copies it first. `forward` is what a step
+    computes: logits, unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        decoder: Decoder,
+        limits: LaneLimits,
+        kv_dtype: str | None = None,
+        forward: Forward | None = None,
+    ):
+        self.backend, self.limits = backend, limits
+        self.n_vocab = decoder.config.n_vocab
+        n_pages = limits.n_pages or limits.n_lanes * pages_for(limits.n_tokens, PAGE_SIZE)
+        self.pool = PagePool(n_pages)
+        self.kv = backend.kv_store(decoder.kv_shapes, n_pages, PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        self._runner = Runner(backend, decoder, self.kv, limits.step_limits(), forward)
+
+    def open(self) -> Sequence:
+        """An empty lane."""
+        return Sequence([], GREEDY, self.limits.n_tokens)
+
+    def run(self, feeds: ListOf[Feed], n_rows: int = 1) -> Floats:
+        """Compute the tokens of each feed in one step; the rows of its last `n_rows` tokens (at most), feed by feed."""
+        for lane, tokens in feeds:
+            self.check(lane, tokens)
+        work = [self._prepare(lane, tokens, n_rows) for lane, tokens in feeds]
+        rows = np.array(self._runner.run(work))  # copied: the next step overwrites it
+        for lane, tokens in feeds:
+            lane.computed += len(tokens)
+        return rows
+
+    def read(self, lane: Sequence, tokens: ListOf[int]) -> Floats:
+        """Compute any number of tokens of one lane, chunk by chunk; the row of the last."""
+        self.check(lane, tokens)
+        chunk = self.limits.chunk
+        n_before = (len(tokens) - 1) // chunk * chunk  # only the last chunk has a row that is wanted
+        for begin in range(0, n_before, chunk):
+            self.run([(lane, tokens[begin : begin + chunk])], n_rows=0)
+        row: Floats = self.run([(lane, tokens[n_before:])])[0]
+        return row
+
+    def fork(self, lane: Sequence) -> Sequence:
+        """Another lane with the same tokens; nothing is copied until one of them writes."""
+        other = self.open()
+        self.pool.share(lane.pages)
+        other.tokens, other.pages, other.computed = list(lane.tokens), lane.pages[:], lane.computed
+        return other
+
+    def truncate(self, lane: Sequence, n_tokens: int) -> None:
+        """As if only the first n tokens had been computed."""
+        n_pages = pages_for(n_tokens, PAGE_SIZE)
+        self.pool.release(lane.pages[n_pages:])
+        lane.pages = lane.pages[:n_pages]  # another table: whoever has seen the old one must look again
+        del lane.tokens[n_tokens:]
+        lane.computed = n_tokens
+
+    def take_over(self, lane: Sequence, tokens: ListOf[int]) -> None:
+        """Pages for tokens whose keys and values somebody else is going to write."""
+        self.truncate(lane, 0)
+        self.check(lane, tokens)
+        lane.pages.extend(self.pool.take(pages_for(len(tokens), PAGE_SIZE)))
+        lane.tokens.extend(tokens)
+        lane.computed = len(tokens)
+
+    def check(self, lane: Sequence, tokens: ListOf[int]) -> None:
+        """Refuse tokens that cannot be computed."""
+        if not tokens:
+            raise ConfigError("There are no tokens to compute: give at least one.")
+        if min(tokens) < 0 or max(tokens) >= self.n_vocab:
+            raise ConfigError(f"Token ids must lie between 0 and {self.n_vocab - 1}.")
+        if lane.computed + len(tokens) > self.limits.n_tokens:
+            raise KvCacheFull(
+                f"The text would have {lane.computed + len(tokens)} tokens, but the context holds "
+                f"{self.limits.n_tokens}: shorten it, or raise the context size."
+            )
+
+    def _prepare(self, lane: Sequence, tokens: ListOf[int], n_rows: int) -> Work:
+        del lane.tokens[lane.computed :]  # a step that failed leaves tokens behind
+        copy = self._own_last_page(lane)
+        lane.tokens.extend(tokens)
+        lane.pages.extend(self.pool.take(pages_for(len(lane.tokens), PAGE_SIZE) - len(lane.pages)))
+        return Work(lane, len(tokens), n_rows > 0, min(n_rows, len(tokens)), copy)
+
+    def _own_last_page(self, lane: Sequence) -> tuple[int, int] | None:
+        """Give a lane whose last page is half full its own copy of it, if others need it too."""
+        if lane.computed % PAGE_SIZE == 0 or self.pool.writable(lane.pages[-1]):
+            return None
+        (mine,) = self.pool.take(1)
+        shared = lane.pages[-1]
+        self.pool.release([shared])
+        lane.pages = lane.pages[:]
+        lane.pages[-1] = mine
+        return shared, mine
