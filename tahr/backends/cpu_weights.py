@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from tahr import _native as native
 from tahr.backends.cpu_memory import address_of
 from tahr.errors import QuantError
+from tahr.weights.formats import Format
 from tahr.weights.tensor import HostTensor
 
-CHUNK_VALUES = 1 << 20  # dequantised at a time
+# Packed at a time, and then dropped from the mapped file: a matrix never takes twice its size.
+SLICE_BYTES = 4 << 20
 # An embedding table is read row by row in its file layout; it is packed only if a linear asks for it too.
 TABLES = ("token_embd.weight", "embed_tokens.weight")
 
@@ -37,10 +39,20 @@ class Matrix:
     @cached_property
     def packed(self) -> native.Matrix:
         """The matrix as the kernels read it."""
-        data = self.host.data if self.native else dense_f16(self.host)
-        packed = native.pack(self.format, self.isa, *self.shape, address_of(data), data.nbytes, self.pool)
-        self.host.forget()
+        packed = native.Matrix(self.format, self.isa, *self.shape)
+        step = max(1, SLICE_BYTES * packed.n_panels // self.n_bytes)
+        for begin in range(0, packed.n_panels, step):
+            end = min(begin + step, packed.n_panels)
+            rows = self._rows(packed.rows_before(begin), packed.rows_before(end))
+            packed.fill(begin, end, address_of(rows), rows.nbytes, self.pool)
+            self.host.forget()
         return packed
+
+    def _rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Some rows in the format that is packed."""
+        row_bytes = self.host.n_bytes // (self.shape[0] * self.shape[1])
+        data = self.host.data[begin * row_bytes : end * row_bytes]
+        return data if self.native else dense_f16(self.host.format, data)
 
     @cached_property
     def table(self) -> tuple[str, NDArray[Any]]:
@@ -50,12 +62,7 @@ class Matrix:
         return "F32", self.host.dense()
 
 
-def dense_f16(host: HostTensor) -> NDArray[np.float16]:
-    """The values as f16, dequantised in chunks so that no more than the result is ever in memory."""
-    blocks = host.data.reshape(-1, host.format.block_bytes)
-    values = np.empty((len(blocks), host.format.block), np.float16)
-    step = max(1, CHUNK_VALUES // host.format.block)
+def dense_f16(form: Format, data: NDArray[np.uint8]) -> NDArray[np.float16]:
+    """Stored blocks as f16 values."""
     with np.errstate(over="ignore", invalid="ignore"):  # a damaged file may hold scales that overflow
-        for first in range(0, len(blocks), step):
-            values[first : first + step] = host.format.dequantise(blocks[first : first + step])
-    return values
+        return form.dequantise(data.reshape(-1, form.block_bytes)).astype(np.float16)

@@ -175,6 +175,11 @@ void score_rows(const Workspace& w, int row) {
     for (int j = 0; j < TILE_VECTORS; j++) store(w.scores + (row + r) * KV_TILE + j * LANES, sums[r][j]);
 }
 
+void fill_outside(float* scores, int begin, int end, float value) {
+  for (int t = 0; t < begin; t++) scores[t] = value;
+  for (int t = end; t < KV_TILE; t++) scores[t] = value;
+}
+
 // Turns the scores of a row into weights; tokens outside [begin, end) get none.
 void weigh_row(const AttentionOp& op, Workspace& w, int row, int begin, int end) {
   float* scores = w.scores + row * KV_TILE;
@@ -189,12 +194,12 @@ void weigh_row(const AttentionOp& op, Workspace& w, int row, int begin, int end)
     const Floats s = mul(load(scores + t), scale);
     store(scores + t, op.softcap > 0 ? mul(cap, tanh(div(s, cap))) : s);
   }
-  float top = state.top;
-  for (int t = begin; t < end; t++) top = scores[t] > top ? scores[t] : top;
+  fill_outside(scores, begin, end, -INFINITY);
+  Floats tops = set1(state.top), sums = set1(0.0f);
+  for (int t = 0; t < KV_TILE; t += LANES) tops = max(tops, load(scores + t));
+  const float top = max_lane(tops);
   for (int t = 0; t < KV_TILE; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
-  for (int t = 0; t < begin; t++) scores[t] = 0;
-  for (int t = end; t < KV_TILE; t++) scores[t] = 0;
-  Floats sums = set1(0.0f);
+  fill_outside(scores, begin, end, 0);
   for (int t = 0; t < KV_TILE; t += LANES) sums = add(sums, load(scores + t));
   w.shrink[row] = top == state.top ? 1.0f : std::exp(state.top - top);
   state.sum = state.sum * w.shrink[row] + sum(sums);
@@ -227,24 +232,39 @@ void gather_rows(Workspace& w, int row, int begin, int end) {
   for (; col < w.padded; col += LANES) gather_block<N, 1>(w, row, col, begin, end);
 }
 
-// Rows go ROWS at a time, the last few one by one; either way a row's sums are formed in the same order.
+// Calls `f.run<N>(row)` for all rows, N = ROWS at a time and then those left over. A row's sums are formed in the same
+// order whatever N is.
+template <class Rows, int N = ROWS>
+void for_rows(const Rows& f, int n_rows, int row = 0) {
+  for (; row + N <= n_rows; row += N) f.template run<N>(row);
+  if constexpr (N > 1) for_rows<Rows, N - 1>(f, n_rows, row);
+}
+
+struct Score {
+  const Workspace& w;
+  template <int N>
+  void run(int row) const { score_rows<N>(w, row); }
+};
+
+struct Gather {
+  Workspace& w;
+  int begin, end;
+  template <int N>
+  void run(int row) const { gather_rows<N>(w, row, begin, end); }
+};
+
 void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace& w) {
   const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
   const int seen = first_seen(op, op.positions[piece.first]);
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
   with_type(op.kv.type, [&](auto type) { load_tile<decltype(type)>(op, piece, tile, begin, end, w); });
 
-  int row = 0;
-  for (; row + ROWS <= w.n_rows; row += ROWS) score_rows<ROWS>(w, row);
-  for (; row < w.n_rows; row++) score_rows<1>(w, row);
-
-  for (row = 0; row < w.n_rows; row++) {
+  for_rows(Score{w}, w.n_rows);
+  for (int row = 0; row < w.n_rows; row++) {
     const int position = op.positions[piece.first + row / group(op)], low = first_seen(op, position) - tile;
     weigh_row(op, w, row, low > 0 ? low : 0, position + 1 < tile + KV_TILE ? position + 1 - tile : KV_TILE);
   }
-
-  for (row = 0; row + ROWS <= w.n_rows; row += ROWS) gather_rows<ROWS>(w, row, begin - tile, end - tile);
-  for (; row < w.n_rows; row++) gather_rows<1>(w, row, begin - tile, end - tile);
+  for_rows(Gather{w, begin - tile, end - tile}, w.n_rows);
 }
 
 void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {

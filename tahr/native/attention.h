@@ -14,7 +14,7 @@ namespace tahr {
 
 constexpr int KV_TILE = 32;         // tokens whose keys and values are converted to f32 together
 constexpr int KV_SPAN = 512;        // tokens between restarts of the running softmax
-constexpr int MAX_QUERY_TILE = 32;  // query rows (tokens x grouped heads) that share a converted tile
+constexpr int MAX_QUERY_TILE = 64;  // query rows (tokens x grouped heads) that share a converted tile
 constexpr int MAX_HEAD_DIM = 512;
 constexpr int SPLIT_TOKENS = 16;    // steps of at most this many tokens are shared by span, larger ones by query
 

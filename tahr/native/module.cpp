@@ -39,16 +39,28 @@ bool has_format(const std::string& name) {
   return find_format(name.c_str(), &format);
 }
 
-PackedMatrix pack_matrix(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows,
-                         int64_t cols, uintptr_t source, int64_t n_bytes, Pool& pool) {
+Matrix make_matrix(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
   const Format format = named_format(format_name);
-  int64_t wanted;
-  if (n_stack < 1 || rows < 1 || cols < 1 || cols % block_cols(format) != 0 ||
-      __builtin_mul_overflow(n_stack, rows, &wanted) ||
-      __builtin_mul_overflow(wanted, file_row_bytes(format, cols), &wanted) || wanted != n_bytes)
-    throw nb::value_error("The matrix has not as many bytes as its shape says.");
+  const PanelLayout layout = find_isa(isa).matmul->layout;
+  if (n_stack < 1 || rows < 1 || cols < 1 || cols % block_cols(format) != 0)
+    throw nb::value_error("A matrix of that format cannot have that shape.");
+  return {make_packed(format, layout, n_stack, rows, cols), layout};
+}
+
+void fill(Matrix& self, int64_t begin, int64_t end, uintptr_t source, int64_t n_bytes, Pool& pool) {
+  if (begin < 0 || begin > end || end > self.n_panels()) throw nb::value_error("There are no such panels.");
+  const int64_t n_rows = rows_before(self.packed, end) - rows_before(self.packed, begin);
+  if (n_bytes != n_rows * file_row_bytes(self.packed.format, self.packed.cols))
+    throw nb::value_error("The panels take another number of bytes.");
   nb::gil_scoped_release release;
-  return pack(format, find_isa(isa).matmul->layout, n_stack, rows, cols, reinterpret_cast<const std::byte*>(source), &pool);
+  fill_panels(self.packed, self.layout, begin, end, reinterpret_cast<const std::byte*>(source), &pool);
+}
+
+Matrix pack_matrix(const std::string& format, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols,
+                   uintptr_t source, int64_t n_bytes, Pool& pool) {
+  Matrix matrix = make_matrix(format, isa, n_stack, rows, cols);
+  fill(matrix, 0, matrix.n_panels(), source, n_bytes, pool);
+  return matrix;
 }
 
 int64_t packed_bytes(const std::string& format_name, const std::string& isa, int64_t n_stack, int64_t rows, int64_t cols) {
@@ -81,13 +93,18 @@ NB_MODULE(_native, m) {
 
   nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "n_threads"_a).def_prop_ro("n_threads", &Pool::n_threads);
 
-  nb::class_<PackedMatrix>(m, "Matrix")
-      .def_ro("rows", &PackedMatrix::rows)
-      .def_ro("cols", &PackedMatrix::cols)
-      .def_ro("n_bytes", &PackedMatrix::n_bytes)
-      .def_prop_ro("dense", [](const PackedMatrix& matrix) { return is_dense(matrix.format); });
+  nb::class_<Matrix>(m, "Matrix")
+      .def("__init__", [](Matrix* self, const std::string& format, const std::string& isa, int64_t n_stack, int64_t rows,
+                          int64_t cols) { new (self) Matrix(make_matrix(format, isa, n_stack, rows, cols)); },
+           "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a)
+      .def_prop_ro("n_panels", &Matrix::n_panels)
+      .def_prop_ro("n_bytes", [](const Matrix& self) { return self.packed.n_bytes; })
+      .def_prop_ro("dense", [](const Matrix& self) { return is_dense(self.packed.format); })
+      .def("rows_before", [](const Matrix& self, int64_t panel) { return rows_before(self.packed, panel); }, "panel"_a)
+      .def("fill", fill, "begin"_a, "end"_a, "source"_a, "n_bytes"_a, "pool"_a,
+           "Fill panels [begin, end) from their rows in the layout of a weight file.");
   m.def("pack", pack_matrix, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a, "source"_a, "n_bytes"_a, "pool"_a,
-        "A matrix in the layout of that instruction set, from its bytes in a weight file.");
+        "A matrix filled at once.");
 
   nb::class_<Recorder> tape(m, "Tape");
   tape.def("__init__", [](Recorder* self, const std::string& isa) { new (self) Recorder{find_isa(isa), {}}; }, "isa"_a)

@@ -14,13 +14,13 @@ namespace tahr {
 
 namespace {
 
-using Job = std::tuple<const PackedMatrix*, Address, Address>;  // matrix, out, bias
+using Job = std::tuple<const Matrix*, Address, Address>;  // matrix, out, bias
 
 template <class Op>
 void set_jobs(Op& op, const std::vector<Job>& jobs) {
   if (jobs.empty() || jobs.size() > MAX_LINEAR_JOBS) throw nb::value_error("Too many matrices for one op.");
   op.n_jobs = int(jobs.size());
-  for (int i = 0; i < op.n_jobs; i++) op.jobs[i] = {std::get<0>(jobs[i]), At{std::get<1>(jobs[i])}, At{std::get<2>(jobs[i])}};
+  for (int i = 0; i < op.n_jobs; i++) op.jobs[i] = {&std::get<0>(jobs[i])->packed, At{std::get<1>(jobs[i])}, At{std::get<2>(jobs[i])}};
 }
 
 void quantise(Recorder& self, Address n_rows, int64_t cols, Address x, Address out) {
@@ -60,6 +60,20 @@ void embed(Recorder& self, Address n_rows, const std::string& format_name, Addre
   self.tape.add(EmbedOp{format, At{table}, table_rows, cols, At{ids}, At{out}, scale, At{n_rows}}, self.isa.matmul->embed);
 }
 
+constexpr const char* ROOFS[] = {"bytes", "ints", "floats"};
+
+Roof named_roof(const std::string& name) {
+  for (int i = 0; i < 3; i++)
+    if (name == ROOFS[i]) return Roof(i);
+  throw nb::value_error("A roof is one of bytes, ints and floats.");
+}
+
+void roof(Recorder& self, const std::string& kind, Address data, int64_t n_bytes, int64_t n_repeats) {
+  self.tape.add(RoofOp{named_roof(kind), At{data}, n_bytes, n_repeats}, self.isa.matmul->roof);
+}
+
+int64_t roof_work(const Recorder& self, const std::string& kind) { return self.isa.matmul->roof_work(named_roof(kind)); }
+
 }  // namespace
 
 void bind_matrix_ops(nb::class_<Recorder>& tape) {
@@ -69,7 +83,10 @@ void bind_matrix_ops(nb::class_<Recorder>& tape) {
       .def("experts", experts, nb::kw_only(), "x"_a, "quantised"_a, "jobs"_a, "starts"_a, "order"_a, "n_experts"_a,
            "pairs_per_row"_a)
       .def("embed", embed, nb::kw_only(), "n_rows"_a, "format"_a, "table"_a, "table_rows"_a, "cols"_a, "ids"_a, "out"_a,
-           "scale"_a);
+           "scale"_a)
+      .def("roof", roof, nb::kw_only(), "kind"_a, "data"_a, "n_bytes"_a, "n_repeats"_a,
+           "A loop that only reads, or only multiplies: the most this machine can do.")
+      .def("roof_work", roof_work, "kind"_a, "Operations that one thread does in one repeat of that roof.");
 }
 
 }  // namespace tahr

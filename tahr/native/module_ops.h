@@ -13,6 +13,14 @@ struct Recorder {
   Tape tape;
 };
 
+// A matrix knows the layout it was made for, so that Python can fill it piece by piece.
+struct Matrix {
+  PackedMatrix packed;
+  PanelLayout layout;
+
+  int64_t n_panels() const { return packed.n_stack * packed.n_panels; }
+};
+
 using Address = uintptr_t;
 
 // An address from Python as a pointer of whatever type the struct wants.

@@ -174,13 +174,10 @@ PackPanel pick_packer(Format format, std::index_sequence<I...>) {
 }
 
 void pack_one(const PackedMatrix& matrix, PanelLayout layout, const uint8_t* source, PackPanel packer, int64_t index) {
-  const int64_t row_bytes = file_row_bytes(matrix.format, matrix.cols);
-  const int64_t first = index % matrix.n_panels * layout.panel_rows;
-  const int64_t rows = std::min<int64_t>(layout.panel_rows, matrix.rows - first);
+  const int64_t rows = rows_before(matrix, index + 1) - rows_before(matrix, index);
   uint8_t* panel = reinterpret_cast<uint8_t*>(matrix.data.get()) + index * matrix.panel_bytes;
   if (rows < layout.panel_rows) memset(panel, 0, size_t(matrix.panel_bytes));
-  const int64_t row = index / matrix.n_panels * matrix.rows + first;
-  packer({source + row * row_bytes, row_bytes, rows, matrix.cols, layout, panel});
+  packer({source, file_row_bytes(matrix.format, matrix.cols), rows, matrix.cols, layout, panel});
 }
 
 }  // namespace
@@ -193,21 +190,35 @@ int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows) {
   return round_up(codes + cols / scale_cols(row_of(format).scales) * scale_bytes(format, panel_rows), ALIGNMENT);
 }
 
-PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,
-                  Pool* pool) {
+PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols) {
   PackedMatrix matrix{format, layout.panel_rows, n_stack, rows, cols, 0, 0, 0, nullptr};
   matrix.n_panels = round_up(rows, layout.panel_rows) / layout.panel_rows;
   matrix.panel_bytes = packed_panel_bytes(format, cols, layout.panel_rows);
   matrix.n_bytes = n_stack * matrix.n_panels * matrix.panel_bytes;
   matrix.data.reset(allocate(matrix.n_bytes));
-  const PackPanel packer = pick_packer(format, std::make_index_sequence<N_FORMATS>{});
+  return matrix;
+}
+
+int64_t rows_before(const PackedMatrix& matrix, int64_t panel) {
+  return panel / matrix.n_panels * matrix.rows + panel % matrix.n_panels * matrix.panel_rows;
+}
+
+void fill_panels(PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_t end, const std::byte* source, Pool* pool) {
+  const PackPanel packer = pick_packer(matrix.format, std::make_index_sequence<N_FORMATS>{});
+  const int64_t row_bytes = file_row_bytes(matrix.format, matrix.cols), first = rows_before(matrix, begin);
   const auto* bytes = reinterpret_cast<const uint8_t*>(source);
-  const int64_t n = n_stack * matrix.n_panels;
-  const auto some = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) pack_one(matrix, layout, bytes, packer, i);
+  const auto some = [&](Range panels) {
+    for (int64_t i = begin + panels.begin; i < begin + panels.end; i++)
+      pack_one(matrix, layout, bytes + (rows_before(matrix, i) - first) * row_bytes, packer, i);
   };
-  if (!pool) some(0, n);
-  else pool->run([&](const Lane& lane) { some(share(n, lane).begin, share(n, lane).end); });
+  if (!pool) some({0, end - begin});
+  else pool->run([&](const Lane& lane) { some(share(end - begin, lane)); });
+}
+
+PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,
+                  Pool* pool) {
+  PackedMatrix matrix = make_packed(format, layout, n_stack, rows, cols);
+  fill_panels(matrix, layout, 0, n_stack * matrix.n_panels, source, pool);
   return matrix;
 }
 

@@ -56,6 +56,16 @@ struct PackedMatrix {
 // Bytes of one panel.
 int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows);
 
+// An empty one, to be filled panel by panel. Throws std::bad_alloc when memory is short.
+PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols);
+
+// Rows that lie before a panel, counted through the whole stack; for the number of all panels, the number of all rows.
+int64_t rows_before(const PackedMatrix& matrix, int64_t panel);
+
+// Fills panels [begin, end) from their rows in a file's layout at `source`, with all threads of the pool (or only the
+// caller's when it is null).
+void fill_panels(PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_t end, const std::byte* source, Pool* pool);
+
 // Reads exactly n_stack * rows * file_row_bytes(format, cols) bytes at `source`, using all threads of the pool (or only the
 // caller's when it is null). The caller has checked that the file holds them. Throws std::bad_alloc when memory is short.
 PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,
