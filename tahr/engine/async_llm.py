@@ -115,7 +115,8 @@ class AsyncLLM:
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Stream:
         """Queue a conversation; `variables` reach the chat template."""
-        return await self._submit(await asyncio.to_thread(self.llm.encode_chat, messages, **variables), params)
+        tokens = await asyncio.to_thread(self.llm.encode_chat, messages, **variables)
+        return await self._submit(tokens, params, reply=True)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
         """Continue a prompt piece by piece; leaving the loop stops the request."""
@@ -171,10 +172,10 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def _submit(self, tokens: list[int], params: SamplingParams | None) -> Stream:
+    async def _submit(self, tokens: list[int], params: SamplingParams | None, reply: bool = False) -> Stream:
         mailbox = Mailbox(asyncio.get_running_loop(), self._lock)
         try:
-            await asyncio.wrap_future(self._ask(lambda: self._open(mailbox, tokens, params)))
+            await asyncio.wrap_future(self._ask(lambda: self._open(mailbox, tokens, params, reply)))
         except asyncio.CancelledError:
             self._drop(mailbox)
             raise
@@ -242,8 +243,8 @@ class AsyncLLM:
                 self._forget(request)
         self._call(boxes)
 
-    def _open(self, mailbox: Mailbox, tokens: list[int], params: SamplingParams | None) -> None:
-        mailbox.request = self.llm.submit(tokens, params)
+    def _open(self, mailbox: Mailbox, tokens: list[int], params: SamplingParams | None, reply: bool) -> None:
+        mailbox.request = self.llm.submit(tokens, params, reply=reply)
         self._mailboxes[mailbox.request.id] = mailbox
 
     def _abort(self, request_id: int) -> None:

@@ -1,11 +1,12 @@
 """Picks and feeds token after token in a session: a reply made by hand."""
 
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams
-from tahr.engine.output import TextWriter
+from tahr.engine.output import TextWriter, has_text
 from tahr.engine.sampler import Picker, PickRequest, pick
 from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.session import Session
@@ -23,12 +24,13 @@ class Reply:
     ends: Callable[[int], bool]
 
     @staticmethod
-    def begin(params: SamplingParams, tokenizer: Tokenizer) -> "Reply":
+    def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
         """A reply that has no tokens yet."""
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
         resolve = breaker_finder(tokenizer.vocab_bytes(), tokenizer.encode) if params.dry_multiplier else None
         picker = Picker(params, ends, resolve)
-        return Reply(params, picker, TextWriter(tokenizer, params.stop), ends.__contains__)
+        writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
+        return Reply(params, picker, writer, ends.__contains__)
 
 
 def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:

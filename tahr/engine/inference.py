@@ -151,7 +151,7 @@ class InferenceEngine:
         if list(prompt_tokens) != model.session.tokens:
             raise ConfigError("prompt_tokens are not the tokens in memory: prefill those, or prime with a prefix.")
         total = min(max_tokens, model.session.room + 1)
-        reply = Reply.begin(sampler or self.config.sampler, model.tokenizer)
+        reply = Reply.begin(sampler or self.config.sampler, model.tokenizer, prompt_tokens)
         reporter = ProgressReporter(progress, total) if progress else None
         self._metrics.requests_started += 1
         text = self._listen(decode(model.session, logits, reply, total), callback, cancel, reporter)

@@ -11,7 +11,7 @@ from tahr.engine.assemble import Assembled, assemble
 from tahr.engine.bar import Bar
 from tahr.engine.embed import Embedder, Pooling
 from tahr.engine.engine import Engine, Event
-from tahr.engine.output import TextWriter
+from tahr.engine.output import TextWriter, has_text
 from tahr.engine.score import SCORING, Score, ScoringPrompt
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, TemplateError
@@ -76,7 +76,8 @@ class LLM:
         """Answer a conversation (a list of messages), or several at once; `variables` reach the chat template."""
         single = bool(messages) and isinstance(messages[0], Mapping)
         conversations = [messages] if single else messages
-        done = self._complete([self.encode_chat(each, **variables) for each in conversations], params, progress)
+        prompts = [self.encode_chat(each, **variables) for each in conversations]
+        done = self._complete(prompts, params, progress, reply=True)
         return done[0] if single else done
 
     # ---- streams ----------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class LLM:
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Iterator[Chunk]:
         """Answer a conversation piece by piece; closing the iterator stops the request."""
-        return self._stream(self.submit(self.encode_chat(messages, **variables), params))
+        return self._stream(self.submit(self.encode_chat(messages, **variables), params, reply=True))
 
     # ---- numbers ----------------------------------------------------------------------------------------------
 
@@ -146,10 +147,14 @@ class LLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    def submit(self, tokens: list[int], params: SamplingParams | None = None) -> Request:
-        """Queue a prompt; its answers grow with every `step`, until `forget`."""
+    def submit(self, tokens: list[int], params: SamplingParams | None = None, *, reply: bool = False) -> Request:
+        """Queue a prompt; its answers grow with every `step`, until `forget`.
+
+        A `reply` is a text of its own, anything else continues the prompt's.
+        """
         full = (params or SamplingParams()).over(self.sampling_defaults)
-        request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop)))
+        continuing = not reply and has_text(self.tokenizer, tokens)
+        request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
         self._requests.update(dict.fromkeys(request.answers, request))
         return request
 
@@ -174,12 +179,14 @@ class LLM:
             self._requests.pop(seq.id, None)
         request.settle()
 
-    def _complete(self, prompts: list[list[int]], params: Params, progress: bool) -> list[Completion]:
+    def _complete(
+        self, prompts: list[list[int]], params: Params, progress: bool, reply: bool = False
+    ) -> list[Completion]:
         requests: list[Request] = []
         bar = Bar(len(prompts), progress)
         try:
             for tokens, each in zip(prompts, one_each(params, len(prompts)), strict=True):
-                requests.append(self.submit(tokens, each))
+                requests.append(self.submit(tokens, each, reply=reply))
             while not all(request.over for request in requests):
                 self.step()
                 bar.update(*self._progress(requests))

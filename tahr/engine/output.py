@@ -1,5 +1,6 @@
 """From picked tokens to text a user may see."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from tahr.text.stream import StopMatcher
@@ -15,11 +16,16 @@ class Writer(Protocol):
     def stopped(self) -> bool: ...
 
 
+def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
+    """Whether any of these tokens stands for text, so that what follows continues one."""
+    return not all(map(tokenizer.is_special, tokens))
+
+
 class TextWriter:
     """Whole characters only, stop strings cut off, and never a piece that may still turn into a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]):
-        self._detokenizer = tokenizer.detokenizer()
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False):
+        self._detokenizer = tokenizer.detokenizer(continuing=continuing)
         self._matcher = StopMatcher(stops)
 
     @property

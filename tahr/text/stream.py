@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """Decodes one token at a time; everything it returned, joined, is what `Tokenizer.decode` returns."""
+    """Decodes one token at a time; everything it returned, joined, is what `Tokenizer.decode` returns.
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    If text went before (`continuing`), the space in front of the first word is a space, not the mark of a beginning.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continuing: bool = False) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
-        self._drop_space = tokenizer.drops_first_space
+        self._drop_space = tokenizer.drops_first_space and not continuing
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:

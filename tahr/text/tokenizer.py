@@ -64,9 +64,9 @@ class Tokenizer:
         joined = b"".join(kept)
         return (joined.removeprefix(b" ") if self.drops_first_space else joined).decode("utf-8", "replace")
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """A decoder that takes one token at a time."""
-        return Detokenizer(self, skip_special=skip_special)
+    def detokenizer(self, *, skip_special: bool = True, continuing: bool = False) -> Detokenizer:
+        """A decoder that takes one token at a time, from the beginning of a text or `continuing` one."""
+        return Detokenizer(self, skip_special=skip_special, continuing=continuing)
 
     @property
     def n_vocab(self) -> int:
