@@ -296,15 +296,15 @@ def test_neighbours_change_nothing(n_vocab: int) -> None:
 
 
 def test_whole_row_facts_do_not_depend_on_neighbours() -> None:
-    logits = model_like(np.random.default_rng(8), 5, 1000)
+    logits = model_like(np.random.default_rng(8), 5, 40000)
     heat = np.array([0.3, 1.0, 0.7, 1.0, 2.0])
     for name, measure in FACTS.items():
-        many = Rows(5, 1000)
+        many = Rows(5, 40000)
         many.load(logits)
         many.settle()
         together = measure(many, heat)
         for i in range(5):
-            one = Rows(1, 1000)
+            one = Rows(1, 40000)
             one.load(logits[i : i + 1])
             one.settle()
             assert measure(one, heat[i : i + 1])[0] == together[i], name

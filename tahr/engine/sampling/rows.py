@@ -130,7 +130,8 @@ def fold(padded: Floats) -> Floats:
 
 def sums(padded: Floats) -> Doubles:
     """The sum of each row: across lanes in single precision, then in double."""
-    return running(fold(padded).sum(axis=1))[:, -1]
+    totals: Doubles = fold(padded).sum(axis=1).astype(np.float64).sum(axis=1)
+    return totals
 
 
 def running(values: NDArray[np.floating]) -> Doubles:
