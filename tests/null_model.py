@@ -1,7 +1,7 @@
 """A model without arrays: its next token is a hash of the text it finds by way of the page table.
 
-Every slot remembers which token at which position was written to it, so a page that is shared, copied, evicted or reused
-wrongly shows at once as another text.
+Every slot remembers which token at which position was written to it, so a page that is shared, copied, evicted or
+reused wrongly shows at once as another text.
 """
 
 from tahr.config import SamplingParams

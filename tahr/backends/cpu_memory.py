@@ -81,7 +81,7 @@ class Buffer:
     def floats(self) -> NDArray[np.float32]:
         """The live rows; no copy."""
         n_rows = self.count.now
-        return self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, -1)
+        return self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, self.row_bytes // 4)
 
 
 class Routes:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tahr.backends.api import StepInputs
+from tahr.backends.api import Ints, StepInputs
 from tahr.engine.scheduler import Work
 from tahr.kv.pages import Pages, no_pages
 
@@ -18,38 +18,40 @@ class Batch:
 
     def fill(self, work: list[Work]) -> None:
         """Write the inputs of a step."""
-        step = self.step
+        sequences, counts, _, row_counts, _ = zip(*work, strict=True)
         ids: list[int] = []
-        positions: list[int] = []
-        starts, lengths = [0], []
-        rows: list[int] = []
-        for index, (seq, n, _, n_rows, _) in enumerate(work):
-            begin, end = seq.computed, seq.computed + n
-            ids += seq.tokens[begin:end]
-            positions += range(begin, end)
-            lengths.append(end)
-            starts.append(starts[-1] + n)
-            rows += range(starts[-1] - n_rows, starts[-1])
+        for index, (seq, n) in enumerate(zip(sequences, counts, strict=True)):
+            ids += seq.tokens[seq.computed : seq.computed + n]
             # A page table only grows, or is replaced by another.
             if seq.pages is not self._tables[index] or len(seq.pages) != self._n_written[index]:
                 self._write_pages(index, seq.pages)
-        step.ids[: len(ids)] = ids
-        step.positions[: len(ids)] = positions
-        step.starts[: len(starts)] = starts
-        step.lengths[: len(work)] = lengths
-        step.rows[: len(rows)] = rows
-        step.counts[:] = len(ids), len(rows), len(work)
-        self._fill_slots()
+        begins = np.array([seq.computed for seq in sequences], np.int32)
+        n_tokens, n_rows = np.array(counts, np.int32), np.array(row_counts, np.int32)
+        self._fill_tokens(ids, begins, n_tokens)
+        rows = spans(np.cumsum(n_tokens) - n_rows, n_rows)
+        self.step.rows[: len(rows)] = rows
+        self.step.counts[:] = len(ids), len(rows), len(work)
 
     def _write_pages(self, index: int, pages: Pages) -> None:
         self.step.page_table[index, : len(pages)] = pages
         self._tables[index] = pages
         self._n_written[index] = len(pages)
 
-    def _fill_slots(self) -> None:
-        """Where each token's keys and values go: its page, and its place there."""
-        step, n_seqs = self.step, self.step.n_seqs
-        positions = step.positions[: step.n_tokens]
-        owner = np.repeat(np.arange(n_seqs), np.diff(step.starts[: n_seqs + 1]))
+    def _fill_tokens(self, ids: list[int], begins: Ints, n_tokens: Ints) -> None:
+        """What each token is, where it stands in its text, and where its keys and values go."""
+        step, n, n_seqs = self.step, len(ids), len(begins)
+        positions = spans(begins, n_tokens)
+        owner = np.repeat(np.arange(n_seqs), n_tokens)
         places, offsets = np.divmod(positions, self.page_size)
-        step.slots[: step.n_tokens] = step.page_table[owner, places] * self.page_size + offsets
+        step.ids[:n] = ids
+        step.positions[:n] = positions
+        step.slots[:n] = step.page_table[owner, places] * self.page_size + offsets
+        step.starts[1 : n_seqs + 1] = np.cumsum(n_tokens)
+        step.lengths[:n_seqs] = begins + n_tokens
+
+
+def spans(begins: Ints, counts: Ints) -> Ints:
+    """counts[0] numbers from begins[0] on, then counts[1] from begins[1] on, and so on."""
+    ends = np.cumsum(counts)
+    numbers: Ints = np.arange(ends[-1]) - np.repeat(ends - counts - begins, counts)
+    return numbers

@@ -180,11 +180,10 @@ class Engine:
     def _score(self, work: list[Work], logits: NDArray[np.float32]) -> None:
         """How likely the tokens of a prompt were, for those who asked."""
         at = 0
-        for item in work:
-            seq, begin = item.sequence, item.sequence.computed
-            if seq.scoring and not seq.done:
-                self._score_rows(seq, begin, logits[at : at + item.n_rows])
-            at += item.n_rows
+        for seq, _, picks, n_rows, _ in work:
+            if n_rows > picks and not seq.done:  # more rows than picking takes
+                self._score_rows(seq, seq.computed, logits[at : at + n_rows])
+            at += n_rows
 
     def _score_rows(self, seq: Sequence, begin: int, rows: NDArray[np.float32]) -> None:
         known = seq.prompt_logprobs

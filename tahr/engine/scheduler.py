@@ -110,8 +110,10 @@ class Scheduler:
         """The work of the next step; empty when there is nothing to do."""
         self.n_steps += 1
         work: list[Work] = []
-        writing = [seq for seq in self.running if seq.behind == 1]
-        reading = [seq for seq in self.running if seq.behind > 1]
+        writing: list[Sequence] = []
+        reading: list[Sequence] = []
+        for seq in self.running:
+            (writing if seq.behind == 1 else reading).append(seq)
         self._let_write(writing, work)
         self._let_read(reading, work)
         return work
@@ -170,7 +172,12 @@ class Scheduler:
         for seq in writing if len(writing) <= limit else sorted(writing, key=LAST_STEP):
             if len(work) == limit:
                 return
-            if seq.state is not State.PREEMPTED:  # a sequence before it may have needed its pages
+            if seq.state is State.PREEMPTED:  # a sequence before it has needed its pages
+                continue
+            if self._may_write(seq):  # almost always
+                work.append(Work(seq, 1, True, 1, None))
+                seq.last_step = self.n_steps
+            else:
                 self._let_run(seq, 1, work)
 
     def _let_read(self, reading: list[Sequence], work: list[Work]) -> None:
@@ -188,13 +195,12 @@ class Scheduler:
             budget.spend(seq, n)
 
     def _let_run(self, seq: Sequence, n: int, work: list[Work]) -> bool:
-        while self._n_missing(seq, n) > self.pool.n_free:
-            victim = self._last_idle(work)
-            self._preempt(victim)
-            if victim is seq:
+        copy = None
+        if self._n_missing(seq, n):
+            if not self._make_room(seq, n, work):
                 return False
-        copy = None if self._may_write(seq) else self._copy_page(seq)
-        seq.pages.extend(self.pool.take(self.pages_for(seq.computed + n) - len(seq.pages)))
+            copy = self._own_page(seq)
+            seq.pages.extend(self.pool.take(max(0, self.pages_for(seq.computed + n) - len(seq.pages))))
         picks = n == seq.behind
         work.append(Work(seq, n, picks, n if seq.scoring else int(picks), copy))
         seq.last_step = self.n_steps
@@ -238,22 +244,36 @@ class Scheduler:
         insort(self.running, seq, key=RANK)
 
     def _may_write(self, seq: Sequence) -> bool:
-        """Whether the page its next token goes to is its own, or not taken yet."""
+        """Whether it has a page for its next token that nobody else needs."""
         index = seq.computed // self.page_size
-        return index >= len(seq.pages) or self.pool.writable(seq.pages[index])
+        return index < len(seq.pages) and self.pool.writable(seq.pages[index])
 
-    def _copy_page(self, seq: Sequence) -> tuple[int, int]:
-        """Give the sequence its own copy of the page it is going to write to."""
+    def _n_missing(self, seq: Sequence, n: int) -> int:
+        """Pages to take before n tokens can be computed: those not there yet, and one for a page that is shared."""
+        begun = seq.computed // self.page_size < len(seq.pages)
+        n_fresh = self.pages_for(seq.computed + n) - len(seq.pages)
+        return max(0, n_fresh) + (begun and not self._may_write(seq))
+
+    def _make_room(self, seq: Sequence, n: int, work: list[Work]) -> bool:
+        """Let the last by rank lose their pages until there are enough; one of them may be the sequence itself."""
+        while self._n_missing(seq, n) > self.pool.n_free:
+            victim = self._last_idle(work)
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        return True
+
+    def _own_page(self, seq: Sequence) -> tuple[int, int] | None:
+        """Give the sequence its own copy of the page it is going to write to, if others need that page."""
         index = seq.computed // self.page_size
+        if index >= len(seq.pages) or self._may_write(seq):
+            return None
         (mine,) = self.pool.take(1)
         shared = seq.pages[index]
         self.pool.release([shared])
         seq.pages = seq.pages[:]  # another table: whoever has seen the old one must look again
         seq.pages[index] = mine
         return shared, mine
-
-    def _n_missing(self, seq: Sequence, n: int) -> int:
-        return self.pages_for(seq.computed + n) - len(seq.pages) + (not self._may_write(seq))
 
     def _last_idle(self, work: list[Work]) -> Sequence:
         """The last by rank of those that are not in this step yet."""

@@ -1,0 +1,111 @@
+"""What a step costs beside the kernels: everything an engine does around a model that does nothing.
+
+python benchmarks/engine_host.py [n_seqs ...]
+"""
+
+import statistics
+import sys
+from cProfile import Profile
+from pathlib import Path
+from time import thread_time
+
+import numpy as np
+
+from tahr.backends.api import Plan, Rows, StepLimits, Tensor
+from tahr.backends.reference import ReferenceBackend
+from tahr.config import SamplingParams
+from tahr.engine.engine import Engine
+from tahr.engine.runner import Runner
+from tahr.engine.scheduler import Limits, Scheduler
+from tahr.kv.pages import PagePool
+from tahr.kv.prefix import PrefixCache
+
+PAGE_SIZE, N_PROMPT, N_NEW, N_VOCAB = 32, 200, 400, 64
+
+
+class NullPlan:
+    """A step that is over at once."""
+
+    def __init__(self, n_rows: int):
+        rng = np.random.default_rng(0)
+        self.result = Tensor(N_VOCAB, Rows.FIXED, rng.standard_normal((n_rows, N_VOCAB)).astype(np.float32))
+
+    def run(self) -> None:
+        pass
+
+
+class NullBackend(ReferenceBackend):
+    """Gives as many rows of the same logits as were asked for."""
+
+    def __init__(self, limits: StepLimits):
+        self.plan = NullPlan(limits.n_rows)
+        self.inputs = self.step_inputs(limits)
+
+    def record(self, step: object) -> Plan:
+        return self.plan
+
+    def step_inputs(self, limits: StepLimits) -> object:  # type: ignore[override]
+        self.inputs = super().step_inputs(limits)
+        return self.inputs
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        return tensor.data[: self.inputs.n_rows]
+
+
+class NullWriter:
+    """Text is not this benchmark's matter."""
+
+    stopped = False
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def null_engine(n_seqs: int) -> Engine:
+    sizes = Limits(n_seqs, n_seqs, n_seqs, prefill_chunk=4096, n_prefill_tokens=n_seqs * N_PROMPT)
+    n_pages_per_seq = -(-(N_PROMPT + N_NEW) // PAGE_SIZE)
+    limits = StepLimits(sizes.n_tokens, n_seqs, sizes.n_rows, n_pages_per_seq)
+    backend = NullBackend(limits)
+    pool = PagePool(n_seqs * n_pages_per_seq)
+    kv = backend.kv_store([], pool.n_pages, PAGE_SIZE, "f32")
+    runner = Runner(backend, None, kv, limits, forward=lambda *_: None)  # type: ignore[arg-type, return-value]
+    return Engine(Scheduler(pool, PAGE_SIZE, sizes, PrefixCache(pool, PAGE_SIZE)), runner, 4096, N_VOCAB)
+
+
+def filled(n_seqs: int, params: SamplingParams) -> Engine:
+    engine = null_engine(n_seqs)
+    rng = np.random.default_rng(1)
+    for _ in range(n_seqs):
+        engine.submit(rng.integers(0, N_VOCAB, N_PROMPT).tolist(), params, NullWriter)
+    engine.step()
+    return engine
+
+
+def step_times_s(engine: Engine) -> list[float]:
+    times = []
+    while engine.busy:
+        began = thread_time()  # nothing here waits, so this is the work, whoever else uses the machine
+        engine.step()
+        times.append(thread_time() - began)
+    return times[:-1]  # all end in the last step
+
+
+def main() -> None:
+    greedy = SamplingParams(temperature=0.0, max_tokens=N_NEW)
+    if sys.argv[1:] == ["--profile"]:
+        engine, profile = filled(64, greedy), Profile()
+        profile.runcall(step_times_s, engine)
+        profile.print_stats("tottime")
+        return
+    print(f"{Path(__file__).stem}: host work per step, {N_VOCAB} logits per row, greedy")
+    for n_seqs in map(int, sys.argv[1:] or ["1", "8", "64"]):
+        times = [t * 1e3 for t in step_times_s(filled(n_seqs, greedy))]
+        spread = statistics.quantiles(times, n=100)
+        print(f"  {n_seqs:3d} sequences: median {statistics.median(times):.3f} ms, p99 {spread[98]:.3f} ms")
+
+
+if __name__ == "__main__":
+    main()

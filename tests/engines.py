@@ -1,0 +1,76 @@
+"""Engines around a real small model, in any shape a test wants."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from backends_here import NAMES, backend
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.assemble import build_engine
+from tahr.engine.engine import Engine
+from tahr.engine.sequence import Sequence
+from tahr.models.loader import Loaded, load, open_model
+from tahr.text.tokenizer import Tokenizer
+
+BACKEND = "cpu" if "cpu" in NAMES else NAMES[0]
+
+
+class Tally:
+    """A writer that counts; `fault` is called with each token and may raise."""
+
+    stopped = False
+
+    def __init__(self, fault: Callable[[int], object] = lambda token: None):
+        self.fault = fault
+
+    def push(self, token: int) -> str:
+        self.fault(token)
+        return f"{token} "
+
+    def flush(self) -> str:
+        return ""
+
+
+@cache
+def loaded(path: Path) -> tuple[Loaded, Tokenizer]:
+    source = open_model([path])
+    return load(source, backend(BACKEND)), Tokenizer.from_gguf(source.config)
+
+
+def engine(path: Path, **options: object) -> Engine:
+    """An engine of its own for every test; the model is loaded once."""
+    config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
+    return build_engine(backend(BACKEND), loaded(path)[0].decoder, config)[0]
+
+
+def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:
+    """What a page of that many tokens takes, to ask for a pool of so many pages."""
+    store = backend(BACKEND).kv_store(
+        loaded(path)[0].decoder.kv_shapes, 1, page_size, dtype or backend(BACKEND).kv_dtypes[0]
+    )
+    return store.n_bytes
+
+
+def greedy(max_tokens: int = 16, **options: object) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **options)  # type: ignore[arg-type]
+
+
+def submit(eng: Engine, prompt: list[int], params: SamplingParams | None = None) -> Sequence:
+    return eng.submit(prompt, params or greedy(), Tally)
+
+
+def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
+    """The replies, once all are there; pages are checked after every step."""
+    while not all(seq.done for seq in sequences):
+        eng.step()
+        eng.scheduler.pool.check(seq.pages for seq in eng.scheduler.running)
+    for seq in sequences:
+        if seq.error:
+            raise seq.error
+    return [seq.tokens[seq.n_prompt :] for seq in sequences]
+
+
+def alone(path: Path, prompt: list[int], params: SamplingParams | None = None) -> list[int]:
+    """The reply of an engine that has never seen anything else."""
+    eng = engine(path, prefix_cache=False)
+    return run(eng, submit(eng, prompt, params))[0]

@@ -1,0 +1,344 @@
+"""Requests that share an engine answer as if each were alone, whatever happens around them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines import Tally, alone, engine, greedy, loaded, page_bytes, run, submit
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.engine import Engine
+from tahr.engine.scheduler import Work
+from tahr.engine.sequence import Sequence, State
+from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+
+TEXTS = [
+    "Once upon a time there was a little girl named Lily. She loved to play in the park with her red ball.",
+    "Once upon a time there was a little girl named Lily. She had a cat",
+    "Tom and his dog went to the beach. It was a sunny day",
+    "One day",
+    "The big bird saw a small bug. The bug was scared, so it",
+    "Once upon a time there was a little girl named Lily. She loved to play in the rain",
+]
+
+
+def prompts(path: Path) -> list[list[int]]:
+    tokenizer = loaded(path)[1]
+    return [tokenizer.encode(text) for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def wanted(stories: Path) -> list[list[int]]:
+    return [alone(stories, prompt) for prompt in prompts(stories)]
+
+
+# ---- equality -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_batched_is_alone(stories: Path, wanted: list[list[int]], cached: bool) -> None:
+    eng = engine(stories, prefix_cache=cached)
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert eng.scheduler.pool.n_used == 0
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64, 256])
+def test_chunked_is_alone(stories: Path, wanted: list[list[int]], chunk: int) -> None:
+    eng = engine(stories, prefill_chunk_size=chunk)
+    sequences = []
+    for prompt in prompts(stories):  # each arrives while the others are somewhere else
+        sequences.append(submit(eng, prompt))
+        eng.step()
+        eng.step()
+    assert run(eng, *sequences) == wanted
+
+
+def test_prefix_cached_is_alone(stories: Path, wanted: list[list[int]]) -> None:
+    eng = engine(stories)
+    for _ in range(2):
+        for prompt, reply in zip(prompts(stories), wanted, strict=True):
+            seq = submit(eng, prompt)
+            assert run(eng, seq) == [reply]
+        # Even if the whole prompt is known, its last token is computed: its logits are wanted.
+        assert seq.stats.n_cached_tokens <= seq.n_prompt - 1
+    assert eng.snapshot().prefix_hits >= len(TEXTS)
+    assert seq.stats.n_cached_tokens >= seq.n_prompt // 8 * 8 - 1
+
+
+def test_preempted_is_alone(stories: Path, wanted: list[list[int]]) -> None:
+    longest = max(map(len, prompts(stories))) + 16
+    eng = engine(stories, kv_bytes=page_bytes(stories) * -(-longest // 8) * 2, context_size=longest, max_batch_size=6)
+    sequences = [submit(eng, prompt) for prompt in prompts(stories)]
+    most_used = 0
+    while eng.busy:
+        eng.step()
+        most_used = max(most_used, eng.scheduler.pool.n_used)
+    assert run(eng, *sequences) == wanted
+    assert eng.snapshot().preemptions > 0
+    assert most_used <= eng.scheduler.pool.n_pages
+
+
+@pytest.mark.parametrize("places", [6, 2])
+def test_forked_is_alone(stories: Path, wanted: list[list[int]], places: int) -> None:
+    eng = engine(stories, max_batch_size=places)
+    first = submit(eng, prompts(stories)[1], greedy(n=3))
+    other = submit(eng, prompts(stories)[2])
+    replies = run(eng, first, *first.forks, other)
+    assert replies == [wanted[1]] * 3 + [wanted[2]]
+    assert eng.scheduler.pool.n_used == 0
+
+
+def test_forks_copy_no_prompt(stories: Path) -> None:
+    eng = engine(stories, prefix_cache=False)
+    prompt = prompts(stories)[0]
+    first = submit(eng, prompt, greedy(n=4))
+    while not all(seq.n_generated > 1 for seq in (first, *first.forks)):
+        eng.step()
+    n_shared = len(prompt) // 8
+    assert eng.scheduler.pool.n_used <= n_shared + 4 * 2
+    assert eng.stats.tokens_prefilled == len(prompt)
+
+
+def test_forks_have_random_numbers_of_their_own(stories: Path) -> None:
+    params = SamplingParams(temperature=1.0, max_tokens=20, ignore_eos=True, seed=7, n=4)
+    answers = []
+    for n_neighbours in (0, 3):
+        eng = engine(stories)
+        others = [submit(eng, prompts(stories)[2]) for _ in range(n_neighbours)]
+        first = submit(eng, prompts(stories)[0], params)
+        answers.append(run(eng, first, *first.forks))
+        run(eng, *others)
+    assert answers[0] == answers[1], "a seed means the same text, whatever the batch"
+    assert len({tuple(tokens) for tokens in answers[0]}) == 4
+
+
+def test_the_default_model_batched_chunked_and_cached(smollm2: Path) -> None:
+    tokenizer = loaded(smollm2)[1]
+    shared = "You are a helpful assistant who answers briefly. "
+    texts = [tokenizer.encode(shared + tail) for tail in ("What is the sea?", "Why is snow white?", "Sing")]
+    replies = [alone(smollm2, text, greedy(6)) for text in texts]
+    eng = engine(smollm2, prefill_chunk_size=7, page_size=4)
+    sequences = []
+    for text in texts:
+        sequences.append(submit(eng, text, greedy(6)))
+        eng.step()
+    assert run(eng, *sequences) == replies
+    assert run(eng, *(submit(eng, text, greedy(6)) for text in texts)) == replies
+    assert eng.snapshot().prefix_tokens_reused > 0
+
+
+# ---- one request's trouble ------------------------------------------------------------------------------------
+
+
+def faulty(token: int) -> None:
+    raise RuntimeError("the client's callback broke")
+
+
+def poison(eng: Engine, victim: Sequence) -> None:
+    """From now on the model says nonsense to one sequence."""
+    sound = eng.runner.run
+
+    def run_poisoned(work: list[Work]) -> np.ndarray:
+        logits = np.array(sound(work))
+        at = 0
+        for item in work:
+            if item.sequence is victim:
+                logits[at : at + item.n_rows] = np.nan
+            at += item.n_rows
+        return logits
+
+    eng.runner.run = run_poisoned  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("trouble", ["callback", "nan", "cancel", "all banned"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: str, after: int) -> None:
+    eng = engine(stories)
+    params = (
+        greedy(40, allowed_tokens=[5], stop_token_ids=[5], min_tokens=20) if trouble == "all banned" else greedy(40)
+    )
+    writer = Tally(faulty if trouble == "callback" else lambda token: None)
+    others = [submit(eng, prompt) for prompt in prompts(stories)[:3]]
+    victim = eng.submit(prompts(stories)[0], params, lambda: writer)
+    others += [submit(eng, prompt) for prompt in prompts(stories)[3:]]
+    for _ in range(after):
+        eng.step()
+    if trouble == "nan":
+        poison(eng, victim)
+    if trouble == "cancel":
+        eng.abort(victim)
+        assert not victim.pages
+    assert run(eng, *others) == wanted
+    assert victim.done and not victim.pages
+    if trouble == "cancel":
+        assert victim.state is State.CANCELLED and victim.error is None
+    else:
+        assert victim.state is State.FAILED and isinstance(victim.error, GenerateError)
+    snapshot = eng.snapshot()
+    assert (snapshot.requests_failed, snapshot.requests_cancelled) == ((0, 1) if trouble == "cancel" else (1, 0))
+    assert snapshot.requests_completed == len(others) and snapshot.pages_used == 0
+    assert run(eng, submit(eng, prompts(stories)[0])) == wanted[:1], "what the failed one computed is not reused"
+
+
+def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, wanted: list[list[int]]) -> None:
+    eng = engine(stories, max_batch_size=3)
+    sequences = [submit(eng, prompt) for prompt in prompts(stories)]
+    sound = eng.runner.run
+    eng.step()
+
+    def broken(work: list[Work]) -> np.ndarray:
+        eng.runner.run = sound  # type: ignore[method-assign]
+        raise OSError("the device fell off the bus")
+
+    eng.runner.run = broken  # type: ignore[method-assign]
+    events = eng.step()
+    failed = [event.sequence for event in events]
+    assert failed and all(isinstance(seq.error, GenerateError) for seq in failed)
+    assert isinstance(failed[0].error.__cause__, OSError)  # type: ignore[union-attr]
+    rest = [(seq, reply) for seq, reply in zip(sequences, wanted, strict=True) if seq not in failed]
+    assert run(eng, *(seq for seq, _ in rest)) == [reply for _, reply in rest]
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert eng.snapshot().pages_used == 0
+
+
+def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted: list[list[int]]) -> None:
+    eng = engine(stories)
+    sound = eng.runner.run
+
+    def interrupted(work: list[Work]) -> np.ndarray:
+        eng.runner.run = sound  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    eng.runner.run = interrupted  # type: ignore[method-assign]
+    seq = submit(eng, prompts(stories)[0])
+    with pytest.raises(KeyboardInterrupt):
+        eng.step()
+    assert seq.done and not eng.busy
+    assert run(eng, submit(eng, prompts(stories)[0])) == wanted[:1]
+
+
+def test_a_writer_may_cancel_another_request(stories: Path, wanted: list[list[int]]) -> None:
+    eng = engine(stories)
+    later: list[Sequence] = []
+    first = eng.submit(prompts(stories)[0], greedy(), lambda: Tally(lambda token: eng.abort(later[0])))
+    later.append(submit(eng, prompts(stories)[1], greedy(n=2)))
+    third = submit(eng, prompts(stories)[2])
+    assert run(eng, first, third) == [wanted[0], wanted[2]]
+    assert later[0].state is State.CANCELLED
+
+
+def test_cancelling_a_request_before_its_prompt_is_read_cancels_all_answers(stories: Path) -> None:
+    eng = engine(stories)
+    first = submit(eng, prompts(stories)[0], greedy(n=3))
+    eng.abort(first)
+    assert all(seq.state is State.CANCELLED for seq in first.forks)
+    assert not eng.busy
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [([], "prompt is empty"), ([1] * 256, "context holds 256"), ([1, 512], "between 0 and 511"), ([-1], "between 0")],
+)
+def test_bad_prompts_are_refused_at_the_door(stories: Path, tokens: list[int], message: str) -> None:
+    eng = engine(stories)
+    with pytest.raises(ConfigError, match=message):
+        submit(eng, tokens)
+    assert not eng.busy
+
+
+def test_a_request_larger_than_the_pool_is_refused_at_once(stories: Path) -> None:
+    eng = engine(stories)
+    eng.scheduler.pool.n_pages = 3
+    with pytest.raises(KvCacheFull, match="whole KV pool holds 24"):
+        submit(eng, [1] * 20, greedy(5))
+    with pytest.raises(ConfigError, match="stop_token_ids has token 600"):
+        submit(eng, [1], greedy(stop_token_ids=[600]))
+
+
+@pytest.mark.parametrize("name", ["max_batch_size", "max_prefill_tokens", "cache_max_bytes", "admit_below"])
+def test_bad_limits_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        EngineConfig(**{name: -1})
+
+
+# ---- what comes out -------------------------------------------------------------------------------------------
+
+
+def test_stop_tokens_and_lengths(stories: Path, wanted: list[list[int]]) -> None:
+    eng = engine(stories)
+    stop = wanted[0][4]
+    seq = submit(eng, prompts(stories)[0], greedy(stop_token_ids=[stop]))
+    assert run(eng, seq) == [wanted[0][: wanted[0].index(stop) + 1]]
+    assert seq.finish_reason == "stop"
+    seq = submit(eng, prompts(stories)[0], greedy(3))
+    assert run(eng, seq) == [wanted[0][:3]]
+    assert seq.finish_reason == "length"
+
+
+def test_every_step_hands_out_its_tokens_at_once(stories: Path) -> None:
+    eng = engine(stories)
+    sequences = [submit(eng, prompt) for prompt in prompts(stories)[:4]]
+    seen: dict[int, list[int]] = {seq.id: [] for seq in sequences}
+    while eng.busy:
+        for seq, text, tokens in eng.step():
+            seen[seq.id] += tokens
+            assert text == "".join(f"{token} " for token in tokens)
+            assert seen[seq.id] == seq.tokens[seq.n_prompt :]
+
+
+def test_a_new_request_joins_while_another_runs(stories: Path) -> None:
+    eng = engine(stories)
+    first = submit(eng, prompts(stories)[0], greedy(40))
+    for _ in range(5):
+        eng.step()
+    second = submit(eng, prompts(stories)[3], greedy(4))
+    run(eng, second)
+    assert not first.done
+
+
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_prompt_logprobs(stories: Path, chunk: int) -> None:
+    prompt = prompts(stories)[2]
+    eng = engine(stories, prefill_chunk_size=chunk)
+    run(eng, submit(eng, prompt))  # so that the cache knows the prompt, and must not be asked
+    scored = submit(eng, prompt, greedy(2, prompt_logprobs=1, logprobs=0))
+    run(eng, scored, submit(eng, prompts(stories)[0]))
+    assert [each.token for each in scored.prompt_logprobs] == prompt[1:]
+    assert all(each.logprob is not None and each.logprob <= each.top_logprobs[0][1] for each in scored.prompt_logprobs)
+    assert len(scored.logprobs) == 2
+    # The same, token by token: the likelihood of a token is that of picking it after what comes before.
+    for n in (1, len(prompt) // 2, len(prompt) - 1):
+        step = submit(eng, prompt[:n], greedy(1, logprobs=0, allowed_tokens=[prompt[n]]))
+        run(eng, step)
+        assert step.logprobs[0].logprob == pytest.approx(scored.prompt_logprobs[n - 1].logprob, abs=1e-5)
+
+
+def test_statistics_add_up(stories: Path) -> None:
+    eng = engine(stories)
+    zero = eng.snapshot()
+    assert (zero.decode_tokens_per_s, zero.prefill_tokens_per_s, zero.prefix_hit_rate) == (0, 0, 0)
+    first = submit(eng, prompts(stories)[0], greedy(9))
+    run(eng, first)
+    again = submit(eng, prompts(stories)[0], greedy(9))
+    run(eng, again)
+    s = eng.snapshot()
+    n_prompt = first.n_prompt
+    assert (s.requests_started, s.requests_completed, s.tokens_generated) == (2, 2, 18)
+    assert s.tokens_prefilled == 2 * n_prompt - again.stats.n_cached_tokens
+    assert s.tokens_decoded == 16 and s.steps == 18
+    assert (s.prefix_hits, s.prefix_misses, s.prefix_hit_rate) == (1, 1, 0.5)
+    assert s.prefix_tokens_reused == again.stats.n_cached_tokens == min(n_prompt // 8 * 8, n_prompt - 1)
+    assert s.decode_tokens_per_s == pytest.approx(s.tokens_decoded / s.decode_s)
+    stats = again.stats
+    assert stats.cache_hit and not first.stats.cache_hit
+    assert stats.tokens_per_s * stats.decode_s == pytest.approx(8)
+    assert stats.ms_per_token * stats.tokens_per_s == pytest.approx(1000)
+    assert stats.first_token_s == pytest.approx(stats.queue_s + stats.prefill_s)
+    assert f"{n_prompt} tokens, {stats.n_cached_tokens} of them cached" in stats.report()
+
+
+def test_an_error_is_a_tahr_error(stories: Path) -> None:
+    eng = engine(stories)
+    seq = eng.submit(prompts(stories)[0], greedy(), lambda: Tally(faulty))
+    with pytest.raises(TahrError, match="the client's callback broke"):
+        run(eng, seq)
