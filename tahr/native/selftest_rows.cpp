@@ -1,0 +1,112 @@
+// The ops on rows, every instruction set against the plain one.
+#include "selftest_rows.h"
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "tape.h"
+
+namespace tahr {
+
+namespace {
+
+using Vector = std::vector<float>;
+
+Vector random_rows(int64_t n, unsigned seed, float size) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> gauss(0, size);
+  Vector x(static_cast<size_t>(n));
+  for (auto& v : x) v = gauss(rng);
+  return x;
+}
+
+template <class Op>
+void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Lane)) {
+  Tape tape;
+  tape.add(op, kernel);
+  tape.run(pool);
+}
+
+Vector activations(const RowKernels& k, Pool& pool, Activation act) {
+  const int32_t n = 3;
+  const Vector gate = random_rows(n * 77, 1, 8), up = random_rows(n * 77, 2, 1);
+  Vector out(gate.size());
+  run(pool, ActivateOp{&n, 77, gate.data(), up.data(), out.data(), act}, k.activate);
+  return out;
+}
+
+Vector plain_ops(const RowKernels& k, Pool& pool) {
+  const int32_t n = 5;
+  const Vector x = random_rows(n * 75, 3, 3), y = random_rows(n * 75, 4, 3), gain = random_rows(75, 5, 1);
+  Vector sum(x.size()), normed(x.size()), capped(x.size()), added(x.size());
+  run(pool, NormOp{&n, 75, x.data(), y.data(), gain.data(), sum.data(), normed.data(), 1e-5f, 0.5f}, k.norm);
+  run(pool, SoftcapOp{&n, 75, x.data(), capped.data(), 2}, k.softcap);
+  run(pool, AddOp{&n, 75, x.data(), y.data(), added.data(), -3}, k.add);
+  for (const Vector* more : {&normed, &capped, &added}) sum.insert(sum.end(), more->begin(), more->end());
+  return sum;
+}
+
+// Keys and values of one sequence go into scattered pages of 8 tokens, then the last `n_new` tokens look at them.
+Vector attend(const RowKernels& k, Pool& pool, KvType type, int dim, int window, int32_t n_new) {
+  constexpr int32_t n_all = 600, page = 8, n_pages = 80, n_q_heads = 6, n_kv_heads = 2, n_spans = 2;
+  std::vector<int32_t> positions(n_all), slots(n_all), pages(n_pages);
+  for (int i = 0; i < n_pages; i++) pages[size_t(i)] = i * 7 % n_pages;
+  for (int i = 0; i < n_all; i++) {
+    positions[size_t(i)] = i;
+    slots[size_t(i)] = pages[size_t(i / page)] * page + i % page;
+  }
+  std::vector<float> keys(size_t(n_pages * page * n_kv_heads * dim)), values(keys.size());
+  const KvLayer kv{reinterpret_cast<std::byte*>(keys.data()), reinterpret_cast<std::byte*>(values.data()), type,
+                   n_kv_heads, dim, page};
+  const Vector q = random_rows(n_all * n_q_heads * dim, 6, 1), key = random_rows(n_all * n_kv_heads * dim, 7, 1);
+  const Vector value = random_rows(n_all * n_kv_heads * dim, 8, 1), gain(size_t(dim), 1.25f);
+  const Vector angles = random_rows(n_all * dim, 9, 1);
+  Vector turned(q.size()), out(size_t(n_new * n_q_heads * dim));
+  run(pool, PlaceOp{&n_all, n_q_heads, q.data(), key.data(), value.data(), angles.data(), dim / 2, RopeStyle::halves,
+                    gain.data(), gain.data(), 1e-6f, slots.data(), kv, turned.data()}, k.place);
+
+  const int32_t counts[] = {n_new, 1, 1}, starts[] = {0, n_new};
+  const int64_t first = n_all - n_new;
+  Vector partials(size_t(SPLIT_TOKENS * n_q_heads * n_spans * (dim + 2)), NAN);
+  const AttentionOp op{counts, positions.data() + first, starts, &n_all, pages.data(), n_pages, n_q_heads,
+                       turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, partials.data(), n_spans};
+  run(pool, op, k.attention);
+  run(pool, op, k.merge_spans);
+  return out;
+}
+
+bool close(const Vector& have, const Vector& want, float tolerance) {
+  float top = 0, off = 0;
+  for (size_t i = 0; i < want.size(); i++) {
+    top = std::fmax(top, std::fabs(want[i]));
+    const float d = std::fabs(have[i] - want[i]);
+    off = d <= off ? off : d;  // a NaN stays
+  }
+  return off <= tolerance * top;
+}
+
+}  // namespace
+
+int check_rows(const Isa& isa, Pool& pool) {
+  const RowKernels &mine = *isa.rows, &plain = *isas().back().rows;
+  int n_failed = 0;
+  const auto check = [&](bool ok, const char* what) {
+    if (!ok) printf("FAIL %s %s\n", isa.name, what);
+    n_failed += !ok;
+  };
+  for (auto act : {Activation::silu, Activation::gelu_tanh, Activation::gelu})
+    check(close(activations(mine, pool, act), activations(plain, pool, act), 1e-6f), "activation");
+  check(close(plain_ops(mine, pool), plain_ops(plain, pool), 1e-6f), "norm, softcap or add");
+  for (auto type : {KvType::f32, KvType::f16, KvType::bf16})
+    for (int dim : {24, 64})
+      for (int window : {0, 100}) {
+        const Vector few = attend(mine, pool, type, dim, window, 3), many = attend(mine, pool, type, dim, window, 40);
+        check(close(few, attend(plain, pool, type, dim, window, 3), 2e-3f), "attention");
+        check(Vector(many.end() - few.size(), many.end()) == few, "attention in chunks");
+      }
+  return n_failed;
+}
+
+}  // namespace tahr
