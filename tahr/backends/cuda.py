@@ -26,7 +26,7 @@ from tahr.backends.api import (
     Weight,
 )
 from tahr.backends.cuda_kernels import attention, experts, linear, place, rows
-from tahr.backends.cuda_presence import interprets
+from tahr.backends.cuda_presence import describe, interprets
 from tahr.backends.cuda_steps import Block, EagerPlan, GraphPlan, Stage, make_inputs
 from tahr.backends.cuda_weights import joined, take
 from tahr.errors import ConfigError
@@ -52,7 +52,8 @@ class CudaBackend(Backend):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        self._stage = Stage()
+        self.summary = f"cuda: {', '.join(describe().values())}"
+        self.stage = Stage()
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
         self._landing = torch.empty(0)
@@ -111,13 +112,13 @@ class CudaBackend(Backend):
         pass  # ops are on the stream already
 
     def record(self, step: Callable[[], Tensor]) -> Plan:
-        inputs, result = self._stage.look(step)
+        inputs, result = self.stage.look(step)
         assert inputs is not None, "a step that reads no inputs need not be recorded"
         decodes = inputs.limits.n_tokens_per_seq == 1
         if decodes and self._pool is not None:
             del result  # its memory is the capture's to use
-            return GraphPlan(self._stage, step, inputs, self._pool)
-        return EagerPlan(self._stage, step, inputs, result, padded=decodes)
+            return GraphPlan(self.stage, step, inputs, self._pool)
+        return EagerPlan(self.stage, step, inputs, result, padded=decodes)
 
     def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
         sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
@@ -126,7 +127,7 @@ class CudaBackend(Backend):
     # ---- ops --------------------------------------------------------------------------------------------------
 
     def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
-        inputs, values = self._stage.enter(step), table.data.values
+        inputs, values = self.stage.enter(step), table.data.values
         n = self._n_tokens(step)
         found = rows.gather(values, inputs.ids, inputs.counts, Rows.TOKENS.value, n, F32, scale)
         return Tensor(table.n_cols, Rows.TOKENS, Block(found, values.dtype))
@@ -163,7 +164,7 @@ class CudaBackend(Backend):
         return like(x, experts.run_experts(x.data.values, chosen, mlp, dtype))
 
     def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
-        inputs = self._stage.enter(step)
+        inputs = self.stage.enter(step)
         if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
             self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
         angle = inputs.positions[: self._n_tokens(step), None].float() * self._ropes[id(rope)][1]
@@ -182,7 +183,7 @@ class CudaBackend(Backend):
         layer: int,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        inputs = self._stage.enter(step)
+        inputs = self.stage.enter(step)
         gains = (norms.query.data, norms.key.data, norms.eps) if norms else None
         qkv = q.data.values, k.data.values, v.data.values
         store, math = kv.layers[layer], q.data.math
@@ -191,7 +192,7 @@ class CudaBackend(Backend):
     def attention(
         self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
     ) -> Tensor:
-        inputs, store = self._stage.enter(step), kv.layers[layer]
+        inputs, store = self.stage.enter(step), kv.layers[layer]
         how = attention.Scoring(scale, window, softcap)
         dtype = F32 if q.data.math == F32 else store.dtype
         if step.limits.n_tokens_per_seq == 1:
@@ -200,8 +201,8 @@ class CudaBackend(Backend):
         return like(q, attention.attend_mixed(q.data.values, store, inputs, n_tokens, how, dtype))
 
     def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
-        inputs, values = self._stage.enter(step), x.data.values
-        n = step.limits.n_rows if self._stage.padded else step.n_rows
+        inputs, values = self.stage.enter(step), x.data.values
+        n = step.limits.n_rows if self.stage.padded else step.n_rows
         picked = rows.gather(values, inputs.rows, inputs.counts, Rows.PICKED.value, n, values.dtype)
         return Tensor(x.width, Rows.PICKED, Block(picked, x.data.math))
 
@@ -212,7 +213,7 @@ class CudaBackend(Backend):
         return like(x, torch.tanh(x.data.values.float() / cap) * cap)
 
     def _n_tokens(self, step: StepInputs) -> int:
-        return step.limits.n_tokens if self._stage.padded else step.n_tokens
+        return step.limits.n_tokens if self.stage.padded else step.n_tokens
 
 
 def like(x: Tensor, values: torch.Tensor) -> Tensor:

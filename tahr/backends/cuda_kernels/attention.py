@@ -65,6 +65,12 @@ def walk(
 
 
 @triton.jit
+def average(total, weight):
+    """The weighted sums over their weights; rows that saw nothing (they fill a tile up) stay zero."""
+    return total / tl.where(weight == 0, 1.0, weight)[:, None]
+
+
+@triton.jit
 def mixed_kernel(
     out, q, keys, values, page_table, starts, positions, scale, window, softcap, table_stride, n_q, n_kv, dim,
     page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
@@ -90,7 +96,7 @@ def mixed_kernel(
         kv_head, n_kv, page_size, dim, where, begin, end, scale, window, softcap,
         has_cap, dtype, block_m, block_n, block_d,
     )  # fmt: skip
-    tl.store(out + spot, narrow(total / weight[:, None], out.dtype.element_ty), mask=mask)
+    tl.store(out + spot, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -119,8 +125,7 @@ def decode_kernel(
         scale, window, softcap, has_cap, dtype, block_m, block_n, block_d,
     )  # fmt: skip
     if n_splits == 1:
-        result = total / tl.where(weight == 0, 1.0, weight)[:, None]
-        tl.store(out + spot, narrow(result, out.dtype.element_ty), mask=mask)
+        tl.store(out + spot, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
     else:
         part = heads * n_splits + split
         tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
@@ -180,5 +185,5 @@ def attend_decode(q: torch.Tensor, store: torch.Tensor, inputs: Any, how: Scorin
 
 def splits(n_pairs: int, n_keys: int) -> int:
     """How many programs share the keys of one (sequence, key head) pair: a power of two that fills the card."""
-    wanted = min(N_PROGRAMS // max(1, n_pairs), triton.cdiv(n_keys, KEYS), MOST_SPLITS)
+    wanted = min(N_PROGRAMS // max(1, n_pairs), -(-n_keys // KEYS), MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)

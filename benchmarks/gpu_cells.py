@@ -1,0 +1,261 @@
+"""A GPU beside vLLM and its own roof: Qwen3 shapes with random bf16 weights, whole requests through the engine.
+
+usage: benchmarks/gpu_cells.py [0.6B] [8B]      (default: both; about two minutes each)
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from tahr.backends.api import Weight
+from tahr.backends.cuda import CudaBackend
+from tahr.backends.cuda_steps import EagerPlan
+from tahr.backends.cuda_weights import Matrix
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig
+from tahr.engine.assemble import build_engine
+from tahr.engine.engine import Engine
+from tahr.models.decoder import Decoder
+from tahr.models.loader import Source, load
+from tahr.weights.formats import FORMATS
+from tahr.weights.tensor import HostTensor
+
+N_IN, N_OUT, LONG = 256, 128, 3900
+N_VOCAB, HEAD_DIM = 151_936, 128
+MOST_S = 100  # per shape: cells that would begin later are left out
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model in numbers, and what vLLM 0.26 gave on an H200: tokens/s by requests at once, the rest in ms."""
+
+    width: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    n_ffn: int
+    tied: bool
+    vllm_first_ms: float
+    vllm_long_ms: float
+    vllm: dict[int, int]
+
+
+SHAPES = {
+    "0.6B": Shape(1024, 28, 16, 8, 3072, True, 10.9, 22.0,
+                  {1: 608, 4: 2057, 16: 7307, 32: 12858, 128: 30269, 256: 36398}),
+    "8B": Shape(4096, 36, 32, 8, 12288, False, 9.8, 96.5,
+                {1: 192, 4: 728, 16: 2618, 32: 4437, 128: 9142, 256: 10432}),
+}  # fmt: skip
+
+
+# ---- a model of random numbers ----------------------------------------------------------------------------------
+
+
+class RandomBackend(CudaBackend):
+    """Makes every matrix on the device: the bytes of its host tensor are never looked at."""
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
+        n_rows, n_cols = tensor.shape
+        return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), Matrix(values))
+
+
+def matrix(name: str, n_rows: int, n_cols: int) -> HostTensor:
+    """A tensor without memory: one byte seen everywhere."""
+    data = np.broadcast_to(np.zeros(1, np.uint8), 2 * n_rows * n_cols)
+    return HostTensor(name, FORMATS["BF16"], (n_rows, n_cols), data)
+
+
+def ones(name: str, width: int) -> HostTensor:
+    return HostTensor(name, FORMATS["F32"], (width,), np.ones(width, np.float32).view(np.uint8))
+
+
+def tensors(shape: Shape) -> list[HostTensor]:
+    q, kv = shape.n_heads * HEAD_DIM, shape.n_kv_heads * HEAD_DIM
+    made = [matrix("model.embed_tokens.weight", N_VOCAB, shape.width), ones("model.norm.weight", shape.width)]
+    made += [] if shape.tied else [matrix("lm_head.weight", N_VOCAB, shape.width)]
+    sizes = {"self_attn.q_proj": (q, shape.width), "self_attn.k_proj": (kv, shape.width),
+             "self_attn.v_proj": (kv, shape.width), "self_attn.o_proj": (shape.width, q),
+             "mlp.gate_proj": (shape.n_ffn, shape.width), "mlp.up_proj": (shape.n_ffn, shape.width),
+             "mlp.down_proj": (shape.width, shape.n_ffn)}  # fmt: skip
+    norms = {"input_layernorm": shape.width, "post_attention_layernorm": shape.width,
+             "self_attn.q_norm": HEAD_DIM, "self_attn.k_norm": HEAD_DIM}  # fmt: skip
+    for i in range(shape.n_layers):
+        made += [matrix(f"model.layers.{i}.{name}.weight", *size) for name, size in sizes.items()]
+        made += [ones(f"model.layers.{i}.{name}.weight", width) for name, width in norms.items()]
+    return made
+
+
+def make_decoder(shape: Shape, backend: RandomBackend) -> tuple[Decoder, int]:
+    """The model on the device, and the bytes one decoded token reads of it."""
+    config = {
+        "model_type": "qwen3", "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
+        "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": HEAD_DIM,
+        "intermediate_size": shape.n_ffn, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "max_position_embeddings": 40960, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
+    }  # fmt: skip
+    loaded = load(Source("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {}), backend)
+    unread = 0 if shape.tied else 2 * N_VOCAB * shape.width  # of an untied table one row is read
+    return loaded.decoder, loaded.n_weight_bytes - unread
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A writer for requests whose text nobody reads."""
+
+    stopped = False
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of requests submitted at once: until the first token of the first, until the end, tokens written in all."""
+
+    first_s: float
+    all_s: float
+    n_tokens: int
+
+    @property
+    def decode_rate(self) -> float:
+        return (self.n_tokens - 1) / (self.all_s - self.first_s)
+
+
+def serve(engine: Engine, n_requests: int, n_in: int, n_out: int) -> Times:
+    """Submit everything, step until nothing is left."""
+    rng = np.random.default_rng(n_requests)
+    params = replace(NEUTRAL_SAMPLING, temperature=0.0 if n_requests == 1 else 1.0, max_tokens=n_out, ignore_eos=True)
+    begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
+    for _ in range(n_requests):
+        engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), params, Silent)
+    while engine.busy:
+        n_tokens += sum(len(event.tokens) for event in engine.step())
+        first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
+    if n_tokens != n_requests * n_out:
+        raise SystemExit(f"Only {n_tokens} of {n_requests * n_out} tokens came: requests failed.")
+    return Times(first_s, time.perf_counter() - begin, n_tokens)
+
+
+def seconds(run: Callable[[], object], n: int = 20) -> float:
+    """Device seconds of one run, the mean of several behind each other."""
+    run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(n):
+        run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / n
+
+
+def roofs() -> tuple[float, float]:
+    """Bytes/s of reading and FLOP/s of bf16 products, as this card gives them."""
+    much = torch.ones(1 << 30, device="cuda")
+    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    return 4 * much.numel() / seconds(much.sum), 2 * 8192**3 / seconds(lambda: square @ square)
+
+
+def plan_seconds(engine: Engine, n_seqs: int) -> float:
+    """Device seconds of a decoding step of `n_seqs` sequences, as the last such step left its inputs."""
+    runner = engine.runner
+    bucket = next(b for b in runner.buckets if b.hold(n_seqs, n_seqs, n_seqs, 1))
+    return seconds(runner.plan_for(bucket).run)
+
+
+def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]:
+    """Wall seconds of the same step of one sequence: launched op by op, and as a captured graph."""
+    runner = engine.runner
+    bucket = runner.buckets[0]
+    step = runner.step.within(bucket)
+
+    def forward():  # type: ignore[no-untyped-def]
+        return runner.forward(backend, step, runner.kv)
+
+    _, result = backend.stage.look(forward)
+    eager = EagerPlan(backend.stage, forward, step, result, padded=True)
+    return wall_seconds(eager.run), wall_seconds(runner.plan_for(bucket).run)
+
+
+def wall_seconds(run: Callable[[], object], n: int = 20) -> float:
+    run()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(n):
+        run()
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / n
+
+
+# ---- the table --------------------------------------------------------------------------------------------------
+
+
+def row(cell: str, ours: float, unit: str, vllm: float, lower: bool = False, note: str = "") -> None:
+    ratio = vllm / ours if lower else ours / vllm
+    print(f"  {cell:<28}{ours:>10,.1f} {unit:<6} vLLM {vllm:>9,.1f}   {ratio:5.2f}x   {note}", flush=True)
+
+
+def make_engine(name: str, backend: RandomBackend) -> tuple[Engine, int]:
+    """An engine for every cell, and the bytes one decoded token reads."""
+    decoder, n_bytes = make_decoder(SHAPES[name], backend)
+    config = EngineConfig(
+        context_size=4096, max_batch_size=256, max_prefill_batch=256, prefill_chunk_size=4096, max_prefill_tokens=8192,
+        prefix_cache=False, kv_bytes=24 << 30, admit_below=1.0,
+    )  # fmt: skip
+    return build_engine(backend, decoder, config)[0], n_bytes
+
+
+def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int, roof: tuple[float, float]) -> None:
+    """The cells of one request."""
+    serve(engine, 1, N_IN, 4)  # compiles the kernels
+    serve(engine, 1, LONG, 2)
+    one, long = serve(engine, 1, N_IN, N_OUT), serve(engine, 1, LONG, 1)
+    row("1 request, decode", one.decode_rate, "tok/s", shape.vllm[1],
+        note=f"{one.decode_rate * n_bytes / roof[0]:.0%} of the memory roof")  # fmt: skip
+    row("1 request, first token", one.first_s * 1e3, "ms", shape.vllm_first_ms, lower=True)
+    n_flop = 2 * (n_bytes / 2 - N_VOCAB * shape.width) * LONG  # the head multiplies one row only
+    row(f"prefill of {LONG}", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True,
+        note=f"{n_flop / long.first_s / roof[1]:.0%} of the matrix roof")  # fmt: skip
+    serve(engine, 1, N_IN, 4)  # leaves the inputs of a decoding step
+    eager_s, graph_s = eager_and_graph(engine, backend)
+    print(f"  one step of one request: eager {eager_s * 1e3:.2f} ms, graph {graph_s * 1e3:.3f} ms: "
+          f"{eager_s / graph_s:.1f}x (at least 3x is asked for)", flush=True)  # fmt: skip
+
+
+def measure(name: str, roof: tuple[float, float]) -> None:
+    """All cells of one shape."""
+    began = time.perf_counter()
+    shape, backend = SHAPES[name], RandomBackend()
+    engine, n_bytes = make_engine(name, backend)
+    ready_s = time.perf_counter() - began
+    print(f"Qwen3-{name} shape, bf16: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
+    measure_one(engine, backend, shape, n_bytes, roof)
+    for n, vllm in list(shape.vllm.items())[1:]:
+        if time.perf_counter() - began > MOST_S:
+            print(f"  {n} requests: left out, {MOST_S} s are over")
+            continue
+        serve(engine, n, N_IN, 3)  # captures the graph
+        times = serve(engine, n, N_IN, N_OUT)
+        note = f"device alone decodes {n / plan_seconds(engine, n):,.0f} tok/s"
+        row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm, note=note)
+
+
+def main() -> None:
+    """Measure the roofs, then every shape asked for."""
+    roof = roofs()
+    print(f"{torch.cuda.get_device_name()}: reads {roof[0] / 1e9:,.0f} GB/s, multiplies {roof[1] / 1e12:,.0f} TFLOP/s")
+    for name in sys.argv[1:] or SHAPES:
+        measure(name, roof)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
