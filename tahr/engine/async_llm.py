@@ -17,10 +17,10 @@ from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.answers import Chunk, Completion, Request
 from tahr.engine.embed import Pooling
-from tahr.engine.llm import LLM, Message
+from tahr.engine.llm import LLM, Message, Texts
 from tahr.engine.score import SCORING, Score, ScoringPrompt
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import GenerateError
+from tahr.errors import GenerateError, TahrError
 
 Prompt = str | list[int]  # a text, or its tokens
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Stream:
     def __init__(self, llm: "AsyncLLM", mailbox: Mailbox):
         assert mailbox.request
         self._llm, self._mailbox = llm, mailbox
+        self.request = mailbox.request  # to look at while it runs; only the engine's thread changes it
         self.id = mailbox.request.id
 
     def __aiter__(self) -> "Stream":
@@ -106,10 +107,13 @@ class AsyncLLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    async def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
-        """Queue a prompt; what is wrong with it is raised here, before anything is computed."""
+    async def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, reply: bool = False) -> Stream:
+        """Queue a prompt; what is wrong with it is raised here, before anything is computed.
+
+        A `reply` is a text of its own, anything else continues the prompt's.
+        """
         tokens = await asyncio.to_thread(self.llm.tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
-        return await self._submit(tokens, params)
+        return await self._submit(tokens, params, reply)
 
     async def submit_chat(
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
@@ -137,7 +141,7 @@ class AsyncLLM:
         """Answer a conversation; cancelling the task stops the request."""
         return await (await self.submit_chat(messages, params, **variables)).completion()
 
-    async def embed(self, texts: str | list[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
+    async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
         """A text as a vector of length 1, or several as the rows of an array; replies wait meanwhile."""
         return await asyncio.wrap_future(self._ask(lambda: self.llm.embed(texts, pooling)))
 
@@ -153,6 +157,11 @@ class AsyncLLM:
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""
         return self.llm.stats()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests still get tokens."""
+        return self._thread.is_alive() and not self._closing
 
     async def close(self) -> None:
         """Stop everything, and wait for the thread to end. Readers get their last chunks."""
@@ -247,23 +256,22 @@ class AsyncLLM:
         mailbox.request = self.llm.submit(tokens, params, reply=reply)
         self._mailboxes[mailbox.request.id] = mailbox
 
-    def _abort(self, request_id: int) -> None:
+    def _abort(self, request_id: int, error: TahrError | None = None) -> None:
         mailbox = self._mailboxes.get(request_id)
         if mailbox and mailbox.request:
-            self._forget(mailbox.request)
+            self._forget(mailbox.request, error)
             self._call([mailbox])
 
     def _fail_all(self, error: Exception) -> None:
         """Nobody shall wait for what will not come; the next request finds an empty engine."""
-        for mailbox in list(self._mailboxes.values()):
-            assert mailbox.request
-            for seq in mailbox.request.sequences:
-                seq.error = seq.error or GenerateError(f"The engine failed: {error!r}. Please report this.")
-            self._abort(mailbox.request.id)
+        failure = GenerateError(f"The engine failed: {error!r}. Please report this.")
+        failure.__cause__ = error
+        for request_id in list(self._mailboxes):
+            self._abort(request_id, failure)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: Request, error: TahrError | None = None) -> None:
         with self._lock:
-            self.llm.forget(request)
+            self.llm.forget(request, error)
         self._mailboxes.pop(request.id, None)
 
     def _call(self, mailboxes: ListOf[Mailbox]) -> None:

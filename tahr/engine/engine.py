@@ -80,10 +80,10 @@ class Engine:
         now = perf_counter()
         return [self._finish(seq, answer, now) for seq, answer in zip(ready, answers, strict=True)]
 
-    def abort(self, seq: Sequence) -> None:
-        """Stop a request and free what it holds."""
+    def abort(self, seq: Sequence, error: TahrError | None = None) -> None:
+        """Stop a request and free what it holds; with an error, it has failed."""
         if not seq.done:
-            self._end(seq, "cancelled")
+            self._end(seq, "error" if error else "cancelled", error)
 
     @property
     def busy(self) -> bool:

@@ -14,11 +14,12 @@ from tahr.engine.engine import Engine, Event
 from tahr.engine.output import TextWriter, has_text
 from tahr.engine.score import SCORING, Score, ScoringPrompt
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import ConfigError, TemplateError
+from tahr.errors import ConfigError, TahrError, TemplateError
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
 Message = Mapping[str, Any]
+Texts = str | ListOf[str | list[int]]
 Params = SamplingParams | ListOf[SamplingParams] | None  # for all prompts, or one for each
 
 
@@ -94,10 +95,11 @@ class LLM:
 
     # ---- numbers ----------------------------------------------------------------------------------------------
 
-    def embed(self, texts: str | list[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
-        """A text as a vector of length 1, or several as the rows of an array."""
+    def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
+        """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array."""
         single = isinstance(texts, str)
-        tokens = [self.tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        several = [texts] if isinstance(texts, str) else texts
+        tokens = [self.tokenizer.encode(text) if isinstance(text, str) else text for text in several]
         vectors = self._embedder.embed(tokens, pooling)
         return vectors[0] if single else vectors
 
@@ -172,10 +174,10 @@ class LLM:
                 heard[request.id] = request
         return list(heard.values())
 
-    def forget(self, request: Request) -> None:
-        """Stop a request if it still runs, and free what it holds."""
+    def forget(self, request: Request, error: TahrError | None = None) -> None:
+        """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
         for seq in request.sequences:
-            self.engine.abort(seq)
+            self.engine.abort(seq, error)
             self._requests.pop(seq.id, None)
         request.settle()
 

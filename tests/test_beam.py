@@ -1,0 +1,218 @@
+"""Beam search: against stubs with known best paths, against greedy, and against a search that recomputes everything."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tahr import BeamSearchConfig, InferenceConfig, InferenceEngine
+from tahr.engine.beam import Hypothesis, LaneBeams, beam_search
+from tahr.errors import ConfigError
+
+EOS = 0
+
+
+class Table:
+    """Probabilities of the next token by the tokens so far; what is not listed is impossible."""
+
+    def __init__(self, table: dict[tuple[int, ...], dict[int, float]], n_vocab: int = 6):
+        self.table, self.n_vocab = table, n_vocab
+        self.texts: list[tuple[int, ...]] = []
+        self.widths: list[int] = []
+
+    def begin(self, tokens: Sequence[int]) -> np.ndarray:
+        self.texts = [tuple(tokens)]
+        return self.rows()
+
+    def extend(self, choices: Sequence[tuple[int, int]]) -> np.ndarray:
+        self.texts = [(*self.texts[beam], token) for beam, token in choices]
+        self.widths.append(len(choices))
+        return self.rows()
+
+    def rows(self) -> np.ndarray:
+        rows = np.full((len(self.texts), self.n_vocab), -np.inf, np.float32)
+        for row, text in zip(rows, self.texts, strict=True):
+            for token, p in self.table.get(text, {EOS: 1.0}).items():
+                row[token] = math.log(p)
+        return rows
+
+
+# Greedy takes 1 (0.6) and ends with 0.6 * 0.3; the best path begins with 2: 0.4 * 0.9.
+TRAP = {
+    (5,): {1: 0.6, 2: 0.4},
+    (5, 1): {3: 0.3, 4: 0.3, 2: 0.2, 1: 0.2},
+    (5, 2): {3: 0.9, 4: 0.1},
+}
+
+
+def is_eos(token: int) -> bool:
+    return token == EOS
+
+
+def test_finds_what_greedy_misses() -> None:
+    (greedy,) = beam_search(Table(TRAP), [5], BeamSearchConfig(beam_width=1), is_eos)
+    best = beam_search(Table(TRAP), [5], BeamSearchConfig(beam_width=2), is_eos)[0]
+    assert greedy.tokens == (5, 1, 3, EOS)
+    assert best.tokens == (5, 2, 3, EOS)
+    assert best.finished
+    assert best.logprob_sum == pytest.approx(math.log(0.36), abs=1e-6)
+
+
+def test_sorted_by_score() -> None:
+    config = BeamSearchConfig(beam_width=4)
+    found = beam_search(Table(TRAP), [5], config, is_eos)
+    scores = [h.score(config.length_penalty) for h in found]
+    assert len(found) == 4
+    assert scores == sorted(scores, reverse=True)
+    assert all(h.tokens[0] == 5 and h.n_prompt == 1 for h in found)
+
+
+# A short text of probability 0.5, and a long one of 0.4: five tokens.
+LENGTHS = {(5,): {EOS: 0.5, 1: 0.4, 2: 0.1}, (5, 1): {1: 1.0}, (5, 1, 1): {1: 1.0}, (5, 1, 1, 1): {1: 1.0}}
+
+
+@pytest.mark.parametrize(("penalty", "best"), [(0.0, (5, EOS)), (1.0, (5, 1, 1, 1, 1, EOS)), (-1.0, (5, EOS))])
+def test_the_length_penalty_chooses(penalty: float, best: tuple[int, ...]) -> None:
+    config = BeamSearchConfig(beam_width=2, length_penalty=penalty, early_stopping=False, max_new_tokens=8)
+    assert beam_search(Table(LENGTHS), [5], config, is_eos)[0].tokens == best
+
+
+def test_early_stopping_stops_early() -> None:
+    # Two texts end at once; the best one, which goes on, would be found only by searching on.
+    table = {(5,): {EOS: 0.3, 1: 0.6, 2: 0.1}, (5, 1): {EOS: 0.4, 3: 0.6}, (5, 1, 3): {EOS: 1.0}}
+    eager, patient = Table(table), Table(table)
+    first = beam_search(eager, [5], BeamSearchConfig(beam_width=2), is_eos)
+    second = beam_search(patient, [5], BeamSearchConfig(beam_width=2, early_stopping=False), is_eos)
+    assert [h.tokens for h in first] == [(5, 1, EOS), (5, EOS)]
+    assert second[0].tokens == (5, 1, 3, EOS)
+    assert len(eager.widths) < len(patient.widths)
+
+
+def test_unfinished_texts_count_when_time_is_up() -> None:
+    found = beam_search(Table(LENGTHS), [5], BeamSearchConfig(beam_width=3, max_new_tokens=2), is_eos)
+    assert {(h.tokens, h.finished) for h in found} >= {((5, 1, 1), False), ((5, EOS), True)}
+    assert max(h.n_generated for h in found) == 2
+
+
+def test_nothing_generated_scores_zero() -> None:
+    table = Table(TRAP)
+    (only,) = beam_search(table, [5], BeamSearchConfig(max_new_tokens=0), is_eos)
+    assert only == Hypothesis((5,), 1)
+    assert only.score(1.0) == 0
+    assert table.texts == []  # nothing was computed either
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("beam_width", 0), ("max_new_tokens", -1), ("length_penalty", math.nan), ("early_stopping", 1)]
+)
+def test_bad_settings_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        BeamSearchConfig(**{field: value})  # type: ignore[arg-type]
+
+
+def test_defaults() -> None:
+    assert BeamSearchConfig() == BeamSearchConfig(4, 256, 1.0, True)
+
+
+# ---- with a model -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def engine(stories: Path) -> InferenceEngine:
+    engine = InferenceEngine(InferenceConfig(str(stories), num_threads=2, kv_dtype="f32"))
+    engine.load_model()
+    return engine
+
+
+class Recomputing:
+    """The model without any sharing: every text from its beginning at every step."""
+
+    def __init__(self, engine: InferenceEngine):
+        self.engine = engine
+        self.texts: list[list[int]] = []
+
+    def begin(self, tokens: Sequence[int]) -> np.ndarray:
+        self.texts = [list(tokens)]
+        return self.rows()
+
+    def extend(self, choices: Sequence[tuple[int, int]]) -> np.ndarray:
+        self.texts = [[*self.texts[beam], token] for beam, token in choices]
+        return self.rows()
+
+    def rows(self) -> np.ndarray:
+        rows = []
+        for text in self.texts:
+            self.engine.truncate(0)
+            rows.append(self.engine.forward_prefill(text, 0))
+        return np.array(rows)
+
+
+PROMPT = "Once upon a time there was a little dog. The dog saw a big red ball in the park and"
+
+
+def test_width_one_is_greedy(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(PROMPT)
+    (found,) = engine.beam_generate(tokens, BeamSearchConfig(beam_width=1, max_new_tokens=40))
+    greedy, logits = list(tokens), Recomputing(engine).begin(tokens)[0]
+    while len(greedy) < len(tokens) + 40:
+        greedy.append(int(logits.argmax()))
+        logits = engine.forward_one(greedy[-1])
+    assert list(found.tokens) == greedy
+
+
+@pytest.mark.parametrize("n_prompt", [5, 31, 32])  # inside a page, at its end, at the beginning of the next
+def test_sharing_pages_changes_nothing(engine: InferenceEngine, n_prompt: int) -> None:
+    tokens = engine.tokenize(PROMPT)[:n_prompt]
+    config = BeamSearchConfig(beam_width=4, max_new_tokens=40)
+    found = engine.beam_generate(tokens, config)
+    expected = beam_search(Recomputing(engine), tokens, config, engine.is_eos)
+    assert [h.tokens for h in found] == [h.tokens for h in expected]
+    np.testing.assert_allclose([h.logprob_sum for h in found], [h.logprob_sum for h in expected], atol=1e-3)
+    assert len({h.tokens for h in found}) == 4
+
+
+def test_one_step_serves_all_beams_and_pages_come_back(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokens, config = engine._model, engine.tokenize(PROMPT), BeamSearchConfig(beam_width=3, max_new_tokens=20)
+    beams = LaneBeams(model.backend, model.decoder, len(tokens), config)
+    widths: list[int] = []
+    run = beams.lanes.run
+    monkeypatch.setattr(beams.lanes, "run", lambda feeds, n_rows=1: widths.append(len(feeds)) or run(feeds, n_rows))
+    beam_search(beams, tokens, config, lambda _: False)
+    assert widths == [1] + [3] * 19
+    beams.lanes.pool.check(lane.pages for lane in beams.beams)
+    shared = set.intersection(*(set(lane.pages) for lane in beams.beams))
+    assert len(shared) >= len(tokens) // 32  # the prompt's full pages exist once
+
+
+def test_the_text_in_memory_stays(engine: InferenceEngine) -> None:
+    engine.truncate(0)
+    engine.prefill([1, 2, 3])
+    before = engine.forward_one(4)
+    engine.beam_generate(engine.tokenize(PROMPT), BeamSearchConfig(max_new_tokens=3))
+    assert engine.kv_cache_seq_len() == 4
+    engine.truncate(3)
+    np.testing.assert_array_equal(engine.forward_one(4), before)
+
+
+def test_ends_as_the_caller_says(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("Once upon a time")
+    comma = engine.tokenize("Once upon a time,")[-1]
+    for eos in (comma, lambda token: token == comma):
+        best = engine.beam_generate(tokens, BeamSearchConfig(beam_width=2, max_new_tokens=8), eos)[0]
+        assert best.tokens[-1] == comma
+        assert best.finished
+
+
+def test_the_context_bounds_the_search(stories: Path) -> None:
+    small = InferenceEngine(InferenceConfig(str(stories), context_size=16))
+    small.load_model()
+    tokens = small.tokenize("Once upon a time")
+    found = small.beam_generate(tokens, BeamSearchConfig(max_new_tokens=256), lambda _: False)
+    assert {len(h.tokens) for h in found} == {16}
+    for wrong in ([], [1] * 17):
+        with pytest.raises(ConfigError, match="prompt"):
+            small.beam_generate(wrong)
