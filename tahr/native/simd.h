@@ -15,6 +15,8 @@
 #error "TAHR_ISA must name the instruction set this file is compiled for"
 #endif
 
+// Vectors live in registers only where every call is inlined. The plain version leaves it to the compiler, which would
+// otherwise take minutes over it with sanitizers.
 #define TAHR_INLINE static inline __attribute__((always_inline))
 
 #if defined(TAHR_ISA_avx512vnni)
@@ -24,6 +26,8 @@
 #elif defined(TAHR_ISA_neon_dotprod) || defined(TAHR_ISA_neon_i8mm)
 #include "simd_neon.h"
 #else
+#undef TAHR_INLINE
+#define TAHR_INLINE static inline
 #include "simd_scalar.h"
 #endif
 

@@ -94,8 +94,14 @@ TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
 template <int First, int Count, int MaxCode, int Rows>
 TAHR_INLINE void dot(Ints (&sums)[Rows], const Codes (&w)[8], const int8_t* const (&x)[Rows]) {
   for (int r = 0; r < Rows; r++)
-    for (int g = First; g < First + Count; g++)
-      for (int i = 0; i < LANES * 4; i++) sums[r].v[i / 4] += int8_t(w[g].v[i]) * x[r][4 * g + i % 4];
+    for (int g = First; g < First + Count; g++) {
+      const int8_t* c = x[r] + 4 * g;
+      for (int i = 0; i < LANES; i++) {
+        int8_t q[4];
+        memcpy(q, w[g].v + 4 * i, 4);
+        sums[r].v[i] += q[0] * c[0] + q[1] * c[1] + q[2] * c[2] + q[3] * c[3];
+      }
+    }
 }
 
 }  // namespace tahr::TAHR_ISA
