@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tahr.engine.async_llm import wake
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError, GenerateError
 
@@ -52,6 +53,20 @@ def noting(steps: list[int], llm: AsyncLLM, method: Callable[..., None]) -> Call
         method(*args)
 
     return noted
+
+
+def count_calls() -> list[object]:
+    """Grows with every call by which an engine wakes readers of the running loop."""
+    loop, calls = asyncio.get_running_loop(), list[object]()
+    call = loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: Any, **options: Any) -> Any:
+        if callback is wake:
+            calls.append(args)
+        return call(callback, *args, **options)
+
+    loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+    return calls
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -131,8 +146,12 @@ def test_a_lagging_reader_gets_one_merged_chunk(stories: Path, alone: list[str])
 
 def test_a_loop_that_is_busy_elsewhere_misses_nothing(stories: Path, alone: list[str]) -> None:
     async def test(llm: AsyncLLM) -> None:
+        calls = count_calls()
         streams = [await llm.submit(prompt, GREEDY) for prompt in PROMPTS]
-        time.sleep(0.2)  # not asyncio's: the loop is to be blocked
+        n_before, n_steps = len(calls), llm.stats().steps
+        time.sleep(0.3)  # not asyncio's: the loop is to be blocked
+        assert llm.stats().steps - n_steps > len(PROMPTS)
+        assert len(calls) - n_before <= len(PROMPTS)  # calls do not pile up while nobody answers them
         for stream, text in zip(streams, alone, strict=True):
             assert "".join([chunk.text async for chunk in stream]) == text
 
@@ -141,19 +160,11 @@ def test_a_loop_that_is_busy_elsewhere_misses_nothing(stories: Path, alone: list
 
 def test_one_call_per_step_for_all_streams(stories: Path) -> None:
     async def test(llm: AsyncLLM) -> None:
-        loop, n_calls = asyncio.get_running_loop(), 0
-        call = loop.call_soon_threadsafe
-
-        def counted(callback: Callable[..., object], *args: Any, **options: Any) -> Any:
-            nonlocal n_calls
-            n_calls += getattr(callback, "__name__", "") == "wake"
-            return call(callback, *args, **options)
-
-        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        calls = count_calls()
         params = SamplingParams(temperature=0, max_tokens=80, ignore_eos=True)
         streams = [await llm.submit(prompt, params) for prompt in PROMPTS]
         await asyncio.gather(*(stream.completion() for stream in streams))
-        assert 10 < n_calls <= llm.stats().steps
+        assert 10 < len(calls) <= llm.stats().steps
 
     run(stories, test)
 

@@ -11,7 +11,7 @@ from tahr import LLM, EngineConfig, SamplingParams
 from tahr.engine import bar as bars
 from tahr.engine.bar import Bar
 from tahr.engine.sampler import logprobs_of
-from tahr.errors import ConfigError, TemplateError
+from tahr.errors import ConfigError, GenerateError, TemplateError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 PROMPTS = ["Once upon a time", "The dog", "One day, a little goat", "Lily and"]
@@ -100,6 +100,21 @@ def test_a_bad_request_in_a_batch_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(ConfigError, match="context"):
         llm.generate(["fine", "too long " * 500], GREEDY)
     assert not llm.engine.busy
+    assert llm.stats().pages_used == 0
+
+
+def test_a_step_that_fails_fails_all_answers(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(work: object) -> None:
+        raise MemoryError("no room")
+
+    request = llm.submit([5, 6, 7], SamplingParams(n=3))
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.runner, "run", broken)
+        llm.step()
+    assert request.over
+    with pytest.raises(GenerateError, match="no room"):
+        request.completion()
+    llm.forget(request)
     assert llm.stats().pages_used == 0
 
 

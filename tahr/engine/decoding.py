@@ -34,7 +34,10 @@ class Reply:
 
 
 def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
-    """The text of each picked token (it may be empty), until the reply ends, is long enough or fills the context."""
+    """The text of each picked token (it may be empty), until the reply ends or has `max_tokens`.
+
+    The session needs room for one fewer: the last token is never fed.
+    """
     tokens = session.tokens
     request = PickRequest(reply.picker, tokens, n_prompt=len(tokens))
     for left in range(max_tokens - 1, -1, -1):
@@ -44,7 +47,7 @@ def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> I
         tokens.append(answer.token)
         last = reply.ends(answer.token)
         text = "" if last else reply.writer.push(answer.token)
-        last = last or reply.writer.stopped or not left or not session.room
+        last = last or reply.writer.stopped or not left
         yield text if not last or reply.writer.stopped else text + reply.writer.flush()
         if last:
             return

@@ -1,0 +1,62 @@
+"""KV pages as bytes: exact, in one layout, and only where asked."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from backends_here import NAMES, backend
+from tahr.backends.api import Backend, KVShape, KVStore
+
+SHAPES = [KVShape(2, 8), KVShape(1, 16)]
+N_PAGES, PAGE_SIZE = 6, 4
+
+
+@pytest.fixture(params=NAMES)
+def be(request: pytest.FixtureRequest) -> Backend:
+    return backend(request.param)
+
+
+def stores(be: Backend) -> Iterator[KVStore]:
+    for dtype in be.kv_dtypes:
+        yield be.kv_store(SHAPES, N_PAGES, PAGE_SIZE, dtype)
+
+
+def random_pages(be: Backend, kv: KVStore, n_pages: int, seed: int) -> list[np.ndarray]:
+    """Any bytes will do: nobody computes with them."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, layer.shape, np.uint8) for layer in be.read_pages(kv, range(n_pages))]
+
+
+def test_what_is_written_is_read(be: Backend) -> None:
+    for kv in stores(be):
+        pages = [4, 1, 3]
+        content = random_pages(be, kv, 3, seed=1)
+        be.write_pages(kv, pages, content)
+        for found, expected in zip(be.read_pages(kv, pages), content, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        for layer in be.read_pages(kv, [0, 2, 5]):
+            assert not layer.any()  # no other page has changed
+
+
+def test_tokens_follow_each_other_across_pages(be: Backend) -> None:
+    for kv in stores(be):
+        be.write_pages(kv, [2, 5], random_pages(be, kv, 2, seed=2))
+        together = be.read_pages(kv, [5, 2])
+        apart = [
+            np.concatenate(pair, axis=1) for pair in zip(be.read_pages(kv, [5]), be.read_pages(kv, [2]), strict=True)
+        ]
+        for shape, both, joined in zip(SHAPES, together, apart, strict=True):
+            np.testing.assert_array_equal(both, joined)
+            assert both.shape[:3] == (2, 2 * PAGE_SIZE, shape.n_heads)
+        assert [layer.shape[1] for layer in be.read_pages(kv, [])] == [0, 0]
+
+
+def test_copies_are_exact_and_read_before_they_are_written(be: Backend) -> None:
+    for kv in stores(be):
+        be.write_pages(kv, range(N_PAGES), random_pages(be, kv, N_PAGES, seed=3))
+        before = [be.read_pages(kv, [page]) for page in range(N_PAGES)]
+        be.copy_pages(kv, [(0, 1), (1, 0), (2, 3)])
+        for page, source in enumerate([1, 0, 2, 2, 4, 5]):
+            for found, expected in zip(be.read_pages(kv, [page]), before[source], strict=True):
+                np.testing.assert_array_equal(found, expected)
