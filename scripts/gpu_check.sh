@@ -11,7 +11,7 @@ for wheel in wheels/*.whl; do
 done
 # The machine's own packages win; what lies in wheels/ fills the gaps.
 export PYTHONPATH=. TAHR_TEST_BACKENDS=reference,cuda TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1
-launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)'
+launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
 tests=(tests/test_ops.py tests/test_cuda.py tests/test_plan.py tests/test_models.py)
 
 "$python" -c "import torch, triton; print('torch', torch.__version__, 'triton', triton.__version__)"
