@@ -195,7 +195,8 @@ def test_page_names_depend_on_everything_before() -> None:
 def test_a_common_system_prompt_never_mixes_replies(stories: Path, cached: bool, together: bool) -> None:
     encode = loaded(stories)[1].encode
     system = "Lily and Ben are friends. They like to play in the park. "
-    prompts = [encode(system + tail) for tail in "One day|Lily|Ben saw|It was|They|Mom said|A dog|The sun".split("|")]
+    tails = ["One day", "Lily", "Ben saw", "It was", "They", "Mom said", "A dog", "The sun"]
+    prompts = [encode(system + tail) for tail in tails]
     eng = engine(stories, prefix_cache=cached)
     if together:
         replies = run(eng, *(submit(eng, prompt, greedy(8)) for prompt in prompts))

@@ -57,12 +57,12 @@ def test_a_preempted_sequence_finds_its_own_pages_again() -> None:
 
 
 def test_admission_leaves_room_to_grow() -> None:
-    model = NullModel(scheduler(n_pages=10, admit_below=0.8, n_prefill_tokens=99))
+    model = NullModel(scheduler(n_pages=13, admit_below=0.8, n_prefill_tokens=99))
     first, second, third = (sequence([i] * 15, 2) for i in range(3))
     add(model, first, second, third)
     model.step()
     assert [seq.state is State.WAITING for seq in (first, second, third)] == [False, False, True]
-    assert model.sched.pool.n_free == 2
+    assert model.sched.pool.n_free == 5, "four would be enough for the third, but nobody could grow"
     model.run(third)
 
 
@@ -220,7 +220,7 @@ def test_nobody_starves_behind_an_endless_stream_of_better_ones(n_older: int) ->
         add(model, sequence(4, 1))
         model.step()
         n_passed += 1
-    assert n_passed <= (PATIENCE + 8) * (n_older + 1)
+        assert n_passed <= (PATIENCE + 8) * (n_older + 1)
 
 
 def test_who_has_waited_long_keeps_its_pages() -> None:

@@ -52,6 +52,8 @@ class Batch:
 
 def spans(begins: Ints, counts: Ints) -> Ints:
     """counts[0] numbers from begins[0] on, then counts[1] from begins[1] on, and so on."""
+    if counts.sum() == len(counts) and counts.all():
+        return begins  # one of each: a step in which everybody writes
     ends = np.cumsum(counts)
     numbers: Ints = np.arange(ends[-1]) - np.repeat(ends - counts - begins, counts)
     return numbers

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict
+from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
@@ -15,10 +16,12 @@ from tahr.engine.runner import Runner
 from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
-from tahr.engine.sequence import Sequence, State
+from tahr.engine.sequence import Sequence
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.kv.prefix import PrefixStats
+
+N_TOKENS = attrgetter("n_tokens")
 
 
 class Event(NamedTuple):
@@ -78,6 +81,7 @@ class Engine:
                 raise
             return events
         now = perf_counter()
+        self.stats.tokens_generated += len(ready)
         return [self._finish(seq, answer, now) for seq, answer in zip(ready, answers, strict=True)]
 
     def abort(self, seq: Sequence, error: TahrError | None = None) -> None:
@@ -142,25 +146,25 @@ class Engine:
     def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[Pick | TahrError]]:
         """Run the step; the sequences that get a token now, and the tokens."""
         began = perf_counter()
-        n_decoding = sum(item.sequence.state is State.DECODING for item in work)
         logits = self.runner.run(work)
-        self._score(work, logits)
-        self.scheduler.advance(work)
-        ready, rows = self._ready(work)
+        n_decoded = self.scheduler.advance(work)
+        ready, rows = self._ready(work, logits)
         answers = pick(
             [seq.request for seq in ready if seq.request],
             logits if rows == list(range(len(logits))) else logits[rows],
         )
-        self.stats.count_step(sum(item.n_tokens for item in work), n_decoding, perf_counter() - began)
+        self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
         return ready, answers
 
-    def _ready(self, work: list[Work]) -> tuple[list[Sequence], list[int]]:
+    def _ready(self, work: list[Work], logits: NDArray[np.float32]) -> tuple[list[Sequence], list[int]]:
         """Who gets a token now, from which row of logits. Here the answers to one prompt go their own ways."""
         ready: list[Sequence] = []
         rows: list[int] = []
         at = 0
-        for seq, _, picks, n_rows, _ in work:
+        for seq, n, picks, n_rows, _ in work:
             at += n_rows
+            if n_rows > picks and not seq.done:  # more than picking takes: the prompt's own tokens are looked at
+                self._score(seq, seq.computed - n, logits[at - n_rows : at])
             if picks and not seq.done:
                 ready.append(seq)
                 rows.append(at - 1)
@@ -177,15 +181,8 @@ class Engine:
             self.scheduler.fork(seq, fork)
         return forks
 
-    def _score(self, work: list[Work], logits: NDArray[np.float32]) -> None:
-        """How likely the tokens of a prompt were, for those who asked."""
-        at = 0
-        for seq, _, picks, n_rows, _ in work:
-            if n_rows > picks and not seq.done:  # more rows than picking takes
-                self._score_rows(seq, seq.computed, logits[at : at + n_rows])
-            at += n_rows
-
-    def _score_rows(self, seq: Sequence, begin: int, rows: NDArray[np.float32]) -> None:
+    def _score(self, seq: Sequence, begin: int, rows: NDArray[np.float32]) -> None:
+        """How likely a prompt's tokens were, given those before them."""
         known = seq.prompt_logprobs
         try:
             for position, row in enumerate(rows, begin):
@@ -211,7 +208,6 @@ class Engine:
         token, params, writer = answer.token, seq.params, seq.writer
         assert writer
         seq.picked(token, now)
-        self.stats.tokens_generated += 1
         if params.logprobs is not None:
             seq.logprobs.append(answer)
         if (token in self.eos_ids and not params.ignore_eos) or token in params.stop_token_ids:

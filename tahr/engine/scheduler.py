@@ -113,22 +113,25 @@ class Scheduler:
         writing: list[Sequence] = []
         reading: list[Sequence] = []
         for seq in self.running:
-            (writing if seq.behind == 1 else reading).append(seq)
+            (writing if len(seq.tokens) - seq.computed == 1 else reading).append(seq)
         self._let_write(writing, work)
         self._let_read(reading, work)
         return work
 
-    def advance(self, work: list[Work]) -> None:
-        """The step has run."""
-        for item in work:
-            seq = item.sequence
-            if seq.done:
+    def advance(self, work: list[Work]) -> int:
+        """The step has run; how many of its tokens were computed one by one, by sequences that write."""
+        n_decoded = 0
+        for seq, n, picks, _, _ in work:
+            if seq.finish_reason:
                 continue  # cancelled meanwhile
-            seq.computed += item.n_tokens
-            if item.picks and seq.state is State.PREFILLING:
+            seq.computed += n
+            if seq.state is State.DECODING:
+                n_decoded += n
+            elif picks:
                 seq.enter(State.DECODING)
             if seq.names and seq.computed // self.page_size > seq.names.n_stored:
                 self._store(seq)
+        return n_decoded
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, which has the same tokens, go on from where `parent` is; it waits if there is no place."""

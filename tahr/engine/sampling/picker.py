@@ -5,6 +5,7 @@ from collections.abc import Sequence as ListOf
 from copy import copy
 from dataclasses import dataclass
 from math import log2
+from typing import NamedTuple
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.sampling.chance import key_of, uniform
@@ -71,8 +72,7 @@ class PickRequest:
     n_prompt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """A picked token; with logprobs asked for, also how likely the model itself held it and the likeliest tokens."""
 
     token: int

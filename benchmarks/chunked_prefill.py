@@ -1,0 +1,58 @@
+"""The gaps between the tokens of a running reply while a long prompt comes in, by chunk size.
+
+usage: python benchmarks/chunked_prefill.py [model] [--prompt 4000]
+"""
+
+import argparse
+import random
+import statistics
+from time import perf_counter
+
+from prefix_cache import Silent
+from tahr import LLM
+from tahr.config import EngineConfig, SamplingParams
+
+
+def gaps_s(llm: LLM, n_prompt: int) -> tuple[list[float], list[float]]:
+    """Seconds between tokens of a decoding sequence: alone, then until a long prompt has its first token."""
+    engine, rng = llm.engine, random.Random(0)
+    talker = engine.submit([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True), Silent)
+    quiet, busy = [step_s(llm) for _ in range(20)][2:], []
+    prompt = [rng.randrange(100, engine.n_vocab) for _ in range(n_prompt)]
+    reader = engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
+    while not reader.done:
+        n_before = talker.n_generated
+        busy.append(step_s(llm))
+        assert talker.n_generated == n_before + 1, "the running reply lost a turn"
+    engine.abort(talker)
+    return quiet, busy
+
+
+def step_s(llm: LLM) -> float:
+    began = perf_counter()
+    llm.engine.step()
+    return perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--prompt", type=int, default=4000)
+    parser.add_argument("--chunks", nargs="+", type=int, default=[64, 256, 0], help="0: the whole prompt at once")
+    args = parser.parse_args()
+    print("chunk   tokens   median gap   p95 gap   longest gap   prompt read in")
+    for chunk in args.chunks:
+        size = chunk or args.prompt
+        llm = LLM(args.model, config=EngineConfig(context_size=args.prompt + 200, prefill_chunk_size=size))
+        quiet, busy = gaps_s(llm, args.prompt)
+        p95 = statistics.quantiles([*busy, busy[-1]], n=20, method="inclusive")[18]
+        row = [statistics.median(busy), p95, max(busy)]
+        print(
+            f"{chunk or 'off':>5}  {len(busy):7d}"
+            + "".join(f"  {1e3 * s:8.1f} ms" for s in row)
+            + f"   {sum(busy):6.2f} s   (alone: {1e3 * statistics.median(quiet):.1f} ms)"
+        )
+
+
+if __name__ == "__main__":
+    main()
