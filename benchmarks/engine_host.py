@@ -1,6 +1,6 @@
 """What a step costs beside the kernels: everything an engine does around a model that does nothing.
 
-python benchmarks/engine_host.py [n_seqs ...]
+usage: python benchmarks/engine_host.py [n_seqs ...]
 """
 
 import statistics
