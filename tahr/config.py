@@ -247,6 +247,7 @@ class EngineConfig:
     n_threads: int | None = None  # None: one per core
     context_size: int | None = None  # None: the model's own, as far as memory allows
     kv_dtype: str | None = None  # None: the backend's default
+    quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing

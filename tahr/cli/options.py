@@ -41,6 +41,7 @@ ENGINE = (
     Option(("-t", "--threads"), "n_threads", int, "CPU threads (default: one per core)"),
     Option(("-c", "--ctx-size", "--n-ctx"), "context_size", int, "longest conversation in tokens"),
     Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values, such as f16 or f32"),
+    Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
 )
 
 THINKING = {

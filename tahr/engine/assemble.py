@@ -68,7 +68,7 @@ def assemble(
     source = open_model(files.weights, files.directory)
     tokenizer = open_tokenizer(files, source)
     backend = open_backend(config.backend, n_threads=config.n_threads)
-    loaded = load(source, backend)
+    loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
     engine, note = build_engine(backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer))
     return Assembled(

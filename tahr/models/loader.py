@@ -14,7 +14,7 @@ from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.gguf import ROPE_DIVISORS
 from tahr.models.registry import family_of, from_gguf, from_hf
-from tahr.models.weights import Progress, Weights, gguf_name, hf_name
+from tahr.models.weights import Change, Progress, Weights, gguf_name, hf_name
 from tahr.weights import HostTensor, open_gguf, open_safetensors
 
 MOST_JSON_BYTES = 16 << 20
@@ -110,10 +110,10 @@ def read_json(path: Path, needed: bool) -> dict[str, Any]:
     return value
 
 
-def load(source: Source, backend: Backend, progress: Progress | None = None) -> Loaded:
-    """Build the model on `backend`; `progress` hears of every tensor."""
+def load(source: Source, backend: Backend, progress: Progress | None = None, quantize: str | None = None) -> Loaded:
+    """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` hears of every tensor."""
     config = source.model_config()
-    weights = Weights(config, canonical(source, config), backend, progress)
+    weights = Weights(config, canonical(source, config), backend, progress, change=changing(config, quantize))
     try:
         decoder = family_of(config).build(config, weights)
     except LoadError as error:
@@ -127,6 +127,14 @@ def load(source: Source, backend: Backend, progress: Progress | None = None) -> 
         log.append(f"The model was {config.guess}.")
     n_bytes = sum(w.n_bytes for w in weights.taken.weights) + weights.taken.n_vector_bytes
     return Loaded(decoder, config, log, n_bytes)
+
+
+def changing(config: ModelConfig, quantize: str | None) -> Change | None:
+    if quantize is None:
+        return None
+    from tahr.models.requantise import requantiser  # few loads quantise, and all want to be quick
+
+    return requantiser(config, family_of(config).gguf_names, quantize)
 
 
 def canonical(source: Source, config: ModelConfig) -> dict[str, HostTensor]:

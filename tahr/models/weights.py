@@ -13,6 +13,7 @@ from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
 
 Progress = Callable[[int, int], None]  # (tensors taken, tensors in all)
+Change = Callable[[str, HostTensor], HostTensor]  # a matrix, and its canonical name, before the backend gets it
 
 # Numbers that mean nothing as weights without scales or indices kept elsewhere.
 NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"])
@@ -103,6 +104,7 @@ class Weights:
         progress: Progress | None = None,
         prefix: str = "",
         taken: Taken | None = None,
+        change: Change | None = None,
     ):
         self.config = config
         self.tensors = tensors
@@ -110,20 +112,23 @@ class Weights:
         self.progress = progress
         self.prefix = prefix
         self.taken = Taken() if taken is None else taken
+        self.change = change
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
-        return Weights(self.config, self.tensors, self.backend, self.progress, f"{self.prefix}{name}.", self.taken)
+        prefix = f"{self.prefix}{name}."
+        return Weights(self.config, self.tensors, self.backend, self.progress, prefix, self.taken, self.change)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
-        return self.give(self.find(name, (n_rows, n_cols)))
+        return self.give(name, self.find(name, (n_rows, n_cols)))
 
     def stack(self, name: str, n: int, n_rows: int, n_cols: int) -> Weight:
         """`n` matrices as one: stored so, or one tensor per index."""
         if self.prefix + name in self.tensors:
-            return self.give(self.find(name, (n, n_rows, n_cols)))
-        return self.give(joined(self.prefix + name, [self.find(f"{i}.{name}", (n_rows, n_cols)) for i in range(n)]))
+            return self.give(name, self.find(name, (n, n_rows, n_cols)))
+        parts = [self.find(f"{i}.{name}", (n_rows, n_cols)) for i in range(n)]
+        return self.give(name, joined(self.prefix + name, parts))
 
     def vector(self, name: str, width: int) -> Vector:
         """The bias `name`."""
@@ -163,8 +168,9 @@ class Weights:
             self.progress(len(self.taken.names), len(self.tensors))
         return tensor
 
-    def give(self, tensor: HostTensor) -> Weight:
-        weight = self.backend.weight(tensor)
+    def give(self, name: str, tensor: HostTensor) -> Weight:
+        changed = self.change(self.prefix + name, tensor) if self.change else tensor
+        weight = self.backend.weight(changed)
         self.taken.weights.append(weight)
         return weight
 
