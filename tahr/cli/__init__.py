@@ -39,6 +39,10 @@ VERBS = {
     "devices": Verb("devices"),
     "tokenize": Verb("tokenize"),
     "detokenize": Verb("detokenize"),
+    "quantize": Verb("quantize"),
+    "convert": Verb("convert"),
+    "bench": Verb("bench"),
+    "compare": Verb("compare"),
     "version": Verb("version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}

@@ -1,0 +1,72 @@
+"""`tahr bench`: how fast a model reads and generates here, with llama-bench's options and figures."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tahr.cli.console import note
+from tahr.cli.shapes import add_machine, add_shapes, engine, shapes
+
+if TYPE_CHECKING:
+    from tahr.engine.bench import Shape
+
+HELP = "time reading and generating, with llama-bench's options"
+
+EXAMPLES = """\
+examples:
+  tahr bench smollm2:135m                        pp512 and tg128
+  tahr bench model.gguf -p 512 -n 0 -r 3         reading alone, three times
+  tahr bench model.gguf -p 0 -n 64 -np 1,8 -d 0,4096
+                                                 one and eight sequences, at the start and after 4096 tokens
+  tahr bench model.gguf --pg 512,128 --json      both in one, as JSON"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, which shapes, which machine."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="which model (default: the small one `tahr run` uses)"
+    )
+    add_shapes(parser, n_gen=128, n_seqs=[1], n_reps=5)
+    add_machine(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tahr.cli.environment import environment, line
+    from tahr.engine.bench import open_bench
+
+    wanted, facts = shapes(args), environment()
+    opened = open_bench(args.model, engine(args), wanted)
+    note(f"{opened.name} on {opened.backend_summary}; {line(facts)}")
+    records = []
+    for shape in wanted:
+        result = opened.bench.measure(shape, args.reps, ticker(shape, args.reps))
+        wipe()
+        records.append({**result.record(), **opened.facts, "n_batch": args.batch_size, **facts})
+        if not args.json:
+            print(result.line(), flush=True)
+    if args.json:
+        print(json.dumps(records, indent=1))
+    return 0
+
+
+def ticker(shape: "Shape", n_reps: int) -> Any:
+    """Shows on a terminal which repetition runs."""
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        say(f"{shape.label}: {done} of {n_reps}")
+
+    return tick
+
+
+def say(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def wipe() -> None:
+    say("")

@@ -1,0 +1,60 @@
+"""What a measurement was made on, so that figures can be compared later."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def environment() -> dict[str, Any]:
+    """Processor, load, and versions of what ran."""
+    import numpy
+
+    from tahr import __version__
+    from tahr.backends.cpu_info import read_cpu_info
+
+    cpu = read_cpu_info()
+    return {
+        "cpu_info": cpu.model,
+        "n_cores": cpu.n_cores,
+        "n_hardware_threads": cpu.n_threads,
+        "governor": governor(),
+        "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "tahr": __version__,
+        "build_commit": commit(),
+    }
+
+
+def governor() -> str | None:
+    """How the system sets the clock; None where it does not say."""
+    try:
+        return GOVERNOR.read_text().strip()
+    except OSError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of a checkout, with `+` where files were changed since; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # a virtual environment may lie inside somebody else's checkout
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        found = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def line(facts: dict[str, Any]) -> str:
+    """The same in one line, for people."""
+    governor_said = f", governor {facts['governor']}" if facts["governor"] else ""
+    load = "" if facts["load_1min"] is None else f", load {facts['load_1min']:.1f}"
+    built = f" ({facts['build_commit']})" if facts["build_commit"] else ""
+    return f"{facts['cpu_info']}, {facts['n_cores']} cores{governor_said}{load}; tahr {facts['tahr']}{built}"
