@@ -52,9 +52,10 @@ lint: $(VENV)/.test-extras  ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: setup  ## start-up, memory, kernels
-	@$(BIN)/python benchmarks/startup.py
+bench: setup  ## start-up, memory, kernels, groups of requests; MODEL=... for another model
+	@$(BIN)/python benchmarks/startup.py $(MODEL)
 	@$(BIN)/python benchmarks/kernels.py
+	@$(BIN)/python benchmarks/groups.py $(MODEL)
 
 size:  ## lines per file, the longest functions
 	@$(PYTHON) scripts/size.py

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -259,3 +260,24 @@ def test_the_worst_comes_first() -> None:
     rows = [row("fast", 1, 4), row("slow", 4, 1), row("lost", 1, None)]
     assert [line.split()[:2] for line in worst_first(rows).splitlines()] == [["0.25x", "slow"], ["4.00x", "fast"]]
     assert table(rows).count("\n") == 4 and "4.00x" in table(rows)
+
+
+# ---- groups -------------------------------------------------------------------------------------------------
+
+
+def test_every_group_runs_and_is_written_down(stories: Path, tmp_path: Path) -> None:
+    out = tmp_path / "groups.json"
+    script = Path(__file__).parents[1] / "benchmarks" / "groups.py"
+    words = [str(stories), "--samples", "1", "--tokens", "2", "--backend", "cpu", "--json", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[1])}
+    subprocess.run([sys.executable, str(script), *words], check=True, env=environment, capture_output=True)
+    written = json.loads(out.read_text())
+    cases: dict[str, int] = {}
+    for result in written["results"]:
+        cases[result["group"]] = cases.get(result["group"], 0) + 1
+        assert len(result["samples_s"]) == 1 and result["median_s"] > 0
+    assert cases == {
+        "prefill": 4, "decode": 1, "full_pipeline": 4, "prefix_cache": 2, "prefix_cache_lengths": 6, "batch_prefill": 6,
+        "chunked_prefill": 4,
+    }  # fmt: skip
+    assert written["environment"]["cpu_info"]

@@ -1,29 +1,23 @@
-"""Quantisers, recipes, the GGUF writer, conversion, and quantising at load."""
+"""Quantisers: their bits and errors; recipes: which tensor gets which format; quantising at load."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import backends_here
-from model_cases import CASES, NO_GGUF, make_weights, token_ids
-from model_files import to_gguf, write_hf
+from model_cases import CASES, make_weights, token_ids
+from model_files import to_gguf
 from model_runs import Runs
 from tahr.backends.reference import ReferenceBackend
 from tahr.cli import main
 from tahr.engine.probe import all_logits
-from tahr.errors import LoadError, QuantError, TokenizerError, UnsupportedModel
+from tahr.errors import QuantError
 from tahr.models import Loaded, load, open_model
-from tahr.models.convert import convert
-from tahr.text.gguf_fields import gguf_fields
-from tahr.text.pretokenizers import PRE_TOKENIZERS
-from tahr.text.tokenizer import Tokenizer as OurTokenizer
-from tahr.weights import FORMATS, HostTensor, open_gguf
+from tahr.weights import FORMATS, HostTensor
 from tahr.weights import quantise as table
 from tahr.weights.bits import unpack
-from tahr.weights.gguf_write import Entry, Part, encode, stored_metadata, write_gguf
 from tahr.weights.quantise import QUANTISERS, pieces, quantise, quantised
 from tahr.weights.quantise_bits import pack
 from tahr.weights.quantise_recipes import MIXES, fitting, mix_named, recipe_for
@@ -204,255 +198,11 @@ def test_names_of_mixes() -> None:
         mix_named("q9_z")
 
 
-# ---- the writer ---------------------------------------------------------------------------------------------
-
-
-METADATA = {
-    "general.architecture": "llama", "a.bool": True, "a.u32": 7, "a.i32": -7, "a.u64": 1 << 40, "a.f32": 0.5,
-    "a.strings": ["x", "ümläut", "\udc80"], "a.i32s": np.array([1, -2], np.int32), "a.bools": np.array([True, False]),
-    "a.f32s": [0.5, 1.5], "a.more": [True, True], "a.some": [-1, 2], "a.u8s": np.array([1, 255], np.uint8),
-}  # fmt: skip
-
-
-def entry(name: str, values: np.ndarray, target: str = "F32") -> Entry:
-    made = quantised(tensor(values, name), FORMATS[target])
-    return Entry(name, made.format, made.shape, lambda: [made.data])
-
-
-def test_what_is_written_reads_back(tmp_path: Path) -> None:
-    values = normal(3, 64)
-    path = tmp_path / "m.gguf"
-    write_gguf(path, METADATA, [entry("odd", values[0, :5]), entry("w", values, "Q8_0"), entry("v", values)])
-    opened = open_gguf(path)
-    assert {key: list(v) if isinstance(v, list | np.ndarray) else v for key, v in METADATA.items()} == dict(
-        opened.metadata
-    )
-    assert np.array_equal(opened.tensors["v"].dense(), values)
-    assert opened.tensors["w"].format.name == "Q8_0" and opened.tensors["w"].shape == (3, 64)
-    assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
-
-
-def test_the_oracle_reads_it_too(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    values = normal(3, 64)
-    write_gguf(path, {**METADATA, "a.strings": ["x", "y"]}, [entry("w", values, "Q4_0")])
-    reader = gguf.GGUFReader(path)
-    kinds = {key: [kind.name for kind in field.types] for key, field in reader.fields.items() if key.startswith("a.")}
-    assert kinds == {
-        "a.bool": ["BOOL"], "a.u32": ["UINT32"], "a.i32": ["INT32"], "a.u64": ["UINT64"], "a.f32": ["FLOAT32"],
-        "a.strings": ["ARRAY", "STRING"], "a.i32s": ["ARRAY", "INT32"], "a.bools": ["ARRAY", "BOOL"],
-        "a.f32s": ["ARRAY", "FLOAT32"], "a.u8s": ["ARRAY", "UINT8"], "a.more": ["ARRAY", "BOOL"],
-        "a.some": ["ARRAY", "INT32"],
-    }  # fmt: skip
-    (found,) = reader.tensors
-    assert np.array_equal(found.data.reshape(-1), quantise(values, FORMATS["Q4_0"]).reshape(-1))
-
-
-def test_metadata_keeps_its_types_when_copied(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    write_gguf(path, METADATA, [entry("w", normal(1, 32))])
-    kept = stored_metadata(open_gguf(path))
-    assert {key: value.data for key, value in kept.items()} == {key: encode(value) for key, value in METADATA.items()}
-
-
-def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
-    def broken() -> list[np.ndarray]:
-        raise QuantError("as if")
-
-    path = tmp_path / "m.gguf"
-    path.write_bytes(b"the file that was there")
-    with pytest.raises(QuantError, match="as if"):
-        write_gguf(path, {}, [Entry("w", FORMATS["F32"], (4,), broken)])
-    assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"] and path.read_bytes() == b"the file that was there"
-
-
-def test_no_directory_to_write_to(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="no directory"):
-        write_gguf(tmp_path / "absent" / "m.gguf", {}, [])
-
-
-# ---- quantize and convert -----------------------------------------------------------------------------------
+# ---- at load ------------------------------------------------------------------------------------------------
 
 
 def logits(loaded: Loaded, backend: ReferenceBackend) -> np.ndarray:
     return Runs(loaded, backend).eager([(0, token_ids())])
-
-
-def written(parts: list[Part], metadata: dict[str, object], path: Path) -> Path:
-    entries = [Entry(p.name, p.format, p.shape, lambda p=p: pieces(p.make(), p.format)) for p in parts]  # type: ignore[misc]
-    write_gguf(path, metadata, entries)
-    return path
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case not in NO_GGUF])
-def test_a_converted_model_gives_the_same_logits(case: str, tmp_path: Path) -> None:
-    source = open_model([], write_hf(tmp_path / "hf", CASES[case], make_weights(CASES[case])))
-    made = convert(source)
-    path = written(made.parts, made.metadata, tmp_path / "m.gguf")
-    backend = ReferenceBackend()
-    want = np.load(FIXTURES / f"{case}.npz")["logits"]
-    assert np.abs(logits(load(open_model([path]), backend), backend) - want).max() <= 1e-4
-
-
-@pytest.mark.parametrize("case", sorted(NO_GGUF))
-def test_what_gguf_has_no_words_for_is_refused(case: str, tmp_path: Path) -> None:
-    source = open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case])))
-    with pytest.raises(UnsupportedModel, match=r"no words for|as it is"):
-        convert(source)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny qwen3 with a byte-level tokenizer of its own."""
-    folder = write_hf(
-        tmp_path_factory.mktemp("qwen3"),
-        {**CASES["qwen3"], "vocab_size": 300},
-        make_weights({**CASES["qwen3"], "vocab_size": 300}),
-    )
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w")]
-    ids = {piece: i for i, piece in enumerate([*letters, *("".join(pair) for pair in merges)])}
-    write_tokenizer(folder, ids, merges, PRE_TOKENIZERS["qwen2"].splits, eos="<|im_end|>")
-    return folder
-
-
-def write_tokenizer(
-    folder: Path, ids: dict[str, int], merges: list[tuple[str, str]], splits: tuple[str, ...], eos: str
-) -> None:
-    made = Tokenizer(models.BPE(ids, merges))
-    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splits]
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|endoftext|>", eos])
-    folder.mkdir(exist_ok=True)
-    made.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": eos, "chat_template": "{{ messages[0].content }}"})
-    )
-
-
-def test_convert_writes_a_whole_model(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out.gguf"
-    config = checkpoint / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "eos_token_id": 262}))
-    assert main(["convert", str(checkpoint), str(out)]) == 0
-    assert "F32" in capsys.readouterr().out
-    opened = open_gguf(out)
-    theirs, ours = OurTokenizer.from_dir(checkpoint), OurTokenizer.from_gguf(opened.metadata)
-    for text in ("hello world", "12 héllo\n\n  <|im_end|>"):
-        assert ours.encode(text) == theirs.encode(text)
-    assert opened.metadata["tokenizer.ggml.pre"] == "qwen2" and ours.eos_id == theirs.eos_id
-    assert opened.metadata["tokenizer.chat_template"] == "{{ messages[0].content }}"
-    assert len(opened.metadata["tokenizer.ggml.tokens"]) == 300  # as many as the embedding has rows
-    backend = ReferenceBackend()
-    a, b = (
-        logits(load(open_model([out] if form else [], None if form else checkpoint), backend), backend)
-        for form in (0, 1)
-    )
-    assert np.abs(a - b).max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", ["qwen2", "llama-bpe", "gpt-2"])
-def test_released_tokenizers_survive(assets: Path, kind: str, tmp_path: Path) -> None:
-    metadata = open_gguf(assets / "tokenizers" / f"ggml-vocab-{kind}.gguf").metadata
-    pieces_of = list(metadata["tokenizer.ggml.tokens"])
-    merges = [tuple(m.split(" ", 1)) for m in metadata["tokenizer.ggml.merges"]]
-    row = PRE_TOKENIZERS[metadata["tokenizer.ggml.pre"]]
-    normal_ids = {p: i for i, p in enumerate(pieces_of) if metadata["tokenizer.ggml.token_type"][i] == 1}
-    made = Tokenizer(models.BPE(normal_ids, merges, ignore_merges=row.whole_words))
-    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.splits]
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    made.decoder = decoders.ByteLevel()
-    made.save(str(tmp_path / "tokenizer.json"))
-    fields = gguf_fields(tmp_path, len(pieces_of))
-    assert fields["tokenizer.ggml.pre"] == metadata["tokenizer.ggml.pre"]
-    assert fields["tokenizer.ggml.merges"] == list(metadata["tokenizer.ggml.merges"])
-
-
-def sentencepiece_json(ids: dict[str, int], merges: list[list[str]], special: list[str]) -> str:
-    """A tokenizer.json as transformers makes them of SentencePiece models."""
-    made = Tokenizer(models.BPE(ids, [tuple(pair) for pair in merges], unk_token="<unk>", byte_fallback=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    made.decoder = decoders.Sequence(steps)
-    made.add_special_tokens(special)
-    return str(made.to_str())
-
-
-def test_sentencepiece_merges_become_scores(stories: Path, tmp_path: Path) -> None:
-    metadata = open_gguf(stories).metadata
-    pieces_of, scores = list(metadata["tokenizer.ggml.tokens"]), list(metadata["tokenizer.ggml.scores"])
-    ids = {piece: i for i, piece in enumerate(pieces_of)}
-    pairs = [
-        (-scores[i], ids[p[:k]], (p[:k], p[k:]))
-        for p, i in ids.items()
-        if i > 258
-        for k in range(1, len(p))
-        if p[:k] in ids and p[k:] in ids
-    ]
-    merges = [list(pair) for *_, pair in sorted(pairs)]
-    (tmp_path / "tokenizer.json").write_text(sentencepiece_json(ids, merges, pieces_of[:3]))
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True})
-    )
-    fields = gguf_fields(tmp_path, len(pieces_of))
-    ours, original = OurTokenizer.from_gguf(fields), OurTokenizer.from_gguf(metadata)
-    text = "Once upon a time, there was a little girl named Lily. She loved 7 dogs — née Ü!"
-    assert ours.encode(text) == original.encode(text)
-    assert ours.encode(text)[0] == original.bos_id
-
-
-def test_a_tokenizer_without_a_name_for_its_cuts_is_refused(tmp_path: Path) -> None:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    write_tokenizer(tmp_path, {piece: i for i, piece in enumerate(letters)}, [], (r"[aeiou]",), eos="<end>")
-    with pytest.raises(TokenizerError, match="no GGUF name stands for"):
-        gguf_fields(tmp_path, 300)
-
-
-def test_quantize_writes_what_its_name_says(stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "q8.gguf"
-    assert main(["quantize", str(stories), str(out), "--target", "q8_0"]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}: Q8_0, ")
-    before, after = open_gguf(stories), open_gguf(out)
-    assert after.metadata["general.file_type"] == 7 and list(after.tensors) == list(before.tensors)
-    for name, made in after.tensors.items():
-        form = "F32" if len(made.shape) < 2 else "F16" if made.shape[-1] % 32 else "Q8_0"
-        assert made.format.name == form
-        assert relative_error(made.dense(), before.tensors[name].dense()) <= 0.008
-    same = {k for k, v in before.metadata.items() if after.metadata[k] == v}
-    assert same >= before.metadata.keys() - {"general.file_type", "general.quantization_version"}
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["{stories}", "{tmp}/x.gguf", "Q9_K"], 3, "cannot quantise to 'Q9_K'"),
-        (["{stories}", "{tmp}/x.gguf"], 3, "Name the type once"),
-        (["{tmp}/absent.gguf", "{tmp}/x.gguf", "Q8_0"], 2, "absent.gguf"),
-        (["{tmp}/q4.gguf", "{tmp}/q4.gguf", "Q8_0"], 3, "the file that is read"),
-        (["{tmp}/q4.gguf", "{tmp}/x.gguf", "Q8_0"], 3, "Q4_0 already"),
-    ],
-)
-def test_quantize_refuses(
-    words: list[str], code: int, said: str, stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["quantize", str(stories), str(tmp_path / "q4.gguf"), "Q4_0"]) == 0
-    assert main(["quantize", *(w.format(stories=stories, tmp=tmp_path) for w in words)]) == code
-    assert said in capsys.readouterr().err
-    assert [p.name for p in tmp_path.iterdir()] == ["q4.gguf"]
-
-
-def test_requantize_goes_on(stories: Path, tmp_path: Path) -> None:
-    assert main(["quantize", str(stories), str(tmp_path / "q8.gguf"), "Q8_0"]) == 0
-    assert main(["quantize", str(tmp_path / "q8.gguf"), str(tmp_path / "q5.gguf"), "Q5_1", "--requantize"]) == 0
-    assert "Q5_1" in {t.format.name for t in open_gguf(tmp_path / "q5.gguf").tensors.values()}
-
-
-# ---- at load ------------------------------------------------------------------------------------------------
 
 
 def surprise(loaded: Loaded, backend: ReferenceBackend, ids: list[int]) -> float:
