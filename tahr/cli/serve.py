@@ -1,0 +1,172 @@
+"""`tahr serve`: models over HTTP, as OpenAI's clients speak it."""
+
+import argparse
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tahr.cli import options
+from tahr.cli.console import note
+from tahr.cli.options import Option
+from tahr.config import EngineConfig, SamplingParams
+from tahr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tahr.server.front import Served
+    from tahr.server.loading import ModelChoice
+    from tahr.server.settings import Settings
+
+HELP = "answer OpenAI's API over HTTP, with a chat page"
+
+EXAMPLES = """\
+examples:
+  tahr serve                                        the default model on http://127.0.0.1:8080
+  tahr serve qwen3:0.6b -p 9000                     another model, another port
+  tahr serve --model chat=qwen3:0.6b --model gemma3:270m
+                                                    two models; the first answers when none is named
+  TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
+
+then:
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": true}'
+
+or open http://127.0.0.1:8080 in a browser. Any OpenAI client works: its base URL is http://127.0.0.1:8080/v1.
+/health says 200 once tokens can be generated, /metrics is for Prometheus, /openapi.json describes everything.
+Ctrl-C ends running requests after --grace seconds; a second one ends at once."""
+
+SERVER = (
+    Option(("--rate-limit",), "rate_limit", int, "requests per minute and key (429 beyond)"),
+    Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
+    Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
+    Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
+    Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take"),
+    Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
+    Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
+)
+# Only what a request can leave open: a stop string, say, belongs to one request.
+DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
+BATCHING = (
+    Option(("--max-batch-size",), "max_batch_size", int, "requests that run at once (default 16)"),
+    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
+    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
+    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
+    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
+    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
+    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said about a server."""
+    parser.epilog = EXAMPLES
+    options.add_model(parser)
+    add = parser.add_argument
+    add("-m", "--model", dest="models", action="append", metavar="[NAME=]MODEL", help="a model to serve (repeatable)")
+    add("--served-model-name", action="append", metavar="NAME", help="another name of the first model (repeatable)")
+    add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
+    add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
+    add("--addr", metavar="HOST:PORT", help="both at once")
+    add("--api-key", action="append", metavar="KEY", help="a key clients must send (repeatable; or TAHR_API_KEY)")
+    add("--cors-origin", action="append", metavar="ORIGIN", help="a site whose pages may ask (repeatable; * for all)")
+    add("--no-request-log", action="store_true", help="no lines about single requests")
+    group = parser.add_argument_group("limits")
+    for option in SERVER:
+        option.add_to(group)
+    group = parser.add_argument_group("sampling (for requests that do not say; else the model's authors chose)")
+    for option in DEFAULTS:
+        option.add_to(group)
+    options.add_engine(parser)
+    group = parser.add_argument_group("batching")
+    for option in BATCHING:
+        option.add_to(group)
+    group.add_argument(
+        "--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="share prompts that begin alike"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check all options, then load and serve until a signal comes."""
+    choices, settings = choices_of(args), settings_of(args)
+    config = config_of(args)
+
+    from tahr.hub.progress import Progress
+    from tahr.server.loading import check_names, load_models
+    from tahr.server.running import Running
+
+    check_names(choices)
+    start_log(requests=not args.no_request_log)
+    if not settings.is_local and not settings.api_keys:
+        note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
+    load = partial(load_models, choices, config, Progress(sys.stderr))
+    running = Running(settings, load, announce)
+    note(f"Loading {', '.join(choice.source for choice in choices)}; {running.address}/health says 503 meanwhile.")
+    return running.run()
+
+
+def announce(address: str, models: "list[Served]") -> None:
+    for model in models:
+        names = ", ".join(model.names)
+        note(f"{names} on {model.engine.backend_summary}, context {model.engine.context_size} tokens")
+    note(f"Ready on {address} (OpenAI API at {address}/v1, chat page at {address}/).")
+
+
+def choices_of(args: argparse.Namespace) -> "list[ModelChoice]":
+    """The models that were named, in that order."""
+    from dataclasses import replace
+
+    from tahr.cli.run import default_model
+    from tahr.server.loading import parse_choice
+
+    named = options.model_name(args)
+    if named and args.models:
+        raise ConfigError(f"The model is named by {named} and by --model: use --model for all of them.")
+    sources = args.models or [named or default_model()]
+    choices = [parse_choice(source, args.quantization) for source in sources]
+    if args.served_model_name:
+        first = choices[0]
+        choices[0] = replace(first, names=(*args.served_model_name, *first.names))
+    return choices
+
+
+def settings_of(args: argparse.Namespace) -> "Settings":
+    from tahr.server.settings import Settings
+
+    host, port = address_of(args)
+    keys = [*(args.api_key or []), *filter(None, [os.environ.get("TAHR_API_KEY")])]
+    said: dict[str, Any] = options.given(args, SERVER)
+    return Settings(
+        host=host,
+        port=port,
+        api_keys=tuple(keys),
+        cors_origins=tuple(args.cors_origin or ()),
+        sampling=SamplingParams(**options.given(args, DEFAULTS)),
+        **said,
+    )
+
+
+def address_of(args: argparse.Namespace) -> tuple[str, int]:
+    """From --host and --port, or from --addr."""
+    if args.addr is None:
+        return args.host or "127.0.0.1", 8080 if args.port is None else args.port
+    if args.host is not None or args.port is not None:
+        raise ConfigError("--addr says host and port at once: leave out --host and --port.")
+    host, colon, port = args.addr.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ConfigError(f"--addr {args.addr} is not an address: write HOST:PORT, such as 127.0.0.1:8080.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def config_of(args: argparse.Namespace) -> EngineConfig:
+    said = {**options.given(args, options.ENGINE), **options.given(args, BATCHING)}
+    return EngineConfig(**said, prefix_cache=args.prefix_cache)
+
+
+def start_log(requests: bool) -> None:
+    """Lines of log go to stderr; other libraries stay quiet unless something is wrong."""
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
+    logging.getLogger("tahr.server").setLevel(logging.INFO if requests else logging.WARNING)

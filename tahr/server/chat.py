@@ -1,0 +1,80 @@
+"""/v1/chat/completions, and what a template makes of a conversation."""
+
+from functools import partial
+
+import msgspec
+
+from tahr.server.bodies import ChatBody, Generation, TemplateBody, check_limited, decode
+from tahr.server.call import Call
+from tahr.server.dialects import ChatDialect, Style
+from tahr.server.front import Front, Served
+from tahr.server.generation import Ask, Prompt, generate
+from tahr.server.prompts import encode_rendered, render
+from tahr.server.refusals import bad_field
+from tahr.server.replies import TemplateReply
+from tahr.server.sampling import Room, fit, params_of
+
+BODY = msgspec.json.Decoder(ChatBody)
+TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
+
+
+async def chat(call: Call) -> None:
+    """Answer a conversation."""
+    data = await call.body()
+    await generate(call, await call.front.beside(partial(prepare, call.front, data)))
+
+
+def prepare(front: Front, data: bytes) -> Ask:
+    """Everything that can be wrong with a request is found here, before it costs the engine anything."""
+    body = decode(BODY, data)
+    served = front.find(body.model)
+    check_limited(body)
+    check_stream(body)
+    asked = params_of(body)
+    variables = body.chat_template_kwargs
+    text = render(served.engine, body.messages, body.add_generation_prompt is not False, variables)
+    tokens = encode_rendered(served.engine, text)
+    params = fit(asked, front.defaults(served), room(front, served, tokens, "messages"))
+    style = style_of(body, served, 1, params.n, params.logprobs is not None)
+    return Ask(
+        served=served,
+        prompts=[Prompt(tokens, params)],
+        dialect=ChatDialect(served.engine.tokenizer, style),
+        is_reply=True,
+        stream=bool(body.stream),
+        include_usage=style.include_usage,
+        return_progress=bool(body.return_progress),
+    )
+
+
+def room(front: Front, served: Served, tokens: list[int], field: str) -> Room:
+    return Room(len(tokens), served.engine.context_size, front.settings.max_tokens_cap, field)
+
+
+def style_of(body: Generation, served: Served, n_prompts: int, n_answers: int, logprobs: bool) -> Style:
+    return Style(
+        model=served.name,
+        n_choices=n_prompts * n_answers,
+        n_answers=n_answers,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs is not None,
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def check_stream(body: Generation) -> None:
+    """Fields that mean something only with a stream, or only without."""
+    if not body.stream:
+        for name in ("stream_options", "return_progress"):
+            if getattr(body, name):
+                raise bad_field(name, f"{name} needs stream to be true: set it, or leave {name} out.")
+    elif body.prompt_logprobs is not None:
+        raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave it out, or set stream to false.")
+
+
+async def apply_template(call: Call) -> None:
+    """The prompt a conversation becomes."""
+    body = decode(TEMPLATE_BODY, await call.body())
+    engine = call.front.find(body.model).engine
+    work = partial(render, engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    await call.json(TemplateReply(await call.front.beside(work)))

@@ -1,0 +1,148 @@
+"""What a running server holds: its settings, its models, its counters."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from tahr.config import SamplingParams
+from tahr.server.call import Call
+from tahr.server.engine_port import ServedEngine
+from tahr.server.guard import RateLimit
+from tahr.server.measures import Measures
+from tahr.server.refusals import Refusal, bad_field
+from tahr.server.settings import Settings
+
+T = TypeVar("T")
+
+N_TEXT_THREADS = 2  # tokenising and templates; the number follows nothing a client can say
+STUCK_AFTER_S = 60.0
+
+
+class Phase(Enum):
+    """Where a server is in its life."""
+
+    LOADING = "loading"
+    READY = "ok"
+    CLOSING = "closing"
+
+
+@dataclass(slots=True)
+class Served:
+    """A model and the names it answers to, the first of which it is called by."""
+
+    names: tuple[str, ...]
+    engine: ServedEngine
+    created: int = field(default_factory=lambda: int(time.time()))
+    last_steps: int = -1  # what the engine's step counter said when it last moved
+    moved_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def well(self) -> bool:
+        """Whether a request would get a token: the engine lives, and has not stood still with work to do."""
+        snapshot, now = self.engine.snapshot(), time.monotonic()
+        if snapshot.steps != self.last_steps or not snapshot.requests_running:
+            self.last_steps, self.moved_at = snapshot.steps, now
+        return self.engine.alive and now - self.moved_at < STUCK_AFTER_S
+
+
+class Front:
+    """Shared by all calls; only the event loop's thread touches it."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.phase = Phase.LOADING
+        self.models: list[Served] = []
+        self.measures = Measures()
+        self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
+        self.active: set[Call] = set()
+        self._pool = ThreadPoolExecutor(N_TEXT_THREADS, thread_name_prefix="tahr-text")
+
+    def open(self, models: list[Served]) -> None:
+        """From here on requests are answered."""
+        taken: set[str] = set()
+        for model in models:
+            for name in model.names:
+                if name in taken:
+                    raise bad_field("model", f"Two models are called {name!r}: give one another name.")
+                taken.add(name)
+        self.models = models
+        self.phase = Phase.READY
+
+    @property
+    def ready(self) -> bool:
+        return self.phase is Phase.READY and all(model.well for model in self.models)
+
+    def find(self, name: str | None) -> Served:
+        """The model of that name, or the first if none is named."""
+        if self.phase is not Phase.READY:
+            raise self.not_now()
+        if name is None or name == "":
+            return self.models[0]
+        for model in self.models:
+            if name in model.names:
+                return model
+        served = ", ".join(name for model in self.models for name in model.names)
+        message = f"The model {name!r} is not served here: there is {served}."
+        raise Refusal(404, message, param="model", code="model_not_found")
+
+    def not_now(self) -> Refusal:
+        """Why no request is taken."""
+        what = "still loading" if self.phase is Phase.LOADING else "shutting down"
+        return Refusal(
+            503, f"The server is {what}: try again later.", code=self.phase.value, headers={"retry-after": "2"}
+        )
+
+    def defaults(self, model: Served) -> SamplingParams:
+        """What applies where a request says nothing."""
+        return self.settings.sampling.over(model.engine.sampling_defaults)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """Run something slow without holding up the streams."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    @contextmanager
+    def admitted(self, call: Call) -> Iterator[None]:
+        """A place among the requests in flight, until the deadline if there is one."""
+        if self.phase is not Phase.READY:
+            raise self.not_now()
+        if len(self.active) >= self.settings.max_requests:
+            message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
+            raise Refusal(503, message, code="overloaded", headers={"retry-after": "1"})
+        self.active.add(call)
+        deadline = self._deadline(call)
+        try:
+            yield
+        finally:
+            self.active.discard(call)
+            if deadline:
+                deadline.cancel()
+
+    def _deadline(self, call: Call) -> asyncio.TimerHandle | None:
+        limit_s = self.settings.request_timeout_s
+        if limit_s is None:
+            return None
+        late = Refusal(504, f"The request took longer than the {limit_s:g} seconds this server allows.", code="timeout")
+        return asyncio.get_running_loop().call_later(limit_s, call.interrupt, late)
+
+    def close_door(self) -> None:
+        """Take no more requests."""
+        self.phase = Phase.CLOSING
+
+    def end_all(self) -> None:
+        """Running requests end at their next token."""
+        for call in list(self.active):
+            call.interrupt(self.not_now())
+
+    def close(self) -> None:
+        """Let go of models and threads."""
+        self.models = []
+        self._pool.shutdown(wait=False, cancel_futures=True)

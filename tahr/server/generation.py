@@ -1,0 +1,218 @@
+"""From a prepared request to its answer, streamed or whole; chats and completions differ only in their dialect."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from tahr.config import SamplingParams
+from tahr.server.call import Call, ClientGone
+from tahr.server.dialects import Dialect, Gathered
+from tahr.server.engine_port import Piece, Reply
+from tahr.server.events import DONE, HEADERS, KEEP_ALIVE, event
+from tahr.server.faults import told
+from tahr.server.front import Served
+from tahr.server.logprobs import shown
+from tahr.server.measures import Meter
+from tahr.server.refusals import Refusal
+from tahr.server.replies import CachedDetails, ReasoningDetails, Usage
+
+PROGRESS_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one engine request is made of."""
+
+    tokens: list[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that has been read, checked and tokenised."""
+
+    served: Served
+    prompts: list[Prompt]
+    dialect: Dialect
+    is_reply: bool  # to a conversation; else it continues a text
+    stream: bool = False
+    include_usage: bool = False
+    return_progress: bool = False
+    mute: bool = False  # nothing was to be generated: the prompt is only read
+
+    @property
+    def n_answers(self) -> int:
+        return self.prompts[0].params.n
+
+
+async def generate(call: Call, ask: Ask) -> None:
+    """Answer a request. However it ends, the engine holds nothing of it afterwards."""
+    meter = Meter(
+        measures=call.front.measures,
+        model=ask.served.name,
+        n_prompt_tokens=sum(len(prompt.tokens) for prompt in ask.prompts),
+        n_choices=len(ask.prompts) * ask.n_answers,
+    )
+    call.more_headers["x-request-id"] = ask.dialect.id
+    with call.front.admitted(call), metered(meter, call, ask):
+        try:
+            async with call.interruptible(), submitted(ask) as replies:
+                answer = stream if ask.stream else gather
+                await answer(call, ask, replies, meter)
+        except ClientGone:
+            raise
+        except Exception as error:
+            if not call.status:  # nothing is on its way yet, so the error can be a status
+                raise
+            meter.ended = "error"
+            await call.end(event(told(error).body) + DONE)
+
+
+@contextmanager
+def metered(meter: Meter, call: Call, ask: Ask) -> Iterator[None]:
+    """Both lines of the log, and the numbers."""
+    params = ask.prompts[0].params
+    meter.start(
+        route=call.path, reply=ask.dialect.id, prompts=len(ask.prompts), prompt_tokens=meter.n_prompt_tokens,
+        n=params.n, max_tokens=params.max_tokens, stream=ask.stream,
+    )  # fmt: skip
+    try:
+        yield
+    except BaseException as error:
+        meter.ended = "client_gone" if isinstance(error, ClientGone) else "error"
+        raise
+    finally:
+        meter.end()
+
+
+@asynccontextmanager
+async def submitted(ask: Ask) -> AsyncIterator[list[Reply]]:
+    """The engine's replies to all prompts, aborted on the way out."""
+    engine = ask.served.engine
+    replies: list[Reply] = []
+    try:
+        for prompt in ask.prompts:
+            replies.append(await engine.submit(prompt.tokens, prompt.params, ask.is_reply))
+        yield replies
+    finally:
+        for reply in replies:
+            reply.abort()
+
+
+# ---- whole --------------------------------------------------------------------------------------------------
+
+
+async def gather(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
+    answers = [Gathered() for _ in range(len(replies) * ask.n_answers)]
+    tokenizer = ask.served.engine.tokenizer
+    async for choice, piece in pieces(ask, replies, meter):
+        answer = answers[choice]
+        answer.texts.append(piece.text)
+        answer.picks.extend(shown(tokenizer, piece))
+        answer.finish_reason = piece.finish_reason or ""
+    await call.json(ask.dialect.whole(answers, replies, usage(meter)))
+
+
+def usage(meter: Meter) -> Usage:
+    n_prompt, n_new = meter.n_prompt_tokens, meter.n_tokens
+    return Usage(n_prompt, n_new, n_prompt + n_new, CachedDetails(meter.n_cached), ReasoningDetails())
+
+
+# ---- in pieces ----------------------------------------------------------------------------------------------
+
+
+async def stream(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
+    """Events up to [DONE]; what goes wrong on the way becomes an event too, in `generate`."""
+    await call.begin(HEADERS)
+    pulse = asyncio.create_task(beat(call, ask, replies, meter))
+    try:
+        last = await write_pieces(call, ask, replies, meter)
+    finally:
+        pulse.cancel()
+    await call.end(last)
+
+
+async def write_pieces(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> bytes:
+    """Write all but the last events, which are returned, so that the end is one write."""
+    dialect = ask.dialect
+    if opening := dialect.opening():
+        await call.write(opening)
+    left = len(replies) * ask.n_answers
+    last = b""
+    async for choice, piece in pieces(ask, replies, meter):
+        data = dialect.piece(choice, piece, replies[choice // ask.n_answers])
+        if piece.finish_reason:
+            data += dialect.closing(choice, piece.finish_reason)
+            left -= 1
+        if not left:
+            last = data
+        elif data:
+            await call.write(data)
+    return last + (dialect.usage(usage(meter)) if ask.include_usage else b"") + DONE
+
+
+async def beat(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
+    """Comments while nothing comes, so that nobody on the way gives up; progress while the prompt is read."""
+    every_s = call.front.settings.keep_alive_s
+    quiet_since = shown_at = perf_counter()
+    n_shown = -1
+    while True:
+        await asyncio.sleep(PROGRESS_EVERY_S if ask.return_progress and not meter.last_token_at else every_s)
+        now = perf_counter()
+        quiet_since = max(quiet_since, meter.last_token_at)
+        progress = replies[0].progress
+        if ask.return_progress and not meter.last_token_at and progress.n_read != n_shown:
+            n_shown, quiet_since = progress.n_read, now
+            await call.write(ask.dialect.progress(progress, now - shown_at))
+        elif now - quiet_since >= every_s * 0.9:
+            await call.write(KEEP_ALIVE)
+
+
+# ---- pieces -------------------------------------------------------------------------------------------------
+
+
+async def pieces(ask: Ask, replies: Sequence[Reply], meter: Meter) -> AsyncIterator[tuple[int, Piece]]:
+    """All pieces with the choice they belong to, as they come."""
+    found = one(replies[0]) if len(replies) == 1 else interleaved(replies)
+    async for at, piece in found:
+        if piece.finish_reason == "cancelled":
+            raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
+        heard = replace(piece, text="", tokens=(), logprobs=()) if ask.mute else piece
+        choice = at * ask.n_answers + piece.index
+        meter.hear(choice, heard)
+        yield choice, heard
+
+
+async def one(reply: Reply) -> AsyncIterator[tuple[int, Piece]]:
+    async for piece in reply:
+        yield 0, piece
+
+
+async def interleaved(replies: Sequence[Reply]) -> AsyncIterator[tuple[int, Piece]]:
+    """The pieces of several replies in the order they come; the first error ends it."""
+    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue(maxsize=len(replies))
+
+    async def pump(at: int, reply: Reply) -> None:
+        try:
+            async for piece in reply:
+                await queue.put((at, piece))
+            await queue.put((at, None))
+        except Exception as error:
+            await queue.put((at, error))
+
+    pumps = [asyncio.create_task(pump(at, reply)) for at, reply in enumerate(replies)]
+    try:
+        left = len(replies)
+        while left:
+            at, item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield at, item
+    finally:
+        for task in pumps:
+            task.cancel()

@@ -1,0 +1,84 @@
+"""A loaded model behind the server's port."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tahr.config import SamplingParams
+from tahr.engine.answers import Chunk
+from tahr.engine.async_llm import AsyncLLM, Stream
+from tahr.server.engine_port import Piece, PromptProgress
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tahr.engine.sampler import Pick
+    from tahr.engine.stats import StatsSnapshot
+
+
+class LlmReply:
+    """A stream of an `AsyncLLM`, with what a client may want to see beside the text."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self._sequences = stream.request.sequences
+        self._n_seen = [0] * len(self._sequences)  # tokens of each answer
+
+    def __aiter__(self) -> "LlmReply":
+        return self
+
+    async def __anext__(self) -> Piece:
+        return self._piece(await self._stream.__anext__())
+
+    def _piece(self, chunk: Chunk) -> Piece:
+        seq, begin = self._sequences[chunk.index], self._n_seen[chunk.index]
+        self._n_seen[chunk.index] = end = begin + len(chunk.token_ids)
+        stats = chunk.completion.stats if chunk.completion else None
+        return Piece(chunk.text, chunk.token_ids, seq.logprobs[begin:end], chunk.finish_reason, stats, chunk.index)
+
+    def abort(self) -> None:
+        """Free what it holds before the next step."""
+        self._stream.close()
+
+    @property
+    def progress(self) -> PromptProgress:
+        seq = self._sequences[0]
+        return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
+
+    @property
+    def prompt_logprobs(self) -> "Sequence[Pick]":
+        return self._sequences[0].prompt_logprobs
+
+
+class LlmEngine:
+    """An `AsyncLLM` as the server sees it."""
+
+    def __init__(self, llm: AsyncLLM):
+        self._llm = llm
+        inner = llm.llm
+        self.name = inner.name
+        self.tokenizer = inner.tokenizer
+        self.template = inner.template
+        self.context_size = inner.context_size
+        self.sampling_defaults = inner.sampling_defaults
+        self.backend_summary = inner.backend_summary
+
+    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool) -> LlmReply:
+        """Queue a request."""
+        return LlmReply(await self._llm.submit(tokens, params, reply=is_reply))
+
+    async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
+        """One vector per text, given as tokens."""
+        return await self._llm.embed(texts, pooling)
+
+    def snapshot(self) -> "StatsSnapshot":
+        """All counters at this moment."""
+        return self._llm.stats()
+
+    @property
+    def alive(self) -> bool:
+        return self._llm.alive
+
+    async def close(self) -> None:
+        """Stop whatever runs."""
+        await self._llm.close()

@@ -1,0 +1,202 @@
+"""What a server measures, and the names dashboards know it by."""
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from tahr.server.engine_port import Piece
+from tahr.server.metrics import Histogram, Labels, Number, exposition
+
+if TYPE_CHECKING:
+    from tahr.engine.stats import RequestStats, StatsSnapshot
+
+log = logging.getLogger("tahr.server")
+
+SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+# Our name, the name other engines' dashboards ask for, what it says, and where it is found in a snapshot.
+Gauged = tuple[str, str, str, "Callable[[StatsSnapshot], float]"]
+GAUGES: tuple[Gauged, ...] = (
+    ("requests_running", "num_requests_running", "Requests in the batch.", lambda s: s.requests_running),
+    ("requests_waiting", "num_requests_waiting", "Requests in the queue.", lambda s: s.requests_waiting),
+    ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.",
+     lambda s: s.pages_used / s.pages_total if s.pages_total else 0.0),
+    ("kv_pages", "", "KV pages there are.", lambda s: s.pages_total),
+    ("prefix_cache_tokens", "", "Tokens that can be found again.", lambda s: s.prefix_tokens_cached),
+)  # fmt: skip
+COUNTERS: tuple[Gauged, ...] = (
+    ("prefix_cache_hits_total", "", "Prompts of which a part was found.", lambda s: s.prefix_hits),
+    ("prefix_cache_misses_total", "", "Prompts of which nothing was found.", lambda s: s.prefix_misses),
+    ("prefix_cache_evictions_total", "", "Pages that were dropped for others.", lambda s: s.prefix_evictions),
+    ("prefix_cache_saved_tokens_total", "prefix_cache_hits_total", "Prompt tokens that were not computed again.",
+     lambda s: s.prefix_tokens_reused),
+    ("prefix_cache_queried_tokens_total", "prefix_cache_queries_total", "Prompt tokens, found or computed.",
+     lambda s: s.prefix_tokens_reused + s.tokens_prefilled),
+    ("preemptions_total", "num_preemptions_total", "Sequences that lost their pages for a while.",
+     lambda s: s.preemptions),
+    ("steps_total", "", "Steps of the engine.", lambda s: s.steps),
+    ("prefill_tokens_total", "", "Prompt tokens that were computed.", lambda s: s.tokens_prefilled),
+    ("decode_tokens_total", "", "Tokens that went through a step one at a time.", lambda s: s.tokens_decoded),
+)  # fmt: skip
+
+
+def both(ours: str, theirs: str) -> tuple[str, ...]:
+    return (f"tahr_{ours}", f"vllm:{theirs}") if theirs else (f"tahr_{ours}",)
+
+
+def counter(ours: str, theirs: str, help: str) -> Number:
+    return Number("counter", both(ours, theirs), help)
+
+
+def histogram(ours: str, theirs: str, help: str, bounds: tuple[float, ...]) -> Histogram:
+    return Histogram(both(ours, theirs), help, bounds)
+
+
+class Measures:
+    """All families of one server."""
+
+    def __init__(self) -> None:
+        self.http = counter("http_requests_total", "", "HTTP requests by route and status class.")
+        self.finished = counter("requests_total", "request_success_total", "Requests by how they ended.")
+        self.prompt_tokens = counter("prompt_tokens_total", "prompt_tokens_total", "Prompt tokens.")
+        self.cached_tokens = counter("prompt_tokens_cached_total", "prompt_tokens_cached_total", "Of them, cached.")
+        self.tokens = counter("generation_tokens_total", "generation_tokens_total", "Generated tokens.")
+        self.active = Number("gauge", ("tahr_requests_active",), "Requests between their first byte and their last.")
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival to first token.", LONG_S
+        )
+        self.between_tokens = histogram(
+            "inter_token_latency_seconds", "inter_token_latency_seconds", "Token to token.", SHORT_S
+        )
+        self.per_token = histogram(
+            "request_time_per_output_token_seconds", "request_time_per_output_token_seconds",
+            "Mean time from token to token of one request.", SHORT_S,
+        )  # fmt: skip
+        self.whole = histogram("request_seconds", "e2e_request_latency_seconds", "Arrival to end.", LONG_S)
+        self.queue = histogram("request_queue_seconds", "request_queue_time_seconds", "Arrival to first step.", LONG_S)
+        self.prefill = histogram(
+            "request_prefill_seconds", "request_prefill_time_seconds", "First step to first token.", LONG_S
+        )
+        self.decode = histogram(
+            "request_decode_seconds", "request_decode_time_seconds", "First token to last token.", LONG_S
+        )
+        self._families = [each for each in vars(self).values() if isinstance(each, Number | Histogram)]
+
+    def text(self, engines: "Mapping[str, StatsSnapshot]") -> bytes:
+        """Everything, with what the engines say at this moment."""
+        return exposition([*self._families, *engine_families(engines)])
+
+
+def engine_families(engines: "Mapping[str, StatsSnapshot]") -> list[Number]:
+    made = []
+    for kind, table in (("gauge", GAUGES), ("counter", COUNTERS)):
+        for ours, theirs, help, read in table:
+            values = {labels_of(model): float(read(snapshot)) for model, snapshot in engines.items()}
+            made.append(Number(kind, both(ours, theirs), help, values))
+    return made
+
+
+def labels_of(model: str) -> Labels:
+    return (("model_name", model),)
+
+
+_ids = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Meter:
+    """Measures one request, and writes its two lines of log. Never sees a text."""
+
+    measures: Measures
+    model: str
+    n_prompt_tokens: int
+    n_choices: int
+    id: int = field(default_factory=lambda: next(_ids))
+    began: float = field(default_factory=perf_counter)
+    n_tokens: int = 0
+    n_cached: int = 0
+    labels: Labels = ()
+    token_at: dict[int, float] = field(default_factory=dict)  # when each choice got its last
+    prefill_rate: float = 0.0  # tokens per second, of the answer that came last
+    decode_rate: float = 0.0
+    ended: str = ""  # finish reasons, or how else it ended
+
+    def __post_init__(self) -> None:
+        self.labels = labels_of(self.model)
+
+    @property
+    def last_token_at(self) -> float:
+        return max(self.token_at.values(), default=0.0)
+
+    def start(self, **facts: object) -> None:
+        """The request has been taken."""
+        self.measures.prompt_tokens.add(self.labels, self.n_prompt_tokens)
+        self.measures.active.add(self.labels, 1)
+        log.info("start %s", logfmt({"id": self.id, "model": self.model, **facts}))
+
+    def hear(self, choice: int, piece: Piece) -> None:
+        """A piece has come."""
+        n_tokens = len(piece.tokens)
+        if n_tokens:
+            self._hear_tokens(choice, n_tokens, perf_counter())
+        if piece.finish_reason:
+            self.ended = piece.finish_reason if self.ended in ("", piece.finish_reason) else "mixed"
+            if piece.stats:
+                self._hear_stats(piece.index, piece.stats)
+
+    def _hear_tokens(self, choice: int, n_tokens: int, now: float) -> None:
+        before = self.token_at.get(choice)
+        if before is not None:
+            self.measures.between_tokens.observe(self.labels, (now - before) / n_tokens, n_tokens)
+        elif not self.token_at:
+            self.measures.first_token.observe(self.labels, now - self.began)
+        self.token_at[choice] = now
+        self.n_tokens += n_tokens
+
+    def _hear_stats(self, index: int, stats: "RequestStats") -> None:
+        self.measures.queue.observe(self.labels, stats.queue_s)
+        self.measures.prefill.observe(self.labels, stats.prefill_s)
+        self.measures.decode.observe(self.labels, stats.decode_s)
+        if stats.n_generated_tokens > 1:
+            self.measures.per_token.observe(self.labels, stats.decode_s / (stats.n_generated_tokens - 1))
+        self.prefill_rate, self.decode_rate = stats.prompt_tokens_per_s, stats.tokens_per_s
+        if index == 0:
+            self.n_cached += stats.n_cached_tokens
+
+    def end(self) -> None:
+        """It is over, one way or another."""
+        now = perf_counter()
+        how = self.ended or "error"
+        measures, labels = self.measures, self.labels
+        measures.active.add(labels, -1)
+        measures.tokens.add(labels, self.n_tokens)
+        measures.cached_tokens.add(labels, self.n_cached)
+        measures.finished.add((*labels, ("finished_reason", how)), self.n_choices)
+        measures.whole.observe(labels, now - self.began)
+        log.info("done %s", logfmt(self._facts(how, now)))
+
+    def _facts(self, how: str, now: float) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "prompt_tokens": self.n_prompt_tokens,
+            "cached_tokens": self.n_cached,
+            "tokens": self.n_tokens,
+            "prefill_tokens_per_s": round(self.prefill_rate, 1),
+            "decode_tokens_per_s": round(self.decode_rate, 1),
+            "ms": round((now - self.began) * 1e3),
+            "finish": how,
+        }
+
+
+def logfmt(facts: Mapping[str, object]) -> str:
+    """`name=value` pairs; no value can hold a line break or pass for another pair."""
+    return " ".join(f"{name}={quoted(str(value))}" for name, value in facts.items())
+
+
+def quoted(value: str) -> str:
+    plain = value.isprintable() and not any(c in value for c in ' "=')
+    return value if plain and value else '"' + value.encode("unicode_escape").decode().replace('"', '\\"') + '"'

@@ -1,0 +1,163 @@
+"""The bodies of replies, in the shape OpenAI's clients expect."""
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class CachedDetails(Struct):
+    cached_tokens: int
+
+
+class ReasoningDetails(Struct):
+    reasoning_tokens: int = 0
+
+
+class Usage(Struct):
+    """What a request cost."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedDetails
+    completion_tokens_details: ReasoningDetails
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(Struct):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class PromptLogprob(Struct):
+    logprob: float
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class ChatMessage(Struct):
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Struct):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ChatReply(Struct):
+    """The reply of /v1/chat/completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class TextChoice(Struct):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: str
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class TextReply(Struct):
+    """The reply of /v1/completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+
+
+class EmbeddingUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Struct):
+    index: int
+    embedding: list[float] | str
+    object: str = "embedding"
+
+
+class EmbeddingReply(Struct):
+    """The reply of /v1/embeddings."""
+
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+    object: str = "list"
+
+
+class ModelCard(Struct):
+    id: str
+    created: int
+    context_size: int
+    object: str = "model"
+    owned_by: str = "tahr"
+
+
+class ModelList(Struct):
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class TokenizeReply(Struct):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class DetokenizeReply(Struct):
+    prompt: str
+    content: str
+
+
+class TemplateReply(Struct):
+    prompt: str
+
+
+class Version(Struct):
+    version: str
+
+
+class Health(Struct):
+    """How the server is."""
+
+    status: str
+    timestamp: float
+    version: str
+    models: dict[str, Any]
+    admission: dict[str, Any]

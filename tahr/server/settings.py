@@ -1,0 +1,50 @@
+"""What a server is asked to be."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tahr.config import Range, SamplingParams, check_ranges, whole
+from tahr.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Frozen and checked; what is loaded and counted lives in `Front`."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()  # none: open
+    rate_limit: int | None = None  # requests per minute and key
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 10 * 2**20
+    max_requests: int = 4096  # in flight, running or waiting
+    max_tokens_cap: int | None = None
+    request_timeout_s: float | None = None
+    body_timeout_s: float = 60.0
+    keep_alive_s: float = 15.0  # between comments on a silent stream
+    log_interval_s: float = 5.0  # between throughput lines; 0: none
+    grace_s: float = 10.0  # for running requests after a signal
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
+
+    RANGES: ClassVar[dict[str, Range]] = {
+        "port": whole(0, 65535),
+        "rate_limit": whole(1),
+        "max_body_bytes": whole(1024),
+        "max_requests": whole(1),
+        "max_tokens_cap": whole(1),
+        "request_timeout_s": Range(0, 1e6, low_included=False),
+        "log_interval_s": Range(0, 1e6),
+        "grace_s": Range(0, 1e6),
+    }
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self.RANGES)
+        if not all(key.strip() for key in self.api_keys):
+            raise ConfigError("An API key is empty: give it at least one character, or leave the option out.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in LOOPBACK

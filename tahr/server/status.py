@@ -1,0 +1,86 @@
+"""What the server says about itself."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from tahr import __version__
+from tahr.server.call import Call
+from tahr.server.front import Front, Phase, Served
+from tahr.server.metrics import CONTENT_TYPE
+from tahr.server.refusals import Refusal
+from tahr.server.replies import Health, ModelCard, ModelList, Version
+
+PAGE = Path(__file__).with_name("page.html")
+PAGE_HEADERS = {
+    # The page is one file: it may load nothing from anywhere and be shown in no other page.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-cache",
+}
+
+
+async def health(call: Call) -> None:
+    """200 only if a request would get a token now."""
+    front = call.front
+    state = front.phase.value if front.ready or front.phase is not Phase.READY else "failing"
+    models = {served.name: described(served) for served in front.models}
+    admission = {"active_requests": len(front.active), "max_requests": front.settings.max_requests}
+    report = Health(state, time.time(), __version__, models, admission)
+    await call.json(report, status=200 if front.ready else 503)
+
+
+def described(served: Served) -> dict[str, Any]:
+    snapshot = served.engine.snapshot()
+    counters = asdict(snapshot)
+    return {
+        "backend": served.engine.backend_summary,
+        "context_size": served.engine.context_size,
+        "active_requests": snapshot.requests_running,
+        "queued_requests": snapshot.requests_waiting,
+        "scheduler": {name: value for name, value in counters.items() if not name.startswith("prefix_")},
+        "prefix_cache": {name.removeprefix("prefix_"): n for name, n in counters.items() if name.startswith("prefix_")},
+    }
+
+
+async def ready(call: Call) -> None:
+    """The same answer as /health, in one word."""
+    await call.json({"status": "ready" if call.front.ready else "not ready"}, status=200 if call.front.ready else 503)
+
+
+async def metrics(call: Call) -> None:
+    """Everything that is measured, for Prometheus."""
+    engines = {served.name: served.engine.snapshot() for served in call.front.models}
+    await call.reply(call.front.measures.text(engines), CONTENT_TYPE)
+
+
+async def version(call: Call) -> None:
+    """Which Tahr this is."""
+    await call.json(Version(__version__))
+
+
+async def models(call: Call) -> None:
+    """All models, by all their names."""
+    await call.json(ModelList(sorted(cards(call.front), key=lambda card: card.id)))
+
+
+async def model(call: Call) -> None:
+    """One model."""
+    name = unquote(call.path.removeprefix("/v1/models/"))
+    found = next((card for card in cards(call.front) if card.id == name), None)
+    if found is None:
+        served = ", ".join(card.id for card in cards(call.front)) or "none yet"
+        message = f"The model {name!r} is not served here: there is {served}."
+        raise Refusal(404, message, param="model", code="model_not_found")
+    await call.json(found)
+
+
+def cards(front: Front) -> list[ModelCard]:
+    return [ModelCard(name, each.created, each.engine.context_size) for each in front.models for name in each.names]
+
+
+async def page(call: Call) -> None:
+    """A page to chat with."""
+    await call.reply(PAGE.read_bytes(), "text/html; charset=utf-8", headers=PAGE_HEADERS)

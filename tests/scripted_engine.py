@@ -1,0 +1,207 @@
+"""An engine without a model: its replies follow from the prompt, and words in the prompt make it misbehave.
+
+`FAIL@n` fails after n tokens, `HANG@n` stops there for good, `SLOW` takes its time, `REFUSE` is refused at the door.
+Tokens are bytes, so every text is its own tokenisation.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from tahr.config import NEUTRAL_SAMPLING, SamplingParams
+from tahr.engine.output import TextWriter
+from tahr.engine.sampler import Pick
+from tahr.engine.stats import RequestStats, StatsSnapshot
+from tahr.errors import ConfigError, GenerateError
+from tahr.server.engine_port import Piece, PromptProgress
+from tahr.server.front import Served
+from tahr.server.running import Running
+from tahr.server.settings import Settings
+from tahr.text.chat import ChatTemplate
+from tahr.text.stream import Detokenizer
+
+BOS, EOS, N_VOCAB = 256, 257, 258
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
+    "{% if mood is defined %}({{ mood }}){% endif %}"
+    "{% if enable_thinking is defined and enable_thinking %}(think){% endif %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+class ByteTokenizer:
+    """A token per byte, and one for each end."""
+
+    n_vocab, bos_id, eos_id, drops_first_space = N_VOCAB, BOS, EOS, False
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return [BOS] * add_special + list(text.encode())
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return b"".join(self.token_bytes(i) for i in ids if not (skip_special and self.is_special(i))).decode(
+            "utf-8", "replace"
+        )
+
+    def piece(self, token: int) -> str:
+        return {BOS: "<s>", EOS: "</s>"}.get(token) or chr(token)
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else self.piece(token).encode()
+
+    def is_special(self, token: int) -> bool:
+        return token >= 256
+
+    def is_eos(self, token: int) -> bool:
+        return token == EOS
+
+    def detokenizer(self, *, skip_special: bool = True, continuing: bool = False) -> Detokenizer:
+        return Detokenizer(self, skip_special=skip_special)  # type: ignore[arg-type]
+
+
+def reply_to(prompt: str, index: int = 0) -> str:
+    """What the engine answers: something every prompt has its own of, with characters of several bytes."""
+    last = prompt.removesuffix("[assistant]").strip().split("]")[-1]
+    return f"You said “{last}”, naïvely" + (f" ({index})" if index else "")
+
+
+@dataclass
+class ScriptedReply:
+    engine: "ScriptedEngine"
+    tokens: list[int]
+    params: SamplingParams
+    stats: RequestStats = field(default_factory=RequestStats)
+    aborted: bool = False
+    over: bool = False
+    n_polls: int = 0
+
+    def __post_init__(self) -> None:
+        self.text = self.engine.tokenizer.decode(self.tokens)
+        self.stats.n_prompt_tokens = len(self.tokens)
+        self.stats.n_cached_tokens = 3 if self.params.cache_prompt and len(self.tokens) > 3 else 0
+
+    def abort(self) -> None:
+        self.aborted = self.aborted or not self.over
+        self.engine.live.discard(id(self))
+
+    @property
+    def progress(self) -> PromptProgress:
+        return PromptProgress(len(self.tokens), 3, self._polls())
+
+    def _polls(self) -> int:
+        self.n_polls += 1
+        return min(len(self.tokens), 4 + self.n_polls)
+
+    @property
+    def prompt_logprobs(self) -> list[Pick]:
+        n_top = self.params.prompt_logprobs
+        return [] if n_top is None else [pick_of(token, n_top) for token in self.tokens[1:]]
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        answers = [self.pieces(index) for index in range(self.params.n)]
+        while answers:
+            for answer in list(answers):
+                piece = next(answer)
+                await self.wait(piece)
+                yield piece
+                if piece.finish_reason:
+                    answers.remove(answer)
+        self.over = True
+        self.engine.live.discard(id(self))
+
+    def pieces(self, index: int) -> Iterator[Piece]:
+        """One token at a time, as an engine does it."""
+        params, made = self.params, [*reply_to(self.text, index).encode(), EOS]
+        writer = TextWriter(self.engine.tokenizer, params.stop)  # type: ignore[arg-type]
+        fail_at = self.word("FAIL")
+        for n, token in enumerate(cycle(made)):
+            if n == fail_at:
+                raise GenerateError("The script says so.")
+            self.stats.n_generated_tokens = n + 1
+            ends = token == EOS and not params.ignore_eos
+            text = "" if ends else writer.push(token)
+            reason = "stop" if ends or writer.stopped else "length" if n + 1 == params.max_tokens else None
+            if reason and not writer.stopped:
+                text += writer.flush()
+            picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
+            yield Piece(text, [token], picks, reason, self.stats if reason else None, index)
+            if reason:
+                return
+
+    def word(self, name: str) -> int:
+        found = re.search(rf"{name}@(\d+)", self.text)
+        return int(found[1]) if found else -1
+
+    async def wait(self, piece: Piece) -> None:
+        self.engine.stats.steps += 1
+        if self.stats.n_generated_tokens - 1 == self.word("HANG"):
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.02 if "SLOW" in self.text else 0)
+
+
+def pick_of(token: int, n_top: int) -> Pick:
+    """A made-up log-probability; the likeliest tokens are the neighbours."""
+    return Pick(token, -token / 256, tuple(((token + i) % 256, -i - token / 256) for i in range(n_top)))
+
+
+class ScriptedEngine:
+    """What the server sees of an engine."""
+
+    def __init__(self, name: str = "scripted", context_size: int = 512, template: str | None = TEMPLATE):
+        self.name, self.context_size, self.backend_summary = name, context_size, "a script"
+        self.tokenizer: Any = ByteTokenizer()
+        self.template = None if template is None else ChatTemplate(template)
+        self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
+        self.stats = StatsSnapshot()
+        self.alive = True
+        self.live: set[int] = set()
+        self.seen: list[ScriptedReply] = []
+
+    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool) -> ScriptedReply:
+        reply = ScriptedReply(self, tokens, params)
+        if "REFUSE" in reply.text:
+            raise ConfigError("top_k is refused by the script.")
+        self.live.add(id(reply))
+        self.seen.append(reply)
+        return reply
+
+    async def embed(self, texts: Sequence[list[int]], pooling: str) -> Any:
+        rows = np.array([[len(text), sum(text), len(pooling), 1] for text in texts], np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def snapshot(self) -> StatsSnapshot:
+        return replace(self.stats, requests_running=len(self.live))
+
+    async def close(self) -> None:
+        self.alive = False
+
+
+@contextmanager
+def serving(
+    *engines: Any, settings: Settings | None = None, load: Callable[[], list[Served]] | None = None
+) -> Iterator[Running]:
+    """A server on a free port, on a thread with an event loop of its own."""
+    models = [Served((engine.name,), engine) for engine in engines]
+    ready = threading.Event()
+    running = Running(settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set())
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        await running.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert load or ready.wait(10)
+        yield running
+    finally:
+        loops[0].call_soon_threadsafe(running.stop)
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,432 @@
+"""The contract of the HTTP API, against an engine that follows a script."""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import BOS, EOS, ScriptedEngine, reply_to, serving
+from tahr import __version__
+from tahr.config import SamplingParams
+from tahr.server import bodies
+from tahr.server.app import ROUTES
+from tahr.server.running import Running
+from tahr.server.sampling import SPELLED
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture(scope="module")
+def server(engine: ScriptedEngine) -> Iterator[Running]:
+    with serving(engine, ScriptedEngine("other", template=None)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=20) as made:
+        yield made
+
+
+def ask(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()  # type: ignore[no-any-return]
+
+
+def refused(client: httpx.Client, path: str, status: int = 400, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"][0].isupper() or error["param"], error
+    assert error["message"].endswith("."), error
+    return error  # type: ignore[no-any-return]
+
+
+# ---- whole answers ------------------------------------------------------------------------------------------
+
+
+def test_a_chat_has_the_shape_clients_expect(client: httpx.Client, engine: ScriptedEngine) -> None:
+    made = ask(client, CHAT, model="scripted", messages=HELLO)
+    assert made["id"].startswith("chatcmpl-") and made["object"] == "chat.completion" and made["created"] > 0
+    text = reply_to("hello")
+    message = {"role": "assistant", "content": text, "refusal": None}
+    assert made["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    n_prompt, n_new = len("[user]hello\n[assistant]") + 1, len(text.encode()) + 1  # with BOS, with EOS
+    assert made["usage"] == {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_new,
+        "total_tokens": n_prompt + n_new,
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def test_ids_are_unique(client: httpx.Client) -> None:
+    assert len({ask(client, CHAT, messages=HELLO)["id"] for _ in range(5)}) == 5
+
+
+def test_finish_reason_tells_length_from_stop(client: httpx.Client) -> None:
+    short = ask(client, CHAT, messages=HELLO, max_tokens=1)
+    assert short["choices"][0]["finish_reason"] == "length"
+    assert short["usage"]["completion_tokens"] == 1
+
+
+def test_max_completion_tokens_wins(client: httpx.Client) -> None:
+    made = ask(client, CHAT, messages=HELLO, max_tokens=2, max_completion_tokens=5)
+    assert made["usage"]["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("stop", ["said", ["nothing like it", "said"], ["", "said"]])
+def test_stop_strings_are_cut_off(client: httpx.Client, stop: Any) -> None:
+    choice = ask(client, CHAT, messages=HELLO, stop=stop)["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("You ", "stop")
+
+
+def test_several_answers(client: httpx.Client) -> None:
+    made = ask(client, CHAT, messages=HELLO, n=3)
+    assert [c["message"]["content"] for c in made["choices"]] == [reply_to("hello", i) for i in range(3)]
+    assert [c["index"] for c in made["choices"]] == [0, 1, 2]
+    n_bytes = sum(len(reply_to("hello", i).encode()) + 1 for i in range(3))
+    assert made["usage"]["completion_tokens"] == n_bytes
+
+
+def test_chat_logprobs(client: httpx.Client) -> None:
+    made = ask(client, CHAT, messages=HELLO, logprobs=True, top_logprobs=2, max_tokens=2)
+    first, second = made["choices"][0]["logprobs"]["content"]
+    assert first["token"] == "Y" and first["bytes"] == [ord("Y")] and first["logprob"] == -ord("Y") / 256
+    assert [top["token"] for top in second["top_logprobs"]] == ["o", "p"]
+
+
+def test_the_end_of_a_reply_has_no_logprob(client: httpx.Client) -> None:
+    made = ask(client, CHAT, messages=HELLO, logprobs=True)
+    assert len(made["choices"][0]["logprobs"]["content"]) == made["usage"]["completion_tokens"] - 1
+
+
+def test_messages_in_all_their_forms(client: httpx.Client) -> None:
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "ann"},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": []},
+        {"role": "tool", "content": "42", "tool_call_id": "x"},
+    ]
+    rendered = ask(client, "/apply-template", messages=messages)["prompt"]
+    assert rendered == "[system]be brief\n[user]a\nb\n[assistant]\n[tool]42\n[assistant]"
+
+
+def test_template_variables(client: httpx.Client) -> None:
+    body = {"messages": HELLO, "chat_template_kwargs": {"mood": "calm", "enable_thinking": True}}
+    assert ask(client, "/apply-template", **body)["prompt"] == "[user]hello\n(calm)(think)[assistant]"
+    body["chat_template_kwargs"] = {"moon": 1}
+    assert refused(client, CHAT, **body)["param"] == "chat_template_kwargs.moon"
+    body["chat_template_kwargs"] = {"enable_thinking": "yes"}
+    assert refused(client, CHAT, **body)["param"] == "chat_template_kwargs.enable_thinking"
+
+
+# ---- completions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", ["hi", ["hi"], [104, 105], [[104, 105]]])
+def test_a_prompt_in_all_its_forms(client: httpx.Client, prompt: Any) -> None:
+    made = ask(client, TEXT, prompt=prompt)
+    assert made["object"] == "text_completion" and made["id"].startswith("cmpl-")
+    assert made["choices"] == [{"index": 0, "text": reply_to("hi"), "logprobs": None, "finish_reason": "stop"}]
+
+
+def test_several_prompts_with_several_answers(client: httpx.Client) -> None:
+    made = ask(client, TEXT, prompt=["one", "two"], n=2)
+    texts = [reply_to("one"), reply_to("one", 1), reply_to("two"), reply_to("two", 1)]
+    assert [c["text"] for c in made["choices"]] == texts
+    assert made["usage"]["prompt_tokens"] == 8  # with two BOS
+
+
+def test_echo_and_logprobs(client: httpx.Client) -> None:
+    choice = ask(client, TEXT, prompt="hi", echo=True, logprobs=1, max_tokens=2)["choices"][0]
+    assert choice["text"] == "hiYo"
+    logprobs = choice["logprobs"]
+    assert logprobs["tokens"] == ["<s>", "h", "i", "Y", "o"]
+    assert logprobs["token_logprobs"] == [None, *(-ord(c) / 256 for c in "hiYo")]
+    assert logprobs["top_logprobs"][1] == {"h": -ord("h") / 256}
+    assert len(logprobs["text_offset"]) == 5
+
+
+def test_reading_a_prompt_without_answering(client: httpx.Client) -> None:
+    made = ask(client, TEXT, prompt="hi", echo=True, logprobs=0, max_tokens=0)
+    assert made["choices"][0]["text"] == "hi"
+    assert made["usage"]["completion_tokens"] == 0
+
+
+def test_prompt_logprobs(client: httpx.Client) -> None:
+    for path, body in ((TEXT, {"prompt": "hi"}), (CHAT, {"messages": HELLO})):
+        scores = ask(client, path, **body, prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
+        assert scores[0] is None and all(len(each) >= 1 for each in scores[1:])
+    assert refused(client, TEXT, prompt="hi", prompt_logprobs=1, stream=True)["param"] == "prompt_logprobs"
+
+
+# ---- every field is honoured, inert, or refused -------------------------------------------------------------
+
+HONOURED: dict[str, Any] = {
+    "temperature": 0.7, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 1.5, "top_a": 0.2,
+    "eta_cutoff": 0.01, "xtc_probability": 0.3, "xtc_threshold": 0.2, "dry_multiplier": 0.8, "dry_base": 2.0,
+    "dry_allowed_length": 3, "dry_penalty_last_n": 9, "dry_sequence_breakers": ["x"], "mirostat": 2,
+    "mirostat_tau": 4.0, "mirostat_eta": 0.2, "repetition_penalty": 1.2, "repeat_last_n": 12, "presence_penalty": 0.5,
+    "frequency_penalty": -0.5, "logit_bias": {"5": -100}, "banned_tokens": [3], "allowed_tokens": [1, 2], "seed": 11,
+    "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ["zzz"], "stop_token_ids": [4], "ignore_eos": True,
+    "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
+}  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: tuples are lists, and pairs are mappings."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return {str(key): each for key, each in value}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def test_the_table_of_honoured_fields_is_complete() -> None:
+    assert set(HONOURED) == {f.name for f in fields(SamplingParams)} - {"logprobs"} == set(SPELLED)
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_sampling_field_reaches_the_engine(client: httpx.Client, engine: ScriptedEngine, name: str) -> None:
+    ask(client, CHAT, messages=HELLO, **{name: HONOURED[name]})
+    assert plain(getattr(engine.seen[-1].params, name)) == HONOURED[name]
+
+
+def test_what_is_not_said_follows_the_model(client: httpx.Client, engine: ScriptedEngine) -> None:
+    ask(client, CHAT, messages=HELLO, top_p=None)
+    assert engine.seen[-1].params == SamplingParams().over(engine.sampling_defaults)
+    ask(client, CHAT, messages=HELLO, repeat_penalty=1.3)
+    assert engine.seen[-1].params.repetition_penalty == 1.3
+
+
+INERT = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+
+
+@pytest.mark.parametrize("name", [*INERT, "prediction"])
+def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
+    made = ask(client, CHAT, messages=HELLO, **{name: {"x": 1}})
+    assert made["choices"][0]["message"]["content"] == reply_to("hello")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]), ("function_call", "auto"), ("response_format", {"type": "json_object"}),
+        ("modalities", ["text", "audio"]), ("audio", {"voice": "x"}), ("web_search_options", {}),
+        ("verbosity", "low"), ("reasoning_effort", "low"), ("reasoning", {}), ("thinking", True),
+        ("enable_thinking", False), ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),
+        ("stream_options", {"include_usage": True}), ("return_progress", True),
+        ("temperature", "hot"), ("temperature", -1), ("top_p", 0), ("top_k", -1), ("top_k", 1.5), ("min_p", 2), ("n", 0),
+        ("n", 100_000), ("seed", -1), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True), ("stop", [1]),
+        ("stop", ["x"] * 10_000), ("stop", "x" * 10_000), ("stop_token_ids", list(range(1000))),
+        ("logit_bias", {"x": 1}), ("logit_bias", {"1": 1000}), ("logit_bias", {str(i): 1 for i in range(5000)}),
+        ("logprobs", 3), ("presence_penalty", 9), ("frequency_penalty", -9), ("repeat_penalty", 0), ("mirostat", 1),
+        ("cache_salt", "x" * 5000), ("priority", 2**40), ("prompt_logprobs", 500), ("stream", "yes"), ("min_tokens", 400),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused_by_name(client: httpx.Client, name: str, value: Any) -> None:
+    error = refused(client, CHAT, messages=HELLO, **{name: value})
+    assert error["param"].startswith(name) and name in error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_values_that_ask_for_nothing_special_are_fine(client: httpx.Client) -> None:
+    ask(client, CHAT, messages=HELLO, tools=[], tool_choice="none", response_format={"type": "text"}, n=1,
+        modalities=["text"], parallel_tool_calls=True, function_call="none", logprobs=False, stream=False)  # fmt: skip
+    ask(client, TEXT, prompt="x", best_of=1, suffix="")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("suffix", "tail"), ("best_of", 3), ("logprobs", 99), ("prompt", []), ("prompt", ""), ("prompt", [""]),
+     ("prompt", ["a", 1]), ("prompt", [9999]), ("prompt", [[-1]]), ("prompt", {}), ("prompt", ["a"] * 500),
+     ("prompt", None), ("messages", HELLO)],
+)  # fmt: skip
+def test_what_completions_refuse(client: httpx.Client, name: str, value: Any) -> None:
+    assert refused(client, TEXT, **{"prompt": "hi", name: value})["param"] == name
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], None, "hi", [{"content": "x"}], [{"role": "wizard", "content": "x"}], [{"role": "user", "content": 3}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}}]}],
+        [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
+        [{"role": "user", "content": [{"type": "text"}]}],
+        [{"role": "assistant", "tool_calls": [{"id": "x"}]}],
+        [{"role": "user", "content": "x", "bogus": 1}],
+    ],
+)  # fmt: skip
+def test_bad_messages(client: httpx.Client, messages: Any) -> None:
+    assert "messages" in refused(client, CHAT, messages=messages)["param"]
+
+
+def test_the_context_is_never_exceeded_silently(client: httpx.Client) -> None:
+    long = refused(client, TEXT, prompt="x" * 600)
+    assert (long["param"], long["code"]) == ("prompt", "context_length_exceeded") and "512" in long["message"]
+    much = refused(client, CHAT, messages=HELLO, max_tokens=500)
+    assert (much["param"], much["code"]) == ("max_tokens", "context_length_exceeded")
+
+
+def test_a_default_length_is_cut_to_the_room(client: httpx.Client, engine: ScriptedEngine) -> None:
+    ask(client, TEXT, prompt="x" * 500)
+    assert engine.seen[-1].params.max_tokens == 512 - 501
+
+
+def test_the_engines_own_refusal_is_a_400(client: httpx.Client) -> None:
+    for stream in (False, True):
+        assert (
+            refused(client, CHAT, messages=[{"role": "user", "content": "REFUSE"}], stream=stream)["param"] == "top_k"
+        )
+
+
+# ---- the other routes ---------------------------------------------------------------------------------------
+
+
+def test_models(client: httpx.Client) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list" and [m["id"] for m in listed["data"]] == ["other", "scripted"]
+    one = client.get("/v1/models/other").json()
+    assert one["object"] == "model" and one["owned_by"] and one["created"] > 0
+    assert client.get("/v1/models/absent").status_code == 404
+
+
+def test_a_request_finds_its_model(client: httpx.Client) -> None:
+    assert ask(client, TEXT, prompt="x", model="other")["model"] == "other"
+    assert ask(client, TEXT, prompt="x")["model"] == "scripted"
+    error = refused(client, TEXT, 404, prompt="x", model="gpt-5")
+    assert error["param"] == "model" and "scripted, other" in error["message"]
+
+
+def test_a_model_without_a_template_cannot_chat(client: httpx.Client) -> None:
+    assert "/v1/completions" in refused(client, CHAT, messages=HELLO, model="other")["message"]
+
+
+def test_embeddings(client: httpx.Client) -> None:
+    made = ask(client, "/v1/embeddings", input=["a", "bc"])
+    assert [d["index"] for d in made["data"]] == [0, 1] and made["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+    vector = made["data"][1]["embedding"]
+    coded = ask(client, "/v1/embeddings", input=["a", "bc"], encoding_format="base64")["data"][1]["embedding"]
+    assert list(struct.unpack("<4f", base64.b64decode(coded))) == pytest.approx(vector)
+    short = ask(client, "/v1/embeddings", input=[[98, 99]], dimensions=2, pooling="mean")["data"][0]["embedding"]
+    assert len(short) == 2 and sum(x * x for x in short) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("input", ""), ("input", []), ("input", ["a", ""]), ("input", "x" * 600), ("encoding_format", "hex"),
+     ("dimensions", 0), ("dimensions", 5), ("pooling", "best"), ("bogus", 1)],
+)  # fmt: skip
+def test_what_embeddings_refuse(client: httpx.Client, name: str, value: Any) -> None:
+    assert refused(client, "/v1/embeddings", **{"input": "a", name: value})["param"] == name
+
+
+def test_tokens_and_back(client: httpx.Client) -> None:
+    made = ask(client, "/tokenize", prompt="hé", return_token_strs=True)
+    assert made["tokens"] == [BOS, *"hé".encode()] and made["count"] == 4 and made["token_strs"][:2] == ["<s>", "h"]
+    assert ask(client, "/tokenize", content="a", add_special_tokens=False)["tokens"] == [97]
+    assert bytes(ask(client, "/tokenize", messages=HELLO)["tokens"][1:]) == b"[user]hello\n[assistant]"
+    assert ask(client, "/detokenize", tokens=[104, 105, EOS])["content"] == "hi</s>"
+    assert ask(client, "/detokenize", tokens=[104, 105, EOS], skip_special=True)["prompt"] == "hi"
+    assert refused(client, "/detokenize", tokens=[999])["param"] == "tokens"
+    assert refused(client, "/tokenize")["param"] == "prompt"
+    assert refused(client, "/tokenize", prompt="a", messages=HELLO)["param"] == "messages"
+
+
+def test_health_and_version(client: httpx.Client) -> None:
+    body = client.get("/health").json()
+    assert body["status"] == "ok" and body["version"] == __version__
+    assert set(body["models"]["scripted"]) >= {"active_requests", "queued_requests", "scheduler", "prefix_cache"}
+    assert client.get("/ready").json() == {"status": "ready"}
+    assert client.get("/version").json() == {"version": __version__}
+
+
+def test_the_page_is_one_file(client: httpx.Client) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "://" not in page.text, "the page asks nobody else"
+    for word in ("viewport", "Stop", "tokens/s", 'id="model"', "temperature", "v1/chat/completions"):
+        assert word in page.text
+
+
+def test_the_description_lists_every_route(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    paths = {route.path + "{id}" if route.path == "/v1/models/" else route.path for route in ROUTES}
+    assert set(document["paths"]) == paths
+    schema = document["components"]["schemas"]["ChatBody"]
+    assert set(schema["properties"]) == set(bodies.ChatBody.__struct_fields__)
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"", b"[]", b'"x"', b"\xff\xfe", b'{"prompt": NaN}', b"[" * 100_000, b'{"n": 1e999}']
+)
+@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.method == "POST"])
+def test_malformed_bodies(client: httpx.Client, path: str, data: bytes) -> None:
+    response = client.post(path, content=data)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_unknown_routes_and_methods(client: httpx.Client) -> None:
+    lost = client.get("/v2/nothing")
+    assert lost.status_code == 404 and lost.json()["error"]["code"] == "route_not_found"
+    wrong = client.get(CHAT)
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "POST" and wrong.json()["error"]["message"]
+    assert client.post("/health").status_code == 405
+    assert client.head("/health").status_code == 200
+
+
+def test_a_body_must_hold_what_is_required(client: httpx.Client) -> None:
+    assert refused(client, CHAT)["param"] == "messages"
+    assert refused(client, "/v1/embeddings")["param"] == "input"
+
+
+def test_metrics_move(client: httpx.Client) -> None:
+    def values() -> dict[str, float]:
+        response = client.get("/metrics")
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        lines = [line for line in response.text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    before = values()
+    made = ask(client, CHAT, messages=HELLO, max_tokens=5)
+    refused(client, CHAT, messages=[])
+    after = values()
+    label = '{model_name="scripted"}'
+    for names, by in (
+        (("tahr_generation_tokens_total", "vllm:generation_tokens_total"), 5),
+        (("tahr_prompt_tokens_total", "vllm:prompt_tokens_total"), made["usage"]["prompt_tokens"]),
+        (("tahr_time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_count"), 1),
+        (("tahr_inter_token_latency_seconds_count", "vllm:inter_token_latency_seconds_count"), 4),
+        (("tahr_request_seconds_count", "vllm:e2e_request_latency_seconds_count"), 1),
+        (("tahr_requests_active",), 0),
+    ):
+        for name in names:
+            assert after[name + label] - before.get(name + label, 0) == by, name
+    refusals = 'tahr_http_requests_total{route="/v1/chat/completions",status="4xx"}'
+    assert after[refusals] - before.get(refusals, 0) == 1
+    assert "vllm:kv_cache_usage_perc" + label in after and "vllm:num_requests_waiting" + label in after
+
+
+def test_every_chunk_and_reply_is_json(client: httpx.Client) -> None:
+    tricky = [{"role": "user", "content": 'quote " slash \\ line \n tab \t nul \u0000 emoji 🐐'}]
+    whole = ask(client, CHAT, messages=tricky)["choices"][0]["message"]["content"]
+    with client.stream("POST", CHAT, json={"messages": tricky, "stream": True}) as response:
+        events = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+    assert "".join(json.loads(e)["choices"][0]["delta"].get("content", "") for e in events[:-1]) == whole

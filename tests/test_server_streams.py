@@ -1,0 +1,231 @@
+"""Streams: the same bytes as without, one end, errors that harm nobody else, and clients that leave."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, reply_to, serving
+from tahr.server.running import Running
+from tahr.server.settings import Settings
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture(scope="module")
+def server(engine: ScriptedEngine) -> Iterator[Running]:
+    with serving(engine, settings=Settings(port=0, keep_alive_s=0.2, log_interval_s=0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=20) as made:
+        yield made
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def raw(client: httpx.Client, path: str, body: dict[str, Any]) -> str:
+    response = client.post(path, json={**body, "stream": True})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return response.text
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """A strict reader: events and comments, [DONE] exactly once and last."""
+    blocks = text.split("\n\n")
+    assert blocks.pop() == "", "the last event is complete"
+    assert all(block.startswith(("data: ", ": ")) and "\n" not in block for block in blocks)
+    data = [block[6:] for block in blocks if block.startswith("data: ")]
+    assert data.count("[DONE]") == 1 and data[-1] == "[DONE]"
+    return [json.loads(each) for each in data[:-1]]
+
+
+def test_a_chat_stream_event_by_event(client: httpx.Client) -> None:
+    made = events(raw(client, CHAT, chat("hello", max_tokens=3)))
+    assert len({each["id"] for each in made}) == 1 and made[0]["id"].startswith("chatcmpl-")
+    assert all(each["object"] == "chat.completion.chunk" and len(each["choices"]) == 1 for each in made)
+    choices = [each["choices"][0] for each in made]
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    assert choices[-1]["delta"] == {} and choices[-1]["finish_reason"] == "length"
+    assert all(c["finish_reason"] is None for c in choices[:-1])
+    assert "".join(c["delta"].get("content", "") for c in choices) == "You"
+    assert not any("usage" in each for each in made)
+
+
+def test_usage_comes_last_if_asked_for(client: httpx.Client) -> None:
+    body = chat("hello", max_tokens=3)
+    made = events(raw(client, CHAT, {**body, "stream_options": {"include_usage": True}}))
+    assert made[-1]["choices"] == [] and made[-1]["usage"] == client.post(CHAT, json=body).json()["usage"]
+    assert all(each["usage"] is None for each in made[:-1])
+    assert "usage" not in raw(client, CHAT, {**body, "stream_options": {"include_usage": False}})
+
+
+def joined(path: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a client puts together from a stream, in the shape of the whole answer."""
+    whole: dict[int, dict[str, Any]] = {}
+    for choice in (choice for each in made for choice in each["choices"]):
+        got = whole.setdefault(choice["index"], {"text": "", "logprobs": None, "finish_reason": None})
+        got["text"] += choice["delta"].get("content", "") if path == CHAT else choice["text"]
+        got["finish_reason"] = choice["finish_reason"] or got["finish_reason"]
+        for name, values in (choice["logprobs"] or {}).items():
+            got["logprobs"] = got["logprobs"] or {}
+            if isinstance(values, list):
+                got["logprobs"].setdefault(name, []).extend(values)
+            else:
+                got["logprobs"][name] = values
+    return [whole[index] for index in sorted(whole)]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {}, {"n": 3}, {"max_tokens": 1}, {"max_tokens": 11}, {"stop": "nothing"}, {"stop": ["naï", "hello”"]},
+        {"stop": "said “h"}, {"logprobs": 2}, {"logprobs": 0, "n": 2}, {"logprobs": 1, "stop": "vely"}, {"echo": True},
+        {"echo": True, "logprobs": 1, "n": 2}, {"echo": True, "max_tokens": 0}, {"prompt": ["a", "bc", "d" * 40], "n": 2},
+        {"ignore_eos": True, "max_tokens": 80, "logprobs": 0},
+    ],
+)  # fmt: skip
+def test_a_stream_is_the_whole_answer_in_pieces(client: httpx.Client, path: str, more: dict[str, Any]) -> None:
+    if path == CHAT and (more.keys() & {"echo", "prompt"}):
+        pytest.skip("only completions have this")
+    body = {"prompt": "hello", **more} if path == TEXT else chat("hello", **more)
+    if path == CHAT and "logprobs" in more:
+        body |= {"logprobs": True, "top_logprobs": more["logprobs"]}
+    whole = client.post(path, json=body).json()
+    for choice in whole["choices"]:
+        choice["text"] = choice["message"]["content"] if path == CHAT else choice["text"]
+    wanted = [{name: c[name] for name in ("text", "logprobs", "finish_reason")} for c in whole["choices"]]
+    assert joined(path, events(raw(client, path, body))) == wanted
+
+
+def test_an_error_in_a_stream_is_an_event_and_not_a_stop(client: httpx.Client) -> None:
+    made = events(raw(client, CHAT, chat("FAIL@3")))
+    assert (
+        made[-1]["error"]["type"] == "internal_server_error" and made[-1]["error"]["message"] == "The script says so."
+    )
+    assert not any(choice["finish_reason"] for each in made[:-1] for choice in each["choices"])
+    whole = client.post(CHAT, json=chat("FAIL@3"))
+    assert whole.status_code == 500 and whole.json()["error"]["message"] == "The script says so."
+
+
+def test_one_of_several_prompts_fails(client: httpx.Client) -> None:
+    body = {"prompt": ["fine", "FAIL@2"]}
+    assert client.post(TEXT, json=body).status_code == 500
+    assert "error" in events(raw(client, TEXT, body))[-1]
+
+
+def test_one_failing_request_of_32_leaves_31_alone(server: Running, engine: ScriptedEngine) -> None:
+    async def one(client: httpx.AsyncClient, i: int) -> tuple[int, str]:
+        text = "FAIL@4" if i == 13 else f"request {i} SLOW"
+        response = await client.post(CHAT, json=chat(text, stream=bool(i % 2)))
+        if not i % 2:
+            return response.status_code, response.json()["choices"][0]["message"]["content"]
+        made = events(response.text)
+        broken = 500 if "error" in made[-1] else 200
+        return broken, "".join(c["delta"].get("content", "") for e in made for c in e.get("choices", ()))
+
+    async def all_of_them() -> list[tuple[int, str]]:
+        async with httpx.AsyncClient(base_url=server.address, timeout=60, limits=httpx.Limits()) as client:
+            return await asyncio.gather(*(one(client, i) for i in range(32)))
+
+    results = asyncio.run(all_of_them())
+    assert results[13][0] == 500
+    for i, result in enumerate(results):
+        assert i == 13 or result == (200, reply_to(f"request {i} SLOW"))
+    assert not engine.live
+
+
+def test_comments_keep_a_silent_stream_alive(server: Running) -> None:
+    with httpx.Client(base_url=server.address, timeout=5) as client:
+        with client.stream("POST", CHAT, json=chat("HANG@2", stream=True)) as response:
+            seen = ""
+            for part in response.iter_text():
+                seen += part
+                if seen.count(": keep-alive\n\n") >= 2:
+                    break
+    assert '"role":"assistant"' in seen
+
+
+def test_progress_of_a_prompt(server: Running) -> None:
+    with httpx.Client(base_url=server.address, timeout=5) as client:
+        with client.stream("POST", CHAT, json=chat("HANG@0", stream=True, return_progress=True)) as response:
+            found: list[dict[str, Any]] = []
+            for line in response.iter_lines():
+                if "prompt_progress" in line:
+                    found.append(json.loads(line[6:])["prompt_progress"])
+                    if len(found) == 2:
+                        break
+    assert found[0]["total"] == len("[user]HANG@0\n[assistant]") + 1 and found[0]["cache"] == 3
+    assert found[0]["processed"] < found[1]["processed"] <= found[1]["total"]
+
+
+def until(condition: Any, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("at", ["HANG@0", "HANG@5", "SLOW"])
+def test_a_client_that_leaves_frees_its_sequence(
+    server: Running, engine: ScriptedEngine, path: str, stream: bool, at: str
+) -> None:
+    before = len(engine.seen)
+    text = at + " leaving" * 5
+    body = json.dumps(chat(text, stream=stream) if path == CHAT else {"prompt": text, "stream": stream}).encode()
+    with socket.create_connection(server.address.removeprefix("http://").split(":")) as connection:  # type: ignore[arg-type]
+        connection.sendall(
+            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+        )
+        assert until(lambda: len(engine.seen) > before)
+        if stream:
+            connection.recv(64)
+        assert engine.live
+    assert until(lambda: not engine.live, 1.0) and engine.seen[-1].aborted
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body(server: Running, client: httpx.Client) -> None:
+    with socket.create_connection(server.address.removeprefix("http://").split(":")) as connection:  # type: ignore[arg-type]
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    assert client.get("/health").status_code == 200
+
+
+def test_32_at_once_all_complete(server: Running) -> None:
+    async def read(client: httpx.AsyncClient, i: int) -> AsyncIterator[str]:
+        async with client.stream("POST", CHAT, json=chat(f"number {i}", stream=True)) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    for choice in json.loads(line[6:])["choices"]:
+                        yield choice["delta"].get("content", "")
+
+    async def main() -> list[str]:
+        async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
+
+            async def one(i: int) -> str:
+                return "".join([piece async for piece in read(client, i)])
+
+            return await asyncio.gather(*(one(i) for i in range(32)))
+
+    assert asyncio.run(main()) == [reply_to(f"number {i}") for i in range(32)]
