@@ -31,6 +31,7 @@ class Verb:
 
 VERBS = {
     "run": Verb("run", also=("chat",)),
+    "serve": Verb("serve"),
     "pull": Verb("pull"),
     "list": Verb("list", also=("ls",)),
     "rm": Verb("rm"),
@@ -53,6 +54,7 @@ examples:
   tahr run -p "Why is the sky blue?"        one question, one reply on stdout
   tahr run qwen3:0.6b "Write a haiku"       another model, the message as plain words
   git diff | tahr run -p "Review this:"     what is piped in is appended to the prompt
+  tahr serve                                the same over HTTP: any OpenAI client, and a chat page
   tahr pull gemma3:270m && tahr list        fetch a model; see what is here
 
 `tahr VERB --help` says more about each verb."""
