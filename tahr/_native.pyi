@@ -45,10 +45,23 @@ class Tape:
     def clear(self) -> None: ...
     def run(self, pool: Pool) -> None: ...
     def norm(
-        self, *, n_rows: int, width: int, x: int, y: int, gain: int, sum: int, out: int, eps: float, scale: float
+        self,
+        *,
+        n_rows: int,
+        width: int,
+        x: int,
+        y: int,
+        gain: int,
+        sum: int,
+        out: int,
+        eps: float,
+        scale: float,
+        quantised_out: int,
     ) -> None: ...
     def add(self, *, n_rows: int, width: int, x: int, y: int, out: int, scale: float) -> None: ...
-    def activate(self, *, n_rows: int, width: int, gate: int, up: int, out: int, act: str) -> None: ...
+    def activate(
+        self, *, n_rows: int, width: int, gate: int, up: int, out: int, act: str, quantised_out: int
+    ) -> None: ...
     def softcap(self, *, n_rows: int, width: int, x: int, out: int, cap: float) -> None: ...
     def pick(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
     def angles(
@@ -90,6 +103,7 @@ class Tape:
         window: int,
         partials: int,
         n_spans: int,
+        quantised_out: int,
     ) -> None: ...
     def route(
         self,
@@ -131,3 +145,5 @@ class Tape:
         out: int,
         scale: float,
     ) -> None: ...
+    def roof(self, *, kind: str, data: int, n_bytes: int, n_repeats: int) -> None: ...
+    def roof_work(self, kind: str) -> int: ...
