@@ -8,7 +8,7 @@ import pytest
 from backends_here import NAMES, backend
 from tahr.backends.api import Backend, KVShape, KVStore
 
-SHAPES = [KVShape(2, 8), KVShape(1, 16)]
+SHAPES = [KVShape(2, 32), KVShape(1, 64)]  # heads that every KV type can store
 N_PAGES, PAGE_SIZE = 6, 4
 
 

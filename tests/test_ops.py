@@ -8,7 +8,8 @@ import pytest
 
 from backends_here import NAMES, backend, oracle
 from random_weights import NATIVE, random_tensor
-from tahr.backends.api import Backend, HeadNorms, KVShape, KVStore, Rope, Routing, StepInputs, StepLimits
+from tahr.backends.api import Backend, HeadNorms, KVShape, KVStore, Rope, Routing, StepInputs, StepLimits, Tensor
+from tahr.errors import ConfigError
 
 Arrays = list[np.ndarray]
 OTHERS = [name for name in NAMES if name != "reference"]
@@ -157,7 +158,7 @@ def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: 
         q = be.tensor(rows(rng, step.n_tokens, heads[0] * dim))
         return [be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))]
 
-    return Case(f"attention-{name}-{dtype}", run, 5e-6 if dtype == "f32" else 5e-6)
+    return Case(f"attention-{name}-{dtype}", run, 5e-6)
 
 
 def pick(be: Backend, rng: np.random.Generator) -> Arrays:
@@ -182,7 +183,8 @@ CASES = [
     experts("F32", True, 40),
     Case("angles", angles),
     *(place(style, n, d, r) for style, n, d, r in [("halves", False, "f32", 32), ("pairs", True, "f32", 32),
-                                                    ("halves", True, "f16", 32), ("halves", False, "f32", 16)]),
+                                                    ("halves", True, "f16", 32), ("halves", False, "f32", 16),
+                                                    ("pairs", False, "q8_0", 16)]),
     attention("decode", [(9, 10), (100, 101), (0, 1)]),
     attention("prefill", [(0, 70), (30, 61)]),
     attention("window", [(0, 70), (90, 91)], window=11),
@@ -191,6 +193,9 @@ CASES = [
     attention("wide", [(10, 40)], dim=128, heads=(2, 1)),
     attention("decode", [(9, 10), (100, 101)], dtype="f16"),
     attention("prefill", [(0, 70)], dtype="f16", heads=(2, 2)),
+    attention("decode", [(9, 10), (100, 101)], dtype="q8_0", dim=64),
+    attention("prefill", [(0, 70)], dtype="q8_0", dim=96, heads=(3, 1)),
+    attention("window", [(0, 70), (90, 91)], dtype="q8_0", window=11),
     Case("pick", pick, 0),
 ]  # fmt: skip
 
@@ -198,6 +203,8 @@ CASES = [
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_op_equals_reference(case: Case, name: str) -> None:
+    if "q8_0" in case.name and "q8_0" not in backend(name).kv_dtypes:
+        pytest.skip(f"{name} has no q8_0 KV cache")
     expected = [np.array(a) for a in case.run(oracle(name), np.random.default_rng(7))]
     got = [np.array(a) for a in case.run(backend(name), np.random.default_rng(7))]
     assert len(expected) == len(got)
@@ -219,9 +226,11 @@ def test_a_row_never_depends_on_its_neighbours(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
 def test_attention_never_depends_on_chunking_or_neighbours(name: str, dtype: str) -> None:
     be = backend(name)
+    if dtype not in be.kv_dtypes:
+        pytest.skip(f"{name} has no {dtype} KV cache")
     shape = KVShape(2, 64)
     kv = full_store(be, np.random.default_rng(1), shape, 2, dtype)
     q = rows(np.random.default_rng(2), 100, 4 * 64)
@@ -232,6 +241,122 @@ def test_attention_never_depends_on_chunking_or_neighbours(name: str, dtype: str
         part.counts[:] = end - begin, 1, 1
         alone = be.read(be.attention(be.tensor(q[begin:end]), part, kv, 0, 0.125))
         np.testing.assert_array_equal(whole[begin:end], alone)
+
+
+# ---- q8_0 keys and values -------------------------------------------------------------------------------------
+
+WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]
+
+
+def place_values(be: Backend, kv: KVStore, values: np.ndarray) -> None:
+    """Values alone: the keys are zeros."""
+    step = step_of(be, [(0, len(values))], [0], 10)
+    shape = kv.shapes[0]
+    zeros = be.tensor(np.zeros_like(values))
+    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
+    be.place_qkv(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
+    be.flush()
+
+
+def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
+    """What a query sees that weighs the only token: its value."""
+    q = be.tensor(np.zeros((1, kv.shapes[0].n_heads * kv.shapes[0].head_dim), np.float32))
+    return np.array(be.read(be.attention(q, step_of(be, [(0, 1)], [0], 10), kv, 0, 1.0)))[0]
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_q8_0_rounds_as_stated(name: str) -> None:
+    be = backend(name)
+    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    value = np.zeros((1, 64), np.float32)
+    value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
+    value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
+    place_values(be, kv, value)
+    wanted = np.zeros(64, np.float32)
+    wanted[:6] = [127, -127, 0, 2, 2, -3]
+    wanted[40] = 107 * 2**-23  # the multiple of 2^-24 nearest to 1e-7 is 2^-23, and 1.27e-5 is 106.5 and a bit of those
+    np.testing.assert_array_equal(mean_value(be, kv), wanted)
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
+def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
+    be = backend(name)
+    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    value = np.ones((1, 64), np.float32)
+    value[0, 37] = bad
+    with np.errstate(all="ignore"):
+        place_values(be, kv, value)
+        seen = mean_value(be, kv)
+    assert np.isnan(seen[32:]).all() and np.abs(seen[:32] - 1).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
+    be, known = backend(name), oracle(name)
+    kv, wanted = (full_store(b, np.random.default_rng(1), KVShape(2, 64), 1, "q8_0") for b in (be, known))
+    pages = be.read_pages(kv, [3, 0])
+    assert pages[0].shape == (2, 2 * PAGE, 2, 68)
+    np.testing.assert_array_equal(pages[0], known.read_pages(wanted, [3, 0])[0])
+    be.write_pages(kv, [7, 8], pages)
+    be.copy_pages(kv, [(7, 9), (9, 7)])
+    np.testing.assert_array_equal(be.read_pages(kv, [9, 8])[0], pages[0])
+    assert kv.n_bytes == 16 * PAGE * 2 * 2 * 68
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_q8_0_refuses_heads_that_are_not_whole_blocks(name: str) -> None:
+    with pytest.raises(ConfigError, match="groups of 32"):
+        backend(name).kv_store([KVShape(1, 24)], 1, PAGE, "q8_0")
+
+
+# ---- rows that are rounded by the op that makes them ----------------------------------------------------------
+
+
+def makers(be: Backend, rng: np.random.Generator) -> list[Callable[[], Tensor]]:
+    """Ops whose rows a quantised matrix is likely to read."""
+    x, y = be.tensor(rows(rng, 9, 256)), be.tensor(rows(rng, 9, 256))
+    gain = be.vector(rng.standard_normal(256).astype(np.float32))
+    kv = full_store(be, rng, KVShape(4, 64), 2, "f32")
+    step = step_of(be, [(70, 78), (3, 4)], [0], 10)
+    return [
+        lambda: be.rms_norm(x, gain, 1e-6),
+        lambda: be.add_rms_norm(x, y, gain, 1e-6)[1],
+        lambda: be.activate(x, y, "silu"),
+        lambda: be.attention(x, step, kv, 0, 0.1),
+    ]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_are_rounded_alike_before_and_after_they_were_read(name: str) -> None:
+    be, rng = backend(name), np.random.default_rng(6)
+    w = be.weight(random_tensor("Q8_0", (40, 256), rng))
+    for make in makers(be, rng):
+        at_once = np.array(be.read(be.linear(make(), w)))
+        made = make()
+        host = np.array(be.read(made))  # flushed: the op has run and nobody had asked for int8 rows
+        np.testing.assert_array_equal(at_once, np.array(be.read(be.linear(made, w))))
+        np.testing.assert_array_equal(at_once, np.array(be.read(be.linear(be.tensor(host), w))))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
+    """The sum's second half is dropped right after the norm: what is rounded must not land on it."""
+    be, rng = backend(name), np.random.default_rng(8)
+    w = be.weight(random_tensor("Q8_0", (40, 256), rng))
+    gain = be.vector(np.ones(256, np.float32))
+    x, y = (be.tensor(rows(rng, 64, 256)) for _ in range(2))
+
+    def step() -> Tensor:
+        stream, normed = be.add_rms_norm(x, be.scale(y, 2.0), gain, 1e-6)
+        return be.add(be.linear(normed, w), be.linear(stream, w))
+
+    plan = be.record(step)
+    plan.run()
+    doubled = be.tensor(2 * np.array(be.read(y)))
+    stream, normed = be.add_rms_norm(x, doubled, gain, 1e-6)
+    apart = [be.linear(be.tensor(np.array(be.read(t))), w) for t in (normed, stream)]
+    np.testing.assert_array_equal(np.array(be.read(plan.result)), np.array(be.read(be.add(*apart))))
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name == "cpu"])

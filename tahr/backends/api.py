@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
@@ -29,6 +30,7 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 INT8_BLOCK = 32  # activations meeting block-quantised weights are rounded to int8 in groups of this many columns
+KV_BLOCK = 32  # numbers of a q8_0 head that share a scale
 
 
 class Rows(Enum):
@@ -145,9 +147,29 @@ class KVShape:
     head_dim: int
 
 
+# Bytes of KV_BLOCK stored numbers.
+KV_BLOCK_BYTES = {"f32": 4 * KV_BLOCK, "f16": 2 * KV_BLOCK, "bf16": 2 * KV_BLOCK, "q8_0": KV_BLOCK + 2}
+
+
+def stored_head_bytes(dtype: str, head_dim: int) -> int:
+    """What one head of one token takes on either side of a KV store."""
+    if dtype == "q8_0" and head_dim % KV_BLOCK:
+        raise ConfigError(
+            f"A q8_0 KV cache keeps the numbers of a head in groups of {KV_BLOCK}, but this model's heads have "
+            f"{head_dim}: ask for f16."
+        )
+    return head_dim * KV_BLOCK_BYTES[dtype] // KV_BLOCK
+
+
 @dataclass(frozen=True, slots=True)
 class KVStore:
-    """Paged keys and values of all layers; `layers[i]` is the backend's handle for layer i."""
+    """Paged keys and values of all layers; `layers[i]` is the backend's handle for layer i.
+
+    f32, f16 and bf16 round to the nearest, ties to even. q8_0 rounds every `KV_BLOCK` numbers of a head of a token to
+    int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32, rounded to the nearest, ties
+    to even, and held within +-127 (a scale of 0: all codes 0). What is read is code * scale, which f32 holds exactly.
+    Numbers that are not finite, or need a scale beyond f16, turn their whole block into NaN.
+    """
 
     shapes: tuple[KVShape, ...]
     n_pages: int
@@ -231,7 +253,8 @@ class Backend(ABC):
     def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
         """The exact content of pages on the host: per layer [2, n_pages * page_size, n_heads, bytes of one head].
 
-        Keys, then values; token after token; the same layout whatever the backend's own is.
+        Keys, then values; token after token; the same layout whatever the backend's own is. A q8_0 head is its codes,
+        then its scales.
         """
 
     @abstractmethod

@@ -6,6 +6,7 @@ import numpy as np
 
 from tahr import _native as native
 from tahr.backends.api import (
+    INT8_BLOCK,
     Activation,
     Backend,
     Bytes,
@@ -28,7 +29,7 @@ from tahr.backends.cpu_choice import choose_isa, choose_threads
 from tahr.backends.cpu_info import read_cpu_info
 from tahr.backends.cpu_kv import KV_TYPES, check_heads, make_layer
 from tahr.backends.cpu_memory import Arena, Buffer, Count, Routes, address_of
-from tahr.backends.cpu_queue import CpuPlan, Queue
+from tahr.backends.cpu_queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu_weights import Matrix
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
@@ -52,9 +53,7 @@ class CpuBackend(Backend):
     def weight(self, tensor: HostTensor) -> Weight:
         matrix = Matrix(tensor, self.isa, self.pool)
         n_stack, n_rows, n_cols = matrix.shape
-        return Weight(
-            tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack
-        )
+        return Weight(tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack)
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), np.array(values, np.float32))
@@ -164,9 +163,7 @@ class CpuBackend(Backend):
         self._norm(x, None, gain, None, out, eps, 1.0)
         return out
 
-    def add_rms_norm(
-        self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
+    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         total, out = self._like(x), self._like(x)
         self._norm(x, y, gain, total, out, eps, scale)
         return total, out
@@ -184,6 +181,7 @@ class CpuBackend(Backend):
             out=out.data.address,
             eps=eps,
             scale=scale,
+            quantised_out=offer_quantised(self._queue, out),
         )
 
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
@@ -202,9 +200,7 @@ class CpuBackend(Backend):
 
     def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
         outs = [self._like(x, w.n_rows) for w in ws]
-        jobs = [
-            self._job(w, out, bias) for w, out, bias in zip(ws, outs, biases or [None] * len(ws), strict=True)
-        ]
+        jobs = [self._job(w, out, bias) for w, out, bias in zip(ws, outs, biases or [None] * len(ws), strict=True)]
         for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
             some = slice(first, first + native.MAX_LINEAR_JOBS)
             self._queue.tape.linear(
@@ -223,11 +219,12 @@ class CpuBackend(Backend):
         if all(w.data.packed.dense for w in ws):
             return 0
         buffer: Buffer = x.data
-        if buffer.quantised is None or buffer.quantised[0] is not self._queue:
-            out = Buffer(self._queue.arena, buffer.count, native.quantised_row_bytes(x.width))
-            self._queue.tape.quantise(n_rows=buffer.count.address, cols=x.width, x=self._use(x), out=out.address)
-            buffer.quantised = self._queue, out
-        return buffer.quantised[1].address
+        if buffer.quantised is None or not buffer.quantised.ask(self._queue):
+            buffer.quantised = QuantisedRows(self._queue, buffer.count, x.width)
+            out = buffer.quantised.rows.address
+            self._queue.tape.quantise(n_rows=buffer.count.address, cols=x.width, x=self._use(x), out=out)
+        address: int = buffer.quantised.rows.address
+        return address
 
     def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
         out = self._like(gate)
@@ -238,6 +235,7 @@ class CpuBackend(Backend):
             up=self._use(up),
             out=out.data.address,
             act=act,
+            quantised_out=offer_quantised(self._queue, out),
         )
         return out
 
@@ -375,6 +373,8 @@ class CpuBackend(Backend):
             window=window,
             partials=partials.address,
             n_spans=n_spans,
+            # Heads are shared out one by one, so each must be whole blocks.
+            quantised_out=0 if shape.head_dim % INT8_BLOCK else offer_quantised(self._queue, out),
         )
         return out
 

@@ -72,7 +72,7 @@ class Buffer:
         self.arena, self.count, self.row_bytes = arena, count, row_bytes
         self.block = arena.take(max(1, count.limit) * row_bytes)
         self.address = self.block.address
-        self.quantised: tuple[Any, Buffer] | None = None  # the int8 form of these rows, and the queue that makes it
+        self.quantised: Any = None  # the QuantisedRows of these rows, if any
 
     def __del__(self) -> None:
         if block := getattr(self, "block", None):

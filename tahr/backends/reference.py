@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tahr.backends.api import (
     INT8_BLOCK,
+    KV_BLOCK,
     Activation,
     Backend,
     Bytes,
@@ -25,10 +27,9 @@ from tahr.backends.api import (
     Tensor,
     Vector,
     Weight,
+    stored_head_bytes,
 )
 from tahr.weights.tensor import HostTensor
-
-KV_TYPES: dict[str, type] = {"f32": np.float32, "f16": np.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ReferencePlan:
 class ReferenceBackend(Backend):
     name = "reference"
     summary = "reference: NumPy, slow on purpose"
-    kv_dtypes = ("f32", "f16")
+    kv_dtypes = ("f32", "f16", "q8_0")
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -77,20 +78,21 @@ class ReferenceBackend(Backend):
         return StepInputs.empty(limits)
 
     def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+        n_slots = n_pages * page_size
         layers = tuple(
-            np.zeros((2, n_pages * page_size, shape.n_heads, shape.head_dim), KV_TYPES[dtype]) for shape in shapes
+            np.zeros((2, n_slots, s.n_heads, stored_head_bytes(dtype, s.head_dim)), np.uint8) for s in shapes
         )
         n_bytes = sum(layer.nbytes for layer in layers)
         return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
 
     def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
         slots = page_slots(pages, kv.page_size)
-        return [layer[:, slots].view(np.uint8) for layer in kv.layers]
+        return [layer[:, slots] for layer in kv.layers]
 
     def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
         slots = page_slots(pages, kv.page_size)
         for layer, values in zip(kv.layers, layers, strict=True):
-            layer[:, slots] = np.ascontiguousarray(values).view(layer.dtype)
+            layer[:, slots] = values
 
     # ---- running ----------------------------------------------------------------------------------------------
 
@@ -155,8 +157,8 @@ class ReferenceBackend(Backend):
             heads["q"] = rms_norm(heads["q"], norms.query.data, norms.eps)
             heads["k"] = rms_norm(heads["k"], norms.key.data, norms.eps)
         slots = step.slots[: step.n_tokens]
-        kv.layers[layer][0, slots] = rotate(heads["k"], angles.data, style)
-        kv.layers[layer][1, slots] = split_heads(v.data, head_dim)
+        kv.layers[layer][0, slots] = encode(rotate(heads["k"], angles.data, style), kv.dtype)
+        kv.layers[layer][1, slots] = encode(split_heads(v.data, head_dim), kv.dtype)
         return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(q.data.shape))
 
     def attention(
@@ -166,7 +168,7 @@ class ReferenceBackend(Backend):
         for seq in range(step.n_seqs):
             first, end, length = step.starts[seq], step.starts[seq + 1], int(step.lengths[seq])
             slots = sequence_slots(step.page_table[seq], length, kv.page_size)
-            keys, values = (kv.layers[layer][side, slots].astype(np.float32) for side in (0, 1))
+            keys, values = (decode(kv.layers[layer][side, slots], kv.dtype) for side in (0, 1))
             queries = split_heads(q.data[first:end], kv.shapes[layer].head_dim)
             hidden = mask(step.positions[first:end], length, window)
             out[first:end] = attend(queries, keys, values, hidden, scale, softcap).reshape(end - first, -1)
@@ -187,7 +189,8 @@ class ReferenceBackend(Backend):
 
 def rms_norm(x: Floats, gain: Floats, eps: float) -> Floats:
     mean = np.mean(np.square(x), axis=-1, keepdims=True)
-    return x / np.sqrt(mean + np.float32(eps)) * gain
+    normed: Floats = x / np.sqrt(mean + np.float32(eps)) * gain
+    return normed
 
 
 def multiply(x: Floats, w: Floats, int8: bool) -> Floats:
@@ -201,21 +204,25 @@ def round_to_int8(x: Floats) -> Floats:
     blocks = x.reshape(len(x), x.shape[1] // INT8_BLOCK, INT8_BLOCK)
     step = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
     inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
-    return (np.rint(blocks * inverse) * step).reshape(x.shape)
+    rounded: Floats = (np.rint(blocks * inverse) * step).reshape(x.shape)
+    return rounded
 
 
 def silu(x: Floats) -> Floats:
     with np.errstate(over="ignore"):  # far below zero the quotient is zero, as it should be
-        return x / (1 + np.exp(-x))
+        y: Floats = x / (1 + np.exp(-x))
+    return y
 
 
 def gelu_tanh(x: Floats) -> Floats:
-    return 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+    y: Floats = 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+    return y
 
 
 def gelu(x: Floats) -> Floats:
     erf = np.vectorize(math.erf, otypes=[np.float32])
-    return 0.5 * x * (1 + erf(x / np.float32(math.sqrt(2))))
+    y: Floats = 0.5 * x * (1 + erf(x / np.float32(math.sqrt(2))))
+    return y
 
 
 ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
@@ -247,6 +254,31 @@ def rotate(heads: Floats, angles: Floats, style: RopeStyle) -> Floats:
     return out
 
 
+PLAIN: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
+
+
+def encode(heads: Floats, dtype: str) -> Bytes:
+    """`[n, heads, head_dim]` as a KV store keeps them: [n, heads, bytes of one head]."""
+    if dtype in PLAIN:
+        return np.ascontiguousarray(heads).astype(PLAIN[dtype]).view(np.uint8)
+    blocks = heads.reshape(*heads.shape[:2], -1, KV_BLOCK)
+    scales = (np.abs(blocks).max(axis=3) / np.float32(127)).astype(np.float16)
+    step = scales.astype(np.float32)[..., None]
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    codes = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.int8).reshape(heads.shape)
+    return np.concatenate([codes.view(np.uint8), scales.view(np.uint8)], axis=2)
+
+
+def decode(stored: Bytes, dtype: str) -> Floats:
+    """The reverse of `encode`."""
+    if dtype in PLAIN:
+        return stored.view(PLAIN[dtype]).astype(np.float32)
+    n_codes = stored.shape[2] * KV_BLOCK // (KV_BLOCK + 2)
+    codes = np.ascontiguousarray(stored[..., :n_codes]).view(np.int8).astype(np.float32)
+    scales = np.ascontiguousarray(stored[..., n_codes:]).view(np.float16).astype(np.float32)
+    return codes * np.repeat(scales, KV_BLOCK, axis=2)
+
+
 def page_slots(pages: Sequence[int], page_size: int) -> np.ndarray:
     slots: np.ndarray = (np.array(pages, np.int64)[:, None] * page_size + np.arange(page_size)).reshape(-1)
     return slots
@@ -275,4 +307,5 @@ def attend(queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, sc
     scores = np.where(hidden[None], -np.inf, scores)
     p = np.exp(scores - scores.max(axis=2, keepdims=True))
     p /= p.sum(axis=2, keepdims=True)
-    return np.einsum("hqk,khd->qhd", p, values).astype(np.float32)
+    mixed: Floats = np.einsum("hqk,khd->qhd", p, values).astype(np.float32)
+    return mixed

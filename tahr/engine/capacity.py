@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tahr.backends.api import KVShape
+from tahr.backends.api import KVShape, stored_head_bytes
 from tahr.config import EngineConfig
 from tahr.engine.scheduler import Limits
 from tahr.errors import ConfigError
 
 KV_SHARE = 4  # a pool takes at most one n-th of the free memory unless told otherwise
-ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ def measure(
     config: EngineConfig, shapes: Iterable[KVShape], dtype: str, max_context: int, free_bytes: int | None = None
 ) -> Capacity:
     """Context and pool for this model: every batch place gets a full context if memory allows, at least one does."""
-    page_bytes = config.page_size * sum(2 * s.n_heads * s.head_dim * ITEM_BYTES[dtype] for s in shapes)
+    page_bytes = config.page_size * sum(2 * s.n_heads * stored_head_bytes(dtype, s.head_dim) for s in shapes)
     context = asked_context(config, max_context)
     budget = config.kv_bytes or (free_memory_bytes() if free_bytes is None else free_bytes) // KV_SHARE
     n_affordable = budget // page_bytes

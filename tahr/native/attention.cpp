@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kv_types.h"
+#include "quantised_out.h"
 #include "vecmath.h"
 
 namespace tahr::TAHR_ISA {
@@ -142,18 +143,17 @@ const float* query(const AttentionOp& op, const Piece& piece, int row) {
 // ---- one tile of keys and values ----
 
 // Tokens [begin, end) of the tile at `tile` come from as many runs as pages hold them.
-template <class T>
 void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
   const KvLayer& kv = op.kv;
   const int32_t* pages = op.page_table + int64_t{piece.seq} * op.n_pages_per_seq;
   for (int at = begin; at < end;) {
     const int offset = at % kv.page_size;
     const int n = end - at < kv.page_size - offset ? end - at : kv.page_size - offset;
-    const int64_t base = kv.page_at(pages[at / kv.page_size], piece.kv_head);
-    const T* keys = reinterpret_cast<const T*>(kv.keys) + base + offset;
-    const T* values = reinterpret_cast<const T*>(kv.values) + base + int64_t{offset} * kv.head_dim;
-    for (int i = 0; i < w.dim; i++) convert(w.keys + i * KV_TILE + at - tile, keys + int64_t{i} * kv.page_size, n);
-    for (int t = 0; t < n; t++) convert(w.values + (at - tile + t) * w.padded, values + int64_t{t} * w.dim, w.dim);
+    const int64_t page = kv.page_at(pages[at / kv.page_size], piece.kv_head);
+    with_type(kv.type, [&](auto stored) {
+      stored.read_keys(kv, kv.keys + page, offset, n, w.keys + at - tile, KV_TILE);
+      stored.read_values(kv, kv.values + page, offset, n, w.values + (at - tile) * w.padded, w.padded);
+    });
     at += n;
   }
 }
@@ -257,7 +257,7 @@ void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace&
   const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
   const int seen = first_seen(op, op.positions[piece.first]);
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
-  with_type(op.kv.type, [&](auto type) { load_tile<decltype(type)>(op, piece, tile, begin, end, w); });
+  load_tile(op, piece, tile, begin, end, w);
 
   for_rows(Score{w}, w.n_rows);
   for (int row = 0; row < w.n_rows; row++) {
@@ -306,6 +306,19 @@ void work(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
   for (int row = 0; row < w.n_rows; row++) finish(w.total[row], w.dim, op.out + (query(op, piece, row) - op.q));
 }
 
+// The head-th of all the heads of all tokens.
+void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
+  const int64_t token = head / op.n_q_heads;
+  const int position = op.positions[token], dim = op.kv.head_dim;
+  State total{reinterpret_cast<float*>(scratch), 0, 0};
+  clear(total, dim);
+  for (int span = first_seen(op, position) / KV_SPAN; span < spans(position + 1); span++) {
+    float* part = partial(op, token, head % op.n_q_heads, span);
+    merge(total, {part, part[dim], part[dim + 1]}, dim);
+  }
+  finish(total, dim, op.out + head * dim);
+}
+
 }  // namespace
 
 void attention(const AttentionOp& op, Lane lane) {
@@ -314,20 +327,11 @@ void attention(const AttentionOp& op, Lane lane) {
 }
 
 void merge_spans(const AttentionOp& op, Lane lane) {
-  if (!shared_by_span(op)) return;
-  const int dim = op.kv.head_dim;
+  const int64_t dim = op.kv.head_dim;
   const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, lane);
-  for (int64_t i = heads.begin; i < heads.end; i++) {
-    const int64_t token = i / op.n_q_heads, head = i % op.n_q_heads;
-    const int position = op.positions[token];
-    State total{reinterpret_cast<float*>(lane.scratch), 0, 0};
-    clear(total, dim);
-    for (int span = first_seen(op, position) / KV_SPAN; span < spans(position + 1); span++) {
-      float* part = partial(op, token, head, span);
-      merge(total, {part, part[dim], part[dim + 1]}, dim);
-    }
-    finish(total, dim, op.out + i * dim);
-  }
+  if (shared_by_span(op))
+    for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, lane.scratch);
+  quantise_part(op.quantised_out, op.out, heads.begin * dim, heads.end * dim);
 }
 
 }  // namespace tahr::TAHR_ISA

@@ -34,6 +34,7 @@ struct AttentionOp {
   int32_t window;  // 0: none
   float* partials;  // [SPLIT_TOKENS][n_q_heads][n_spans][head_dim + 2]: weighted values, then sum and maximum
   int32_t n_spans;  // of the longest sequence
+  std::byte* const* quantised_out;  // of `out`; see quantised_out.h
 };
 
 }  // namespace tahr

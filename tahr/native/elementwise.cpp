@@ -2,43 +2,41 @@
 
 #include <cmath>
 
+#include "partial.h"
+#include "quantised_out.h"
 #include "vecmath.h"
 
 namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int64_t PIECE = 64;  // numbers; whole cache lines, so that two threads never write the same one
+constexpr int64_t PIECE = 64;    // numbers; whole cache lines, so that two threads never write the same one
+constexpr int64_t CHUNK = 2048;  // numbers that are still in the nearest cache when they are rounded
 
-// Calls `apply(i, n)` for the vectors of this thread's share of the numbers; n < LANES only for the last of all.
-template <class Apply>
-TAHR_INLINE void for_vectors(int64_t n_numbers, const Lane& lane, Apply apply) {
+// This thread's share of the numbers: whole pieces, but for the last of all.
+Range share_numbers(int64_t n_numbers, const Lane& lane) {
   const Range pieces = share((n_numbers + PIECE - 1) / PIECE, lane);
-  const int64_t end = pieces.end * PIECE < n_numbers ? pieces.end * PIECE : n_numbers;
-  int64_t i = pieces.begin * PIECE;
-  for (; i + LANES <= end; i += LANES) apply(i, LANES);
-  if (i < end) apply(i, int(end - i));
+  const int64_t end = pieces.end * PIECE;
+  return {pieces.begin * PIECE, end < n_numbers ? end : n_numbers};
 }
 
-TAHR_INLINE Floats load_some(const float* p, int n) { return n == LANES ? load(p) : load_part(p, n); }
-
-TAHR_INLINE void store_some(float* p, Floats v, int n) {
-  if (n == LANES)
-    store(p, v);
-  else
-    store_part(p, v, n);
+// Calls `apply(i, n)` for the vectors of some numbers; n < LANES only for the last.
+template <class Apply>
+TAHR_INLINE void for_vectors(Range numbers, Apply apply) {
+  int64_t i = numbers.begin;
+  for (; i + LANES <= numbers.end; i += LANES) apply(i, LANES);
+  if (i < numbers.end) apply(i, int(numbers.end - i));
 }
 
 // A number must come out the same wherever it stands, so the last few go through the same vector code as the rest.
 template <class Function>
-TAHR_INLINE void map(int64_t n_numbers, const Lane& lane, const float* x, float* out, Function f) {
-  for_vectors(n_numbers, lane, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n)), n); });
+TAHR_INLINE void map(Range numbers, const float* x, float* out, Function f) {
+  for_vectors(numbers, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n)), n); });
 }
 
 template <class Function>
-TAHR_INLINE void map(int64_t n_numbers, const Lane& lane, const float* x, const float* y, float* out, Function f) {
-  for_vectors(n_numbers, lane,
-              [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n), load_some(y + i, n)), n); });
+TAHR_INLINE void map(Range numbers, const float* x, const float* y, float* out, Function f) {
+  for_vectors(numbers, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n), load_some(y + i, n)), n); });
 }
 
 float sum_of_squares(const float* x, int64_t width) {
@@ -82,22 +80,27 @@ void norm(const NormOp& op, Lane lane) {
     if (op.y)
       for (int64_t i = at; i < at + op.width; i++) op.sum[i] = op.x[i] + op.scale * op.y[i];
     norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+    quantise_part(op.quantised_out, op.out, at, at + op.width);
   }
 }
 
 void add(const AddOp& op, Lane lane) {
-  const int64_t n = *op.n_rows * op.width;
+  const Range mine = share_numbers(*op.n_rows * op.width, lane);
   const Floats scale = set1(op.scale);
   if (op.y)
-    map(n, lane, op.x, op.y, op.out, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
+    map(mine, op.x, op.y, op.out, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
   else
-    map(n, lane, op.x, op.out, [=](Floats x) { return mul(scale, x); });
+    map(mine, op.x, op.out, [=](Floats x) { return mul(scale, x); });
 }
 
 void activate(const ActivateOp& op, Lane lane) {
-  const int64_t n = *op.n_rows * op.width;
+  const Range mine = share_numbers(*op.n_rows * op.width, lane);
   const auto with = [&](auto act) {
-    map(n, lane, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+    for (int64_t at = mine.begin; at < mine.end; at += CHUNK) {
+      const Range chunk{at, at + CHUNK < mine.end ? at + CHUNK : mine.end};
+      map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+      quantise_part(op.quantised_out, op.out, chunk.begin, chunk.end);
+    }
   };
   switch (op.act) {
     case Activation::silu: return with([](Floats x) { return silu(x); });
@@ -108,7 +111,7 @@ void activate(const ActivateOp& op, Lane lane) {
 
 void softcap(const SoftcapOp& op, Lane lane) {
   const Floats cap = set1(op.cap);
-  map(*op.n_rows * op.width, lane, op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
+  map(share_numbers(*op.n_rows * op.width, lane), op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
 }
 
 void pick(const PickOp& op, Lane lane) {

@@ -20,6 +20,7 @@ struct NormOp {
   float* out;
   float eps;
   float scale;
+  std::byte* const* quantised_out;  // of `out`; see quantised_out.h
 };
 
 // out = x + scale * y; without y, scale * x.
@@ -40,6 +41,7 @@ struct ActivateOp {
   const float* up;
   float* out;
   Activation act;
+  std::byte* const* quantised_out;  // of `out`
 };
 
 // out = cap * tanh(x / cap)

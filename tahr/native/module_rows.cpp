@@ -18,7 +18,7 @@ struct Named {
 constexpr Named<Activation> ACTIVATIONS[] = {
     {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu}};
 constexpr Named<RopeStyle> ROPE_STYLES[] = {{"halves", RopeStyle::halves}, {"pairs", RopeStyle::pairs}};
-constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}};
+constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}, {"q8_0", KvType::q8_0}};
 
 template <class E, size_t N>
 E find(const Named<E> (&table)[N], const std::string& name) {
@@ -32,16 +32,19 @@ KvLayer make_layer(Address keys, Address values, const std::string& type, int n_
 }
 
 void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address sum, Address out,
-          float eps, float scale) {
-  self.tape.add(NormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{sum}, At{out}, eps, scale}, self.isa.rows->norm);
+          float eps, float scale, Address quantised_out) {
+  self.tape.add(NormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{sum}, At{out}, eps, scale, At{quantised_out}},
+                self.isa.rows->norm);
 }
 
 void add(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address out, float scale) {
   self.tape.add(AddOp{At{n_rows}, width, At{x}, At{y}, At{out}, scale}, self.isa.rows->add);
 }
 
-void activate(Recorder& self, Address n_rows, int64_t width, Address gate, Address up, Address out, const std::string& act) {
-  self.tape.add(ActivateOp{At{n_rows}, width, At{gate}, At{up}, At{out}, find(ACTIVATIONS, act)}, self.isa.rows->activate);
+void activate(Recorder& self, Address n_rows, int64_t width, Address gate, Address up, Address out, const std::string& act,
+              Address quantised_out) {
+  self.tape.add(ActivateOp{At{n_rows}, width, At{gate}, At{up}, At{out}, find(ACTIVATIONS, act), At{quantised_out}},
+                self.isa.rows->activate);
 }
 
 void softcap(Recorder& self, Address n_rows, int64_t width, Address x, Address out, float cap) {
@@ -66,10 +69,10 @@ void place(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, 
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
                int n_pages_per_seq, int n_q_heads, Address q, Address out, const KvLayer& kv, float scale, float softcap,
-               int window, Address partials, int n_spans) {
+               int window, Address partials, int n_spans, Address quantised_out) {
   const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
                        At{q},      At{out},       kv,         scale,       softcap,        window,          At{partials},
-                       n_spans};
+                       n_spans,    At{quantised_out}};
   self.tape.add(op, self.isa.rows->attention);
   self.tape.add(op, self.isa.rows->merge_spans);
 }
@@ -91,9 +94,11 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("__init__", [](KvLayer* self, Address keys, Address values, const std::string& type, int n_heads, int head_dim,
                           int page_size) { new (self) KvLayer(make_layer(keys, values, type, n_heads, head_dim, page_size)); },
            nb::kw_only(), "keys"_a, "values"_a, "type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
-  tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a)
+  tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a,
+           "quantised_out"_a)
       .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)
-      .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a)
+      .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a,
+           "quantised_out"_a)
       .def("softcap", softcap, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "out"_a, "cap"_a)
       .def("pick", pick, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
       .def("angles", angles, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
@@ -101,7 +106,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
-           "n_spans"_a)
+           "n_spans"_a, "quantised_out"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
            "experts"_a, "shares"_a)
       .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a);

@@ -40,17 +40,18 @@ void norm_and_rotate(const PlaceOp& op, int64_t token, const float* x, const flo
   rotate(op, op.angles + token * 2 * op.n_freqs, out);
 }
 
-template <class T>
-void keep(const PlaceOp& op, int64_t token, int64_t head, float* key, T* stored) {
+void keep(const PlaceOp& op, int64_t token, int64_t head, std::byte* scratch) {
   const KvLayer& kv = op.kv;
   const int64_t from = (token * kv.n_heads + head) * kv.head_dim;
   const int64_t page = op.slots[token] / kv.page_size, offset = op.slots[token] % kv.page_size;
-  T* keys = reinterpret_cast<T*>(kv.keys) + kv.page_at(page, head) + offset;
-  T* values = reinterpret_cast<T*>(kv.values) + kv.page_at(page, head) + offset * kv.head_dim;
+  const int64_t at = kv.page_at(page, head);
+  float* key = reinterpret_cast<float*>(scratch);
+  std::byte* rest = scratch + size_t(kv.head_dim) * sizeof(float);
   norm_and_rotate(op, token, op.k + from, op.k_gain, key);
-  convert(stored, key, kv.head_dim);
-  for (int i = 0; i < kv.head_dim; i++) keys[int64_t{i} * kv.page_size] = stored[i];
-  convert(values, op.v + from, kv.head_dim);
+  with_type(kv.type, [&](auto stored) {
+    stored.write_key(kv, kv.keys + at, offset, key, rest);
+    stored.write_value(kv, kv.values + at, offset, op.v + from);
+  });
 }
 
 }  // namespace
@@ -59,17 +60,13 @@ void keep(const PlaceOp& op, int64_t token, int64_t head, float* key, T* stored)
 void place(const PlaceOp& op, Lane lane) {
   const int64_t n_heads = op.n_q_heads + op.kv.n_heads;
   const Range heads = share(*op.n_rows * n_heads, lane);
-  float* key = reinterpret_cast<float*>(lane.scratch);
-  float* stored = key + op.kv.head_dim;
   for (int64_t i = heads.begin; i < heads.end; i++) {
     const int64_t token = i / n_heads, head = i % n_heads;
     const int64_t at = (token * op.n_q_heads + head) * op.kv.head_dim;
     if (head < op.n_q_heads)
       norm_and_rotate(op, token, op.q + at, op.q_gain, op.out + at);
     else
-      with_type(op.kv.type, [&](auto type) {
-        keep(op, token, head - op.n_q_heads, key, reinterpret_cast<decltype(type)*>(stored));
-      });
+      keep(op, token, head - op.n_q_heads, lane.scratch);
   }
 }
 

@@ -33,7 +33,7 @@ Vector activations(const RowKernels& k, Pool& pool, Activation act) {
   const int32_t n = 3;
   const Vector gate = random_rows(n * 77, 1, 8), up = random_rows(n * 77, 2, 1);
   Vector out(gate.size());
-  run(pool, ActivateOp{&n, 77, gate.data(), up.data(), out.data(), act}, k.activate);
+  run(pool, ActivateOp{&n, 77, gate.data(), up.data(), out.data(), act, nullptr}, k.activate);
   return out;
 }
 
@@ -41,7 +41,8 @@ Vector plain_ops(const RowKernels& k, Pool& pool) {
   const int32_t n = 5;
   const Vector x = random_rows(n * 75, 3, 3), y = random_rows(n * 75, 4, 3), gain = random_rows(75, 5, 1);
   Vector sum(x.size()), normed(x.size()), capped(x.size()), added(x.size());
-  run(pool, NormOp{&n, 75, x.data(), y.data(), gain.data(), sum.data(), normed.data(), 1e-5f, 0.5f}, k.norm);
+  run(pool, NormOp{&n, 75, x.data(), y.data(), gain.data(), sum.data(), normed.data(), 1e-5f, 0.5f, nullptr},
+      k.norm);
   run(pool, SoftcapOp{&n, 75, x.data(), capped.data(), 2}, k.softcap);
   run(pool, AddOp{&n, 75, x.data(), y.data(), added.data(), -3}, k.add);
   for (const Vector* more : {&normed, &capped, &added}) sum.insert(sum.end(), more->begin(), more->end());
@@ -71,10 +72,29 @@ Vector attend(const RowKernels& k, Pool& pool, KvType type, int dim, int window,
   const int64_t first = n_all - n_new;
   Vector partials(size_t(SPLIT_TOKENS * n_q_heads * n_spans * (dim + 2)), NAN);
   const AttentionOp op{counts, positions.data() + first, starts, &n_all, pages.data(), n_pages, n_q_heads,
-                       turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, partials.data(), n_spans};
+                       turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, partials.data(), n_spans,
+                       nullptr};
   run(pool, op, k.attention);
   run(pool, op, k.merge_spans);
   return out;
+}
+
+// What an op leaves as int8 must be what rounding its rows afterwards gives.
+bool quantises_what_it_writes(const Isa& isa, Pool& pool) {
+  const int32_t n = 5, width = 96;
+  const Vector x = random_rows(n * width, 10, 3), gain = random_rows(width, 11, 1);
+  const auto n_bytes = size_t(n * quantised_row_bytes(width));
+  std::vector<std::byte> mine(n_bytes), after(n_bytes);
+  std::byte* const place = mine.data();
+  Vector out(x.size());
+  const auto same = [&] {
+    run(pool, QuantiseOp{out.data(), after.data(), width, &n}, isa.matmul->quantise);
+    return mine == after;
+  };
+  run(pool, NormOp{&n, width, x.data(), nullptr, gain.data(), nullptr, out.data(), 1e-5f, 1, &place}, isa.rows->norm);
+  if (!same()) return false;
+  run(pool, ActivateOp{&n, width, x.data(), x.data(), out.data(), Activation::silu, &place}, isa.rows->activate);
+  return same();
 }
 
 bool close(const Vector& have, const Vector& want, float tolerance) {
@@ -99,9 +119,11 @@ int check_rows(const Isa& isa, Pool& pool) {
   for (auto act : {Activation::silu, Activation::gelu_tanh, Activation::gelu})
     check(close(activations(mine, pool, act), activations(plain, pool, act), 1e-6f), "activation");
   check(close(plain_ops(mine, pool), plain_ops(plain, pool), 1e-6f), "norm, softcap or add");
-  for (auto type : {KvType::f32, KvType::f16, KvType::bf16})
+  check(quantises_what_it_writes(isa, pool), "rows left as int8");
+  for (auto type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0})
     for (int dim : {24, 64})
       for (int window : {0, 100}) {
+        if (type == KvType::q8_0 && dim % KV_BLOCK) continue;
         const Vector few = attend(mine, pool, type, dim, window, 3), many = attend(mine, pool, type, dim, window, 40);
         check(close(few, attend(plain, pool, type, dim, window, 3), 2e-3f), "attention");
         check(Vector(many.end() - few.size(), many.end()) == few, "attention in chunks");
