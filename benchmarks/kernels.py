@@ -66,9 +66,9 @@ def measure(isa: str, n_threads: int) -> Machine:
         tape.roof(kind=kind, data=address(part), n_bytes=part.nbytes, n_repeats=n_repeats)
         return partial(tape.run, pool)
 
-    # A core shared with other work runs at half speed for long stretches, so only the fastest run is a roof. Kernels are
-    # not given that favour: their shares come out low when disturbed. A share above 100% says the roof was disturbed
-    # all the time, and that the run is worth nothing.
+    # A core shared with other work runs at half speed for long stretches, so only the fastest run is a roof. Kernels
+    # are not given that favour: their shares come out low when disturbed. A share above 100% says the roof was
+    # disturbed all the time, and that the run is worth nothing.
     def ops_per_s(kind: str, n_repeats: int = 1 << 13) -> float:
         seconds = seconds_of([tape(kind, data, n_repeats)], ROOF_S)[0]
         return native.Tape(isa).roof_work(kind) * n_repeats * n_threads / seconds
