@@ -231,12 +231,14 @@ def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
         ("verbosity", "low"), ("reasoning_effort", "low"), ("reasoning", {}), ("thinking", True),
         ("enable_thinking", False), ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),
         ("stream_options", {"include_usage": True}), ("return_progress", True),
-        ("temperature", "hot"), ("temperature", -1), ("top_p", 0), ("top_k", -1), ("top_k", 1.5), ("min_p", 2), ("n", 0),
-        ("n", 100_000), ("seed", -1), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True), ("stop", [1]),
+        ("temperature", "hot"), ("temperature", -1), ("top_p", 0), ("top_k", -1), ("top_k", 1.5), ("min_p", 2),
+        ("n", 0), ("n", 100_000), ("seed", -1), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True),
+        ("stop", [1]),
         ("stop", ["x"] * 10_000), ("stop", "x" * 10_000), ("stop_token_ids", list(range(1000))),
         ("logit_bias", {"x": 1}), ("logit_bias", {"1": 1000}), ("logit_bias", {str(i): 1 for i in range(5000)}),
         ("logprobs", 3), ("presence_penalty", 9), ("frequency_penalty", -9), ("repeat_penalty", 0), ("mirostat", 1),
-        ("cache_salt", "x" * 5000), ("priority", 2**40), ("prompt_logprobs", 500), ("stream", "yes"), ("min_tokens", 400),
+        ("cache_salt", "x" * 5000), ("priority", 2**40), ("prompt_logprobs", 500), ("stream", "yes"),
+        ("min_tokens", 400),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_refused_by_name(client: httpx.Client, name: str, value: Any) -> None:

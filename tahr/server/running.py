@@ -159,7 +159,7 @@ def bind(settings: Settings) -> socket.socket:
     """The listening socket, before anything costly happens."""
     try:
         kind = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(kind[0], kind[1])
+        listener = socket.socket(*kind[:3])  # with the protocol, or asyncio would leave Nagle on
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(kind[4])
         listener.listen(2048)

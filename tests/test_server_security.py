@@ -1,0 +1,285 @@
+"""Who may ask, how much, and what happens to those who ask badly."""
+
+import base64
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.errors import ConfigError, ServerError
+from tahr.server import front, guard, protocol
+from tahr.server.app import ROUTES
+from tahr.server.front import STUCK_AFTER_S, Served
+from tahr.server.guard import RateLimit
+from tahr.server.running import Running
+from tahr.server.settings import Settings
+
+CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def settings(**more: Any) -> Settings:
+    return Settings(port=0, log_interval_s=0, **more)
+
+
+def exchange(server: Running, data: bytes) -> bytes:
+    """Bytes out, bytes in, until the server closes."""
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(data)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+# ---- keys ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Running]:
+    with serving(ScriptedEngine(), settings=settings(api_keys=("first-key", "second-key"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_every_route_but_health_needs_a_key(locked: Running, route: Any) -> None:
+    path = route.path + "scripted" if route.path == "/v1/models/" else route.path
+    bare = httpx.request(route.method, locked.address + path)
+    assert bare.status_code == (200 if route.is_open else 401)
+    assert route.is_open == (path in ("/health", "/ready"))
+    wrong = httpx.request(route.method, locked.address + path, headers={"authorization": "Bearer first-ke"})
+    assert wrong.status_code == bare.status_code
+    right = httpx.request(route.method, locked.address + path, headers={"authorization": "Bearer second-key"})
+    assert right.status_code in (200, 400)
+
+
+def test_an_unknown_route_says_nothing_without_a_key(locked: Running) -> None:
+    response = httpx.get(locked.address + "/admin")
+    assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("value", ["", "Bearer", "first-key", "Basic first-key", "Basic ::::", "Bearer \xff"])
+def test_what_is_no_key(locked: Running, value: str) -> None:
+    sent = {"authorization": value.encode("latin-1")}
+    assert httpx.post(locked.address + CHAT, json=BODY, headers=sent).status_code == 401  # type: ignore[arg-type]
+
+
+def test_a_browser_can_ask_for_the_key(locked: Running) -> None:
+    asked = httpx.get(locked.address + "/")
+    assert asked.headers["www-authenticate"].startswith("Basic")
+    coded = base64.b64encode(b"anyone:first-key").decode()
+    assert httpx.get(locked.address + "/", headers={"authorization": f"Basic {coded}"}).status_code == 200
+    assert httpx.post(locked.address + CHAT, json=BODY).headers["www-authenticate"] == "Bearer"
+
+
+def test_an_empty_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        Settings(api_keys=("  ",))
+
+
+# ---- limits -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(context_size=4096)
+
+
+@pytest.fixture(scope="module")
+def limited(engine: ScriptedEngine) -> Iterator[Running]:
+    made = settings(max_body_bytes=4096, max_requests=2, max_tokens_cap=50, request_timeout_s=1.0, body_timeout_s=0.5)
+    with serving(engine, settings=made) as running:
+        yield running
+
+
+def test_a_body_that_is_too_large(limited: Running) -> None:
+    for sent in ({"content": b"x" * 5000}, {"content": (b"x" * 1000 for _ in range(5))}):
+        response = httpx.post(limited.address + CHAT, **sent)  # type: ignore[arg-type]
+        assert response.status_code == 413 and response.json()["error"]["code"] == "body_too_large"
+
+
+def test_a_body_that_lies_about_its_size(limited: Running) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999\r\n\r\n"
+    assert exchange(limited, head).startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_never_ends(limited: Running) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+    assert b"did not arrive" in exchange(limited, head)
+
+
+def test_headers_that_are_too_large(limited: Running) -> None:
+    for head in (b"GET /health HTTP/1.1\r\nx: ", b"GET /"):
+        answer = exchange(limited, head.ljust(protocol.MAX_HEAD_BYTES + 1, b"y"))
+        assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer
+
+
+def test_many_requests_on_one_connection_are_not_large_headers(limited: Running) -> None:
+    with httpx.Client(base_url=limited.address) as client:
+        for _ in range(50):
+            assert client.post("/tokenize", json={"prompt": "x" * 3000}).status_code == 200
+
+
+def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
+    with serving(ScriptedEngine()) as running:
+        began = time.monotonic()
+        assert exchange(running, b"GET /health HTTP/1.1\r\nhost:") == b""
+        assert time.monotonic() - began < 5
+
+
+def test_what_is_not_http(limited: Running) -> None:
+    answer = exchange(limited, b"\x16\x03\x01 hello\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400") and b'"error"' in answer
+
+
+def test_the_cap_on_tokens(limited: Running, engine: ScriptedEngine) -> None:
+    over = httpx.post(limited.address + CHAT, json={**BODY, "max_tokens": 51})
+    assert over.status_code == 400 and over.json()["error"]["param"] == "max_tokens"
+    assert httpx.post(limited.address + CHAT, json=BODY).status_code == 200
+    assert engine.seen[-1].params.max_tokens == 50
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_deadline(limited: Running, engine: ScriptedEngine, stream: bool) -> None:
+    hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": stream}
+    response = httpx.post(limited.address + CHAT, json=hanging, timeout=10)
+    assert response.status_code == (200 if stream else 504)
+    assert "timeout_error" in response.text and response.text.endswith("data: [DONE]\n\n" if stream else "}")
+    assert not engine.live
+
+
+def test_more_requests_than_the_server_takes(limited: Running, engine: ScriptedEngine) -> None:
+    with httpx.Client(base_url=limited.address, timeout=10) as client:
+        hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": True}
+        with client.stream("POST", CHAT, json=hanging), client.stream("POST", CHAT, json=hanging):
+            response = httpx.post(limited.address + CHAT, json=BODY)
+            assert response.status_code == 503 and response.headers["retry-after"]
+            assert response.json()["error"]["type"] == "service_unavailable_error"
+            assert client.get("/health").status_code == 200
+
+
+def test_the_rate_limit_belongs_to_a_key() -> None:
+    made = settings(rate_limit=3, api_keys=("a-key", "b-key"))
+    with serving(ScriptedEngine(), settings=made) as running, httpx.Client(base_url=running.address) as client:
+
+        def post(key: str) -> httpx.Response:
+            return client.post("/tokenize", json={"prompt": "x"}, headers={"authorization": f"Bearer {key}"})
+
+        assert [post("a-key").status_code for _ in range(4)] == [200, 200, 200, 429]
+        refused = post("a-key")
+        assert 1 <= int(refused.headers["retry-after"]) <= 20
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert post("b-key").status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    limit = RateLimit(60)
+    assert [limit.take("x") for _ in range(60)] == [0] * 60 and limit.take("x") == 1
+    now[0] = 1.1
+    assert (limit.take("x"), limit.take("x")) == (0, 1)
+
+
+# ---- other sites --------------------------------------------------------------------------------------------
+
+
+def test_other_sites_are_kept_out_unless_asked_for(limited: Running) -> None:
+    response = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": "https://elsewhere.example"})
+    assert response.status_code == 403 and "--cors-origin" in response.json()["error"]["message"]
+    same = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": limited.address})
+    assert same.status_code == 200 and "access-control-allow-origin" not in same.headers
+    assert httpx.options(limited.address + CHAT).status_code == 405
+
+
+def test_allowed_origins() -> None:
+    made = settings(cors_origins=("https://app.example",), api_keys=("key",))
+    with serving(ScriptedEngine(), settings=made) as running:
+        origin = {"origin": "https://app.example"}
+        asked = httpx.options(running.address + CHAT, headers={**origin, "access-control-request-headers": "x-y"})
+        assert asked.status_code == 204 and asked.headers["access-control-allow-headers"] == "x-y"
+        assert asked.headers["access-control-allow-origin"] == "https://app.example"
+        refused = httpx.post(running.address + CHAT, json=BODY, headers=origin)
+        assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://app.example"
+        assert httpx.get(running.address + "/health", headers={"origin": "https://evil.example"}).status_code == 403
+
+
+# ---- health -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_while_loading() -> None:
+    def load() -> list[Served]:
+        time.sleep(0.6)
+        engine = ScriptedEngine()
+        return [Served(("late",), engine)]
+
+    with serving(load=load) as running, httpx.Client(base_url=running.address) as client:
+        loading = client.get("/health")
+        assert loading.status_code == 503 and loading.json()["status"] == "loading"
+        assert client.get("/ready").status_code == 503
+        refused = client.post(CHAT, json=BODY)
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert client.get("/v1/models").json()["data"] == []
+        end = time.monotonic() + 5
+        while client.get("/health").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert client.post(CHAT, json=BODY).status_code == 200
+
+
+def test_an_engine_that_died_or_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine()
+    with serving(engine) as running, httpx.Client(base_url=running.address) as client:
+        assert client.get("/health").status_code == 200
+        engine.alive = False
+        assert client.get("/health").json()["status"] == "failing"
+        engine.alive = True
+        served = Served(("x",), engine)
+        assert served.well
+        engine.live.add(1)
+        now = time.monotonic()
+        monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: now + STUCK_AFTER_S + 1))
+        assert not served.well
+        engine.stats.steps += 1
+        assert served.well
+        engine.live.clear()
+
+
+def test_a_model_that_does_not_load_ends_the_server() -> None:
+    def load() -> list[Served]:
+        raise ServerError("This model is broken: take another.")
+
+    with pytest.raises(ServerError, match="broken"):
+        Running(settings(), load, lambda *_: None).run()
+
+
+def test_a_taken_port_is_a_sentence(limited: Running) -> None:
+    port = int(limited.address.rsplit(":", 1)[1])
+    with pytest.raises(ServerError, match="--port"):
+        Running(Settings(port=port), list, lambda *_: None)
+
+
+# ---- the log ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_says_what_happened_but_not_what_was_said(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "swordfish"
+    with serving(ScriptedEngine()) as running, caplog.at_level(logging.INFO, "tahr.server"):
+        for text in (f"hello {secret}", f"FAIL@2 {secret}"):
+            httpx.post(running.address + CHAT, json={"messages": [{"role": "user", "content": text}]})
+    lines = [record.getMessage() for record in caplog.records]
+    starts = [line for line in lines if line.startswith("start ")]
+    dones = [line for line in lines if line.startswith("done ")]
+    assert len(starts) == len(dones) == 2
+    assert starts[0].split()[1] == dones[0].split()[1]
+    assert "finish=stop" in dones[0] and "finish=error" in dones[1] and "route=/v1/chat/completions" in starts[0]
+    assert secret not in "\n".join(lines)
