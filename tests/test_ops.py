@@ -9,7 +9,6 @@ import pytest
 from backends_here import NAMES, backend, oracle
 from random_weights import NATIVE, random_tensor
 from tahr.backends.api import Backend, HeadNorms, KVShape, KVStore, Rope, Routing, StepInputs, StepLimits, Tensor
-from tahr.errors import ConfigError
 
 Arrays = list[np.ndarray]
 OTHERS = [name for name in NAMES if name != "reference"]
@@ -147,11 +146,12 @@ def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
         turned = be.place_qkv(q, k, v, be.rope_angles(step, Rope(freq)), style, step, kv, 0, head_norms)  # type: ignore[arg-type]
         return [be.read(turned), be.read(be.attention(turned, step, kv, 0, 0.2))]
 
-    return Case(f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}", run, 1e-5 if dtype == "f32" else 1e-3)
+    name = f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}"
+    return Case(name, run, 1e-5 if dtype == "f32" else 1e-3)
 
 
-def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: int = 32, heads: tuple[int, int] = (4, 2),
-              window: int = 0, softcap: float = 0.0) -> Case:  # fmt: skip
+def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: int = 32,
+              heads: tuple[int, int] = (4, 2), window: int = 0, softcap: float = 0.0) -> Case:  # fmt: skip
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), dtype)
         step = step_of(be, spans, [0], 10)
@@ -170,7 +170,8 @@ CASES = [
     *(linear_case(form, n, 24, 512, bias=n == 3) for form in NATIVE for n in (1, 3, 4, 13)),
     *(linear_case(form, 5, 13, 256, bias=False) for form in NATIVE),  # rows that fill no panel
     *(linear_case(form, 2, 7, 75, bias=True) for form in ("F32", "F16", "BF16")),  # columns that fill no block
-    replace(linear_case("IQ3_S", 2, 16, 256, bias=False), tolerance=1e-2),  # kept dense: rows stay f32, the oracle's do not
+    # Kept dense: rows stay f32, the oracle's do not.
+    replace(linear_case("IQ3_S", 2, 16, 256, bias=False), tolerance=1e-2),
     Case("linears", linears, 1e-5),
     *(embed(form) for form in NATIVE),
     Case("norms", norms),
@@ -241,73 +242,6 @@ def test_attention_never_depends_on_chunking_or_neighbours(name: str, dtype: str
         part.counts[:] = end - begin, 1, 1
         alone = be.read(be.attention(be.tensor(q[begin:end]), part, kv, 0, 0.125))
         np.testing.assert_array_equal(whole[begin:end], alone)
-
-
-# ---- q8_0 keys and values -------------------------------------------------------------------------------------
-
-WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]
-
-
-def place_values(be: Backend, kv: KVStore, values: np.ndarray) -> None:
-    """Values alone: the keys are zeros."""
-    step = step_of(be, [(0, len(values))], [0], 10)
-    shape = kv.shapes[0]
-    zeros = be.tensor(np.zeros_like(values))
-    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
-    be.place_qkv(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
-    be.flush()
-
-
-def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
-    """What a query sees that weighs the only token: its value."""
-    q = be.tensor(np.zeros((1, kv.shapes[0].n_heads * kv.shapes[0].head_dim), np.float32))
-    return np.array(be.read(be.attention(q, step_of(be, [(0, 1)], [0], 10), kv, 0, 1.0)))[0]
-
-
-@pytest.mark.parametrize("name", WITH_Q8)
-def test_q8_0_rounds_as_stated(name: str) -> None:
-    be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
-    value = np.zeros((1, 64), np.float32)
-    value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
-    value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
-    place_values(be, kv, value)
-    wanted = np.zeros(64, np.float32)
-    wanted[:6] = [127, -127, 0, 2, 2, -3]
-    wanted[40] = 107 * 2**-23  # the multiple of 2^-24 nearest to 1e-7 is 2^-23, and 1.27e-5 is 106.5 and a bit of those
-    np.testing.assert_array_equal(mean_value(be, kv), wanted)
-
-
-@pytest.mark.parametrize("name", WITH_Q8)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
-def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
-    be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
-    value = np.ones((1, 64), np.float32)
-    value[0, 37] = bad
-    with np.errstate(all="ignore"):
-        place_values(be, kv, value)
-        seen = mean_value(be, kv)
-    assert np.isnan(seen[32:]).all() and np.abs(seen[:32] - 1).max() < 1e-3
-
-
-@pytest.mark.parametrize("name", WITH_Q8)
-def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
-    be, known = backend(name), oracle(name)
-    kv, wanted = (full_store(b, np.random.default_rng(1), KVShape(2, 64), 1, "q8_0") for b in (be, known))
-    pages = be.read_pages(kv, [3, 0])
-    assert pages[0].shape == (2, 2 * PAGE, 2, 68)
-    np.testing.assert_array_equal(pages[0], known.read_pages(wanted, [3, 0])[0])
-    be.write_pages(kv, [7, 8], pages)
-    be.copy_pages(kv, [(7, 9), (9, 7)])
-    np.testing.assert_array_equal(be.read_pages(kv, [9, 8])[0], pages[0])
-    assert kv.n_bytes == 16 * PAGE * 2 * 2 * 68
-
-
-@pytest.mark.parametrize("name", WITH_Q8)
-def test_q8_0_refuses_heads_that_are_not_whole_blocks(name: str) -> None:
-    with pytest.raises(ConfigError, match="groups of 32"):
-        backend(name).kv_store([KVShape(1, 24)], 1, PAGE, "q8_0")
 
 
 # ---- rows that are rounded by the op that makes them ----------------------------------------------------------

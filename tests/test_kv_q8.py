@@ -1,0 +1,136 @@
+"""Keys and values as q8_0: rounded as stated, the same bytes everywhere, and good enough for a model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends_here import NAMES, backend, oracle
+from model_cases import CASES, make_weights
+from model_files import write_hf
+from tahr.backends.api import Backend, KVShape, KVStore, Rope
+from tahr.config import EngineConfig
+from tahr.engine.capacity import measure
+from tahr.engine.lanes import LaneLimits, Lanes
+from tahr.errors import ConfigError
+from tahr.models import load, open_model
+from test_ops import PAGE, full_store, step_of
+
+WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]
+TEXT = [1 + (i * i * 7 + 3 * i) % 120 for i in range(150)]
+
+
+def place_values(be: Backend, kv: KVStore, values: np.ndarray) -> None:
+    """Values alone: the keys are zeros."""
+    step = step_of(be, [(0, len(values))], [0], 10)
+    shape = kv.shapes[0]
+    zeros = be.tensor(np.zeros_like(values))
+    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
+    be.place_qkv(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
+    be.flush()
+
+
+def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
+    """What a query sees that weighs the only token: its value."""
+    q = be.tensor(np.zeros((1, kv.shapes[0].n_heads * kv.shapes[0].head_dim), np.float32))
+    return np.array(be.read(be.attention(q, step_of(be, [(0, 1)], [0], 10), kv, 0, 1.0)))[0]
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_q8_0_rounds_as_stated(name: str) -> None:
+    be = backend(name)
+    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    value = np.zeros((1, 64), np.float32)
+    value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
+    value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
+    place_values(be, kv, value)
+    wanted = np.zeros(64, np.float32)
+    wanted[:6] = [127, -127, 0, 2, 2, -3]
+    wanted[40] = 107 * 2**-23  # the multiple of 2^-24 nearest to 1e-7 is 2^-23, and 1.27e-5 is 106.5 and a bit of those
+    np.testing.assert_array_equal(mean_value(be, kv), wanted)
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
+def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
+    be = backend(name)
+    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    value = np.ones((1, 64), np.float32)
+    value[0, 37] = bad
+    with np.errstate(all="ignore"):
+        place_values(be, kv, value)
+        seen = mean_value(be, kv)
+    assert np.isnan(seen[32:]).all() and np.abs(seen[:32] - 1).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
+    be, known = backend(name), oracle(name)
+    kv, wanted = (full_store(b, np.random.default_rng(1), KVShape(2, 64), 1, "q8_0") for b in (be, known))
+    pages = be.read_pages(kv, [3, 0])
+    assert pages[0].shape == (2, 2 * PAGE, 2, 68)
+    np.testing.assert_array_equal(pages[0], known.read_pages(wanted, [3, 0])[0])
+    be.write_pages(kv, [7, 8], pages)
+    be.copy_pages(kv, [(7, 9), (9, 7)])
+    np.testing.assert_array_equal(be.read_pages(kv, [9, 8])[0], pages[0])
+    assert kv.n_bytes == 16 * PAGE * 2 * 2 * 68
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="groups of 32"):
+        backend(name).kv_store([KVShape(1, 24)], 1, PAGE, "q8_0")
+    with pytest.raises(ConfigError, match="groups of 32"):
+        measure(EngineConfig(), [KVShape(1, 24)], "q8_0", 64)
+
+
+# ---- a whole model ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=WITH_Q8)
+def lanes(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Lanes]:
+    """Gemma 3 has layers that see everything and layers that do not."""
+    be, config = backend(request.param), CASES["gemma3"]
+    loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config))), be)
+    limits = LaneLimits(n_tokens=256, n_lanes=2, chunk=256)
+    return {dtype: Lanes(be, loaded.decoder, limits, dtype) for dtype in ("f32", "q8_0")}
+
+
+def read(lanes: Lanes, *cuts: int) -> np.ndarray:
+    """The logits after the text, read in pieces."""
+    lane = lanes.open()
+    for begin, end in zip((0, *cuts), (*cuts, len(TEXT)), strict=True):
+        last = lanes.read(lane, TEXT[begin:end])
+    lanes.truncate(lane, 0)
+    return last
+
+
+def test_logits_stay_close_to_exact_ones(lanes: dict[str, Lanes]) -> None:
+    exact, rounded = read(lanes["f32"]), read(lanes["q8_0"])
+    off = np.abs(exact - rounded).max() / np.abs(exact).max()
+    assert 1e-5 < off < 2e-2  # no less, or the numbers were never rounded
+
+
+def test_the_chunks_of_a_prompt_change_nothing(lanes: dict[str, Lanes]) -> None:
+    if lanes["q8_0"].backend.name == "reference":
+        pytest.skip("the reference sums in NumPy's order, which depends on shapes")
+    whole = read(lanes["q8_0"])
+    for cuts in [(1, 8, 24, 88), (149,), tuple(range(7, 150, 7))]:
+        np.testing.assert_array_equal(read(lanes["q8_0"], *cuts), whole)
+
+
+def test_a_forked_lane_copies_the_page_it_writes_to(lanes: dict[str, Lanes]) -> None:
+    store = lanes["q8_0"]
+    lane = store.open()
+    store.read(lane, TEXT[:100])
+    other = store.fork(lane)
+    store.read(other, [5, 6, 7])
+    np.testing.assert_array_equal(store.read(lane, TEXT[100:]), read(store, 100))
+
+
+def test_a_pool_takes_what_was_reckoned(lanes: dict[str, Lanes]) -> None:
+    kv = lanes["q8_0"].kv
+    config = EngineConfig(page_size=kv.page_size, context_size=64)
+    room = measure(config, kv.shapes, "q8_0", 512, free_bytes=1 << 30)
+    assert room.kv_bytes * kv.n_pages == kv.n_bytes * room.n_pages
+    assert kv.n_bytes * 64 == lanes["f32"].kv.n_bytes * 17  # 34 bytes instead of 128
