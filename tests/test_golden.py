@@ -55,7 +55,7 @@ def test_a_stop_string_ends_the_text_before_it(llm: LLM) -> None:
 
 
 def test_closing_a_stream_frees_its_pages(llm: LLM) -> None:
-    stream = llm.stream("Tell me a very long story.", SamplingParams(max_tokens=500))
+    stream = llm.stream("Tell me a very long story.", SamplingParams(temperature=0, max_tokens=500, ignore_eos=True))
     next(stream)
     assert llm.engine.busy
     stream.close()  # type: ignore[attr-defined]
