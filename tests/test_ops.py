@@ -266,29 +266,29 @@ def test_rows_are_rounded_alike_before_and_after_they_were_read(name: str) -> No
     be, rng = backend(name), np.random.default_rng(6)
     w = be.weight(random_tensor("Q8_0", (40, 256), rng))
     for make in makers(be, rng):
-        at_once = np.array(be.read(be.linear(make(), w)))
         made = make()
         host = np.array(be.read(made))  # flushed: the op has run and nobody had asked for int8 rows
-        np.testing.assert_array_equal(at_once, np.array(be.read(be.linear(made, w))))
-        np.testing.assert_array_equal(at_once, np.array(be.read(be.linear(be.tensor(host), w))))
+        afterwards = np.array(be.read(be.linear(made, w)))
+        np.testing.assert_array_equal(afterwards, np.array(be.read(be.linear(make(), w))))
+        np.testing.assert_array_equal(afterwards, np.array(be.read(be.linear(be.tensor(host), w))))
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
-    """The sum's second half is dropped right after the norm: what is rounded must not land on it."""
+    """What a norm reads is dropped right after it was enqueued: what it rounds must not land there."""
     be, rng = backend(name), np.random.default_rng(8)
     w = be.weight(random_tensor("Q8_0", (40, 256), rng))
     gain = be.vector(np.ones(256, np.float32))
-    x, y = (be.tensor(rows(rng, 64, 256)) for _ in range(2))
+    x, y = (be.tensor(rows(rng, 2048, 256)) for _ in range(2))  # many: threads must be at it together
 
     def step() -> Tensor:
-        stream, normed = be.add_rms_norm(x, be.scale(y, 2.0), gain, 1e-6)
+        stream, normed = be.add_rms_norm(be.scale(x, 2.0), be.scale(y, 2.0), gain, 1e-6)
         return be.add(be.linear(normed, w), be.linear(stream, w))
 
     plan = be.record(step)
     plan.run()
-    doubled = be.tensor(2 * np.array(be.read(y)))
-    stream, normed = be.add_rms_norm(x, doubled, gain, 1e-6)
+    doubled = [be.tensor(2 * np.array(be.read(t))) for t in (x, y)]
+    stream, normed = be.add_rms_norm(*doubled, gain, 1e-6)
     apart = [be.linear(be.tensor(np.array(be.read(t))), w) for t in (normed, stream)]
     np.testing.assert_array_equal(np.array(be.read(plan.result)), np.array(be.read(be.add(*apart))))
 
