@@ -279,18 +279,20 @@ def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
     be, rng = backend(name), np.random.default_rng(8)
     w = be.weight(random_tensor("Q8_0", (40, 256), rng))
     gain = be.vector(np.ones(256, np.float32))
-    x, y = (be.tensor(rows(rng, 2048, 256)) for _ in range(2))  # many: threads must be at it together
+    x, y = (be.tensor(rows(rng, 2048, 256)) for _ in range(2))
 
     def step() -> Tensor:
         stream, normed = be.add_rms_norm(be.scale(x, 2.0), be.scale(y, 2.0), gain, 1e-6)
         return be.add(be.linear(normed, w), be.linear(stream, w))
 
-    plan = be.record(step)
-    plan.run()
     doubled = [be.tensor(2 * np.array(be.read(t))) for t in (x, y)]
     stream, normed = be.add_rms_norm(*doubled, gain, 1e-6)
     apart = [be.linear(be.tensor(np.array(be.read(t))), w) for t in (normed, stream)]
-    np.testing.assert_array_equal(np.array(be.read(plan.result)), np.array(be.read(be.add(*apart))))
+    wanted = np.array(be.read(be.add(*apart)))
+    plan = be.record(step)
+    for _ in range(30):  # a mistake shows when threads are in each other's way, which they are not every time
+        plan.run()
+        np.testing.assert_array_equal(np.array(be.read(plan.result)), wanted)
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name == "cpu"])
