@@ -182,8 +182,12 @@ class SamplingParams:
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """These values, with `defaults` filling in what was not asked for."""
-        unset = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
-        return replace(self, **unset)
+        unset = {
+            f.name: value
+            for f in fields(self)
+            if getattr(self, f.name) is None and (value := getattr(defaults, f.name)) is not None
+        }
+        return replace(self, **unset) if unset else self
 
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:

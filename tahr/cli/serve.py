@@ -124,8 +124,7 @@ def choices_of(args: argparse.Namespace) -> "list[ModelChoice]":
     sources = args.models or [named or default_model()]
     choices = [parse_choice(source, args.quantization) for source in sources]
     if args.served_model_name:
-        first = choices[0]
-        choices[0] = replace(first, names=(*args.served_model_name, *first.names))
+        choices[0] = replace(choices[0], other_names=tuple(args.served_model_name))
     return choices
 
 
