@@ -153,7 +153,7 @@ class SamplingParams:
         "dry_penalty_last_n": whole(-1),
         "mirostat_tau": Range(0, 100, low_included=False),
         "mirostat_eta": Range(0, 1, low_included=False),
-        "repetition_penalty": Range(0, 100, low_included=False),
+        "repetition_penalty": Range(0.01, 100),  # logits divided by much less overflow
         "repeat_last_n": whole(-1),
         "presence_penalty": Range(-2, 2),
         "frequency_penalty": Range(-2, 2),
