@@ -129,6 +129,11 @@ def bench(stub: Stub, capsys: pytest.CaptureFixture[str], *more: str) -> list[di
     return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
 
+def about(value: float, expected: float) -> None:
+    """A busy machine may be late, but never early."""
+    assert 0.9 * expected < value < 2 * expected
+
+
 # ---- whole benches ------------------------------------------------------------------------------------------
 
 
@@ -136,12 +141,12 @@ def test_a_closed_loop_measures_what_the_stub_does(capsys: pytest.CaptureFixture
     with running(Stub()) as stub:
         [report] = bench(stub, capsys, "--concurrency", "4")
     found = report["distributions"]
-    assert found["ttft_ms"]["p50"] == pytest.approx(1e3 * FIRST_S, rel=0.3)
-    assert found["tpot_ms"]["p50"] == pytest.approx(1e3 * GAP_S, rel=0.4)
-    assert found["itl_ms"]["p50"] == pytest.approx(1e3 * GAP_S, rel=0.4)
     whole_s = FIRST_S + 5 * GAP_S
-    assert found["e2el_ms"]["mean"] == pytest.approx(1e3 * whole_s, rel=0.3)
-    assert found["output_throughput"]["mean"] == pytest.approx(4 * 6 / whole_s, rel=0.3)
+    about(found["ttft_ms"]["p50"], 1e3 * FIRST_S)
+    about(found["tpot_ms"]["p50"], 1e3 * GAP_S)
+    about(found["itl_ms"]["p50"], 1e3 * GAP_S)
+    about(found["e2el_ms"]["p50"], 1e3 * whole_s)
+    about(4 * 6 / found["output_throughput"]["mean"], whole_s)
     assert stub.most_running == 4
     assert report["completed_per_run"] == [12] and report["errored_per_run"] == [0]
     assert not any(report["faults"].values())
@@ -244,7 +249,7 @@ def test_a_request_that_takes_too_long() -> None:
     with running(Stub(fault="timeout")) as stub:
         load = Load("/v1/completions", {"prompt": [1], "max_tokens": 2}, 2, 1)
         record = asyncio.run(measure(parse_target(stub.url), load, 0.2))
-    assert record.faults == ["timeout"] and 0.2 <= record.e2el_s < 2
+    assert record.faults == ["timeout"] and 0.19 < record.e2el_s < 2
 
 
 def test_nobody_there() -> None:
