@@ -42,6 +42,9 @@ SERVER = (
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take"),
+    Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
+    Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
+    Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
     Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
 )
