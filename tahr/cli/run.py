@@ -54,16 +54,18 @@ def run(args: argparse.Namespace) -> int:
     """Check everything that needs no model first: a wrong option must not cost a download."""
     from tahr.cli.layers import effective_json, flags_in, read_layers
     from tahr.cli.prompt import read_prompt
+    from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
-    name = options.model_name(args) or default_model()
-    if looks_like_a_prompt(name):
-        raise ModelNotFound(f"`{name}` is not a model: to ask the default one, write `tahr run -p ...`.")
-    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), [name], note)
+    named = options.model_name(args)
+    if named and looks_like_a_prompt(named):
+        raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), [named or DEFAULT_MODEL], note)
     sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))
         return 0
+    name = named or default_model()
     prompt = read_prompt(args)
 
     from tahr import LLM
