@@ -124,7 +124,7 @@ class ChatBody(Generation, kw_only=True):
 class CompletionBody(Generation, kw_only=True):
     """The body of /v1/completions."""
 
-    prompt: Inputs | None = None
+    prompt: Inputs
     echo: bool | None = None
     logprobs: int | None = None
     suffix: Limited = None

@@ -34,7 +34,13 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "pooling": POOLINGS,
     "mirostat": (0, 2),
 }
-NOT_EMPTY = ("messages", "input")
+NOT_EMPTY = {  # /tokenize takes an empty text
+    ("ChatBody", "messages"),
+    ("TemplateBody", "messages"),
+    ("TokenizeBody", "messages"),
+    ("EmbeddingBody", "input"),
+    ("CompletionBody", "prompt"),
+}
 
 
 def tighten(schemas: dict[str, Any], bodies: Iterable[type]) -> None:
@@ -64,7 +70,7 @@ def bounds(title: str, field: str) -> Iterator[tuple[tuple[str, ...], Keywords]]
         yield ("object",), {"maxProperties": MOST[field]}
     if field in MOST or field == "cache_salt":
         yield ("string",), {"maxLength": LONGEST}
-    if field in NOT_EMPTY:
+    if (title, field) in NOT_EMPTY:
         yield ("array",), {"minItems": 1}
         yield ("string",), {"minLength": 1}
 

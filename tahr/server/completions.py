@@ -65,7 +65,7 @@ def echoes(served: Served, body: CompletionBody, prompts: list[Prompt]) -> list[
     """The prompts as they are repeated: as they were sent, or as their tokens read."""
     if not body.echo:
         return []
-    sent = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+    sent = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     texts = [each for each in sent if isinstance(each, str)]
     if not texts:
         texts = [served.engine.tokenizer.decode(prompt.tokens) for prompt in prompts]

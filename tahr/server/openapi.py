@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 REFERENCE = "#/components/schemas/{name}"
 STREAMED = "text/event-stream"
+EVENT = {  # each of them
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "A chunk, or an error, as JSON; `[DONE]` at the end."}},
+    "required": ["data"],
+}
 
 
 def document(routes: "Sequence[Route]") -> dict[str, Any]:
@@ -45,7 +50,7 @@ def operation(route: "Route", known: dict[type, dict[str, Any]]) -> dict[str, An
     if route.gives:
         good["content"] = {"application/json": {"schema": known[route.gives]}}
         if "stream" in getattr(route.takes, "__struct_fields__", ()):
-            good["content"][STREAMED] = {"schema": {"type": "string"}}
+            good["content"][STREAMED] = {"schema": EVENT}
     refused = {"description": "refused", "content": {"application/json": {"schema": known[Envelope]}}}
     made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
     if route.takes:

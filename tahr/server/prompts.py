@@ -73,7 +73,7 @@ def encode_rendered(engine: ServedEngine, text: str) -> list[int]:
     return tokenizer.encode(text, add_special=not (bos and text.startswith(bos)))
 
 
-def encode_inputs(engine: ServedEngine, inputs: Inputs | None, field: str) -> list[list[int]]:
+def encode_inputs(engine: ServedEngine, inputs: Inputs, field: str) -> list[list[int]]:
     """The tokens of a text, several texts, a list of tokens, or several such lists."""
     texts = separate(inputs, field)
     if not texts or not all(texts):
@@ -83,7 +83,7 @@ def encode_inputs(engine: ServedEngine, inputs: Inputs | None, field: str) -> li
     return [encode_one(engine, text, field) for text in texts]
 
 
-def separate(inputs: Inputs | None, field: str) -> list[str | list[int]]:
+def separate(inputs: Inputs, field: str) -> list[str | list[int]]:
     """One entry per text."""
     if not isinstance(inputs, list):
         return [inputs] if inputs else []
