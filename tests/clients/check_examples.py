@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WRITTEN = "http://127.0.0.1:8080"
+WRITTEN = re.compile(r"(?:http://)?(?:127\.0\.0\.1|localhost):8080")
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
 CURL = re.compile(r"^curl (?:.*\\\n)*.*(?:\n .*)*", re.M)  # with continued and indented lines
 
@@ -21,11 +21,11 @@ def main(address: str, documents: list[str]) -> None:
     n_run = {"sh": 0, "python": 0}
     for document in documents:
         for kind, text in BLOCK.findall(Path(document).read_text()):
-            if kind == "python" and WRITTEN in text:
-                run([sys.executable, "-c", text.replace(WRITTEN, address)], text)
+            if kind == "python" and WRITTEN.search(text):
+                run([sys.executable, "-c", WRITTEN.sub(address, text)], text)
                 n_run[kind] += 1
             for command in CURL.findall(text) if kind == "sh" else []:
-                run(["bash", "-c", command.replace(WRITTEN, address).replace("curl", "curl --fail -sS", 1)], command)
+                run(["bash", "-c", WRITTEN.sub(address, command).replace("curl", "curl --fail -sS", 1)], command)
                 n_run[kind] += 1
     assert n_run["sh"] >= 10 and n_run["python"] >= 1, n_run
 
