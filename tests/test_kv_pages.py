@@ -19,7 +19,7 @@ def be(request: pytest.FixtureRequest) -> Backend:
 
 def stores(be: Backend) -> Iterator[KVStore]:
     for dtype in be.kv_dtypes:
-        yield be.kv_store(SHAPES, N_PAGES, PAGE_SIZE, dtype)
+        yield be.kv_store(SHAPES, [N_PAGES], PAGE_SIZE, dtype)
 
 
 def random_pages(be: Backend, kv: KVStore, n_pages: int, seed: int) -> list[np.ndarray]:
