@@ -8,7 +8,7 @@ NATIVE := $(wildcard tahr/native/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
 
-.PHONY: help setup run test parity lint bench size sanitize clean
+.PHONY: help setup run test parity clients lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,6 +47,9 @@ test: $(VENV)/.test-extras  ## run all tests (no torch needed)
 parity: .venv-parity/.built  ## recompute the expected logits with transformers and compare
 	@.venv-parity/bin/python -m pytest tests/parity $(ARGS)
 
+clients: $(VENV)/.built  ## other people's clients, the chat page and schemathesis against a running server
+	@scripts/clients.sh $(BIN)/python
+
 lint: $(VENV)/.test-extras  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -64,4 +67,4 @@ sanitize: $(VENV)/.test-extras  ## native code and both parsers under address an
 	@scripts/sanitize.sh $(BIN)/python
 
 clean:  ## forget builds and environments
-	rm -rf .venv .venv-parity build
+	rm -rf .venv .venv-parity .venv-clients build

@@ -1,6 +1,6 @@
 """How far our next-token distributions are from llama.cpp's on the same file and text.
 
-usage: benchmarks/kl_llama_cpp.py MODEL.gguf [N_TOKENS [TEXT_FILE]]      (needs the package llama-cpp-python beside tahr)
+usage: benchmarks/kl_llama_cpp.py MODEL.gguf [N_TOKENS [TEXT_FILE]]      (needs llama-cpp-python beside tahr)
 """
 
 import sys

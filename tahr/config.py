@@ -153,7 +153,7 @@ class SamplingParams:
         "dry_penalty_last_n": whole(-1),
         "mirostat_tau": Range(0, 100, low_included=False),
         "mirostat_eta": Range(0, 1, low_included=False),
-        "repetition_penalty": Range(0, 100, low_included=False),
+        "repetition_penalty": Range(0.01, 100),  # logits divided by much less overflow
         "repeat_last_n": whole(-1),
         "presence_penalty": Range(-2, 2),
         "frequency_penalty": Range(-2, 2),
@@ -182,8 +182,12 @@ class SamplingParams:
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """These values, with `defaults` filling in what was not asked for."""
-        unset = {f.name: getattr(defaults, f.name) for f in fields(self) if getattr(self, f.name) is None}
-        return replace(self, **unset)
+        unset = {
+            f.name: value
+            for f in fields(self)
+            if getattr(self, f.name) is None and (value := getattr(defaults, f.name)) is not None
+        }
+        return replace(self, **unset) if unset else self
 
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:

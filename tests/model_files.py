@@ -44,11 +44,11 @@ KEYS = {
 }
 
 
-def write_hf(directory: Path, config: Config, arrays: Arrays) -> Path:
+def write_hf(directory: Path, config: Config, arrays: Arrays, dtype: str = "F32") -> Path:
     """A directory with config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / "model.safetensors").write_bytes(safetensors(stored_hf(arrays), {"format": "pt"}))
+    (directory / "model.safetensors").write_bytes(safetensors(STORED[dtype](arrays), {"format": "pt"}))
     return directory
 
 
@@ -68,6 +68,14 @@ def write_sharded(directory: Path, config: Config, arrays: Arrays) -> Path:
 
 def stored_hf(arrays: Arrays) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return {name: ("F32", a.shape, a.tobytes()) for name, a in arrays.items()}
+
+
+def stored_bf16(arrays: Arrays) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Cut, not rounded: the values are what they are."""
+    return {name: ("BF16", a.shape, (a.view(np.uint32) >> 16).astype("<u2").tobytes()) for name, a in arrays.items()}
+
+
+STORED = {"F32": stored_hf, "BF16": stored_bf16}
 
 
 def to_gguf(config: Config, arrays: Arrays) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 
 from tahr.cli import NAMES, VERBS, Parser, main, options
 from tahr.cli import run as run_verb
+from tahr.cli.layers import flags_in
 from tahr.errors import ConfigError, ModelNotFound
 
 ROOT = Path(__file__).parent.parent
@@ -105,9 +106,9 @@ def test_an_unknown_verb_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_spellings_mean_the_same(spellings: tuple[str, ...], value: str) -> None:
     parsed = [parse(spelling, value) for spelling in spellings]
-    results = {(options.sampling(args), options.engine(args)) for args in parsed}
-    assert len(results) == 1
-    assert results != {(options.sampling(parse()), options.engine(parse()))}
+    results = [flags_in(args, run_verb.SECTIONS) for args in parsed]
+    assert all(result == results[0] for result in results)
+    assert len(results[0]) == 1 and flags_in(parse(), run_verb.SECTIONS) == {}
 
 
 @pytest.mark.parametrize(("flags", "value"), [(flags, value) for value, flags in options.THINKING.items()])

@@ -2,15 +2,21 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import backends_here
+from model_cases import CASES, make_weights, token_ids
+from model_files import write_hf
+from model_runs import Runs
 from random_weights import random_tensor
 from tahr.backends import cuda_presence, open_backend
 from tahr.backends.api import Backend, KVShape, Rope, Routing, StepLimits, Tensor
+from tahr.backends.reference import ReferenceBackend
 from tahr.errors import ConfigError
+from tahr.models import load, open_model
 from test_ops import PAGE, full_store, rows, step_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -171,3 +177,16 @@ def test_refusals_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_looking_for_a_gpu_does_not_import_torch() -> None:
     code = "import sys; from tahr.backends import automatic; automatic(None); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="Triton's interpreter cannot multiply bf16")
+@pytest.mark.parametrize("case", CASES)
+def test_families_in_bf16(case: str, tmp_path: Path) -> None:
+    """Weights and rows in bf16 stay within 2e-2 of the same weights computed in f32."""
+    folder = write_hf(tmp_path, CASES[case], make_weights(CASES[case]), "BF16")
+    found, wanted = (
+        Runs(load(open_model([], folder), be), be).eager([(0, token_ids())])
+        for be in (backends_here.backend("cuda"), ReferenceBackend())
+    )
+    assert np.abs(found - wanted).max() <= 2e-2

@@ -27,7 +27,7 @@ BAD: dict[str, list[Any]] = {
     "mirostat": [1, 3, True, "2"],
     "mirostat_tau": [0, -1],
     "mirostat_eta": [0, 2],
-    "repetition_penalty": [0, -1, 101],
+    "repetition_penalty": [0, 5e-324, -1, 101],
     "repeat_last_n": [-2, 0.5],
     "presence_penalty": [-2.1, 2.1],
     "frequency_penalty": [-2.1, 2.1],

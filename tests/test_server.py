@@ -375,6 +375,21 @@ def test_the_description_lists_every_route(client: httpx.Client) -> None:
     assert schema["additionalProperties"] is False
 
 
+def test_the_description_tells_the_bounds(client: httpx.Client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    chat, text, null = schemas["ChatBody"]["properties"], schemas["CompletionBody"]["properties"], {"type": "null"}
+    assert chat["top_p"]["anyOf"] == [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, null]
+    assert chat["n"]["anyOf"] == [{"type": "integer", "minimum": 1, "maximum": 128}, null]
+    assert chat["max_completion_tokens"]["anyOf"][0]["minimum"] == 1 and text["max_tokens"]["anyOf"][0]["minimum"] == 0
+    assert chat["logprobs"]["anyOf"] == [{"type": "boolean"}, null]
+    assert text["logprobs"]["anyOf"] == [{"type": "integer", "minimum": 0, "maximum": 20}, null]
+    assert chat["messages"]["minItems"] == 1 and "user" in schemas["Message"]["properties"]["role"]["enum"]
+    assert chat["tool_choice"]["enum"] == [None, "none"] and "enum" not in chat["user"]
+    assert schemas["ErrorBody"]["properties"]["type"] == {"type": "string"}, "replies are not bounded like requests"
+    stop = chat["stop"]["anyOf"]
+    assert stop[0]["maxLength"] == 1024 and stop[1]["maxItems"] == 16
+
+
 @pytest.mark.parametrize(
     "data", [b"{", b"", b"[]", b'"x"', b"\xff\xfe", b'{"prompt": NaN}', b"[" * 100_000, b'{"n": 1e999}']
 )

@@ -43,6 +43,7 @@ VERBS = {
     "quantize": Verb("quantize"),
     "convert": Verb("convert"),
     "bench": Verb("bench"),
+    "bench-serve": Verb("bench_serve"),
     "compare": Verb("compare"),
     "version": Verb("version"),
 }

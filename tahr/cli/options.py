@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import SamplingParams
 from tahr.errors import ConfigError, ModelNotFound
 
 
@@ -39,7 +39,7 @@ SAMPLING = (
 ENGINE = (
     Option(("--backend",), "backend", str, "where to run (`tahr devices` lists what is here)"),
     Option(("-t", "--threads"), "n_threads", int, "CPU threads (default: one per core)"),
-    Option(("-c", "--ctx-size", "--n-ctx"), "context_size", int, "longest conversation in tokens"),
+    Option(("-c", "--ctx-size", "--n-ctx", "--max-model-len"), "context_size", int, "longest conversation in tokens"),
     Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values, such as f16 or f32"),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
 )
@@ -55,7 +55,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling (what is not given, the model's authors chose)")
     for option in SAMPLING:
         option.add_to(group)
-    group.add_argument("--ignore-eos", action="store_true", help="go on when the model says it is done")
+    group.add_argument("--ignore-eos", action="store_true", default=None, help="go on when the model says it is done")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +63,16 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     for option in ENGINE:
         option.add_to(group)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The options by which settings come from elsewhere (`layers` reads them)."""
+    group = parser.add_argument_group("settings (flags, over TAHR_ variables, over a file, over defaults)")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings to read (else ./tahr.toml, ~/.config/tahr)"
+    )
+    group.add_argument("--set", dest="sets", action="append", metavar="KEY=VALUE", help="any setting, by its key")
+    group.add_argument("--effective-config-json", action="store_true", help="show all settings and who set them")
 
 
 def add_thinking(parser: argparse.ArgumentParser) -> None:
@@ -81,16 +91,6 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-id", metavar="MODEL", help="the same as MODEL")
     parser.add_argument("--weight-path", type=Path, metavar="PATH", help="a local file or directory instead of MODEL")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation to fetch, such as q4_k_m")
-
-
-def sampling(args: argparse.Namespace) -> SamplingParams:
-    """The sampling values that were asked for, checked."""
-    return SamplingParams(**{**given(args, SAMPLING), "ignore_eos": args.ignore_eos})
-
-
-def engine(args: argparse.Namespace) -> EngineConfig:
-    """The engine that was asked for, checked."""
-    return EngineConfig(**given(args, ENGINE))
 
 
 def given(args: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:

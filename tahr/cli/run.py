@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tahr.cli import options
 from tahr.cli.console import OUTPUTS, JsonlOutput, note, values_line
+from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError, ModelNotFound, TahrError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ examples:
 Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m."""
 
 EXIT_INTERRUPTED = 128 + 2
+SECTIONS = ("sampling", "engine")  # of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
     options.add_engine(parser)
+    options.add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that needs no model first: a wrong option must not cost a download."""
+    from tahr.cli.layers import effective_json, flags_in, read_layers
     from tahr.cli.prompt import read_prompt
 
     refuse_contradictions(args)
-    sampling, config = options.sampling(args), options.engine(args)
+    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
+    if args.effective_config_json:
+        print(effective_json(layers, SECTIONS))
+        return 0
     name = options.model_name(args) or default_model()
     if looks_like_a_prompt(name):
         raise ModelNotFound(f"`{name}` is not a model: to ask the default one, write `tahr run -p ...`.")

@@ -13,6 +13,7 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tahr.cli.layers import Layers
     from tahr.server.front import Served
     from tahr.server.loading import ModelChoice
     from tahr.server.settings import Settings
@@ -47,14 +48,20 @@ SERVER = (
 # Only what a request can leave open: a stop string, say, belongs to one request.
 DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
 BATCHING = (
-    Option(("--max-batch-size",), "max_batch_size", int, "requests that run at once (default 16)"),
+    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
     Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
     Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
     Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
+    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
     Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
     Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
     Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
 )
+PREFIX_CACHE = {
+    True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
+    False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
+}
+SECTIONS = ("sampling", "engine", "server")  # of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
     add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
     add("--addr", metavar="HOST:PORT", help="both at once")
-    add("--api-key", action="append", metavar="KEY", help="a key clients must send (repeatable; or TAHR_API_KEY)")
-    add("--cors-origin", action="append", metavar="ORIGIN", help="a site whose pages may ask (repeatable; * for all)")
+    add(
+        "--api-key",
+        dest="api_keys",
+        action="append",
+        metavar="KEY",
+        help="a key clients must send (repeatable; or TAHR_API_KEY)",
+    )
+    add(
+        "--cors-origin",
+        dest="cors_origins",
+        action="append",
+        metavar="ORIGIN",
+        help="a site whose pages may ask (repeatable; * for all)",
+    )
     add("--no-request-log", action="store_true", help="no lines about single requests")
     group = parser.add_argument_group("limits")
     for option in SERVER:
@@ -80,15 +99,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching")
     for option in BATCHING:
         option.add_to(group)
-    group.add_argument(
-        "--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="share prompts that begin alike"
-    )
+    for value, flags in PREFIX_CACHE.items():
+        text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
+        group.add_argument(*flags, dest="prefix_cache_said", action="append_const", const=value, help=text)
+    options.add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    choices, settings = choices_of(args), settings_of(args)
-    config = config_of(args)
+    layers = layers_of(args)
+    settings, config = settings_of(args, layers), EngineConfig(**layers.values("engine"))
+    if args.effective_config_json:
+        from tahr.cli.layers import effective_json
+
+        print(effective_json(layers, SECTIONS))
+        return 0
+    choices = choices_of(args)
 
     from tahr.hub.progress import Progress
     from tahr.server.loading import check_names, load_models
@@ -124,42 +150,43 @@ def choices_of(args: argparse.Namespace) -> "list[ModelChoice]":
     sources = args.models or [named or default_model()]
     choices = [parse_choice(source, args.quantization) for source in sources]
     if args.served_model_name:
-        first = choices[0]
-        choices[0] = replace(first, names=(*args.served_model_name, *first.names))
+        choices[0] = replace(choices[0], other_names=tuple(args.served_model_name))
     return choices
 
 
-def settings_of(args: argparse.Namespace) -> "Settings":
+def layers_of(args: argparse.Namespace) -> "Layers":
+    """All that was said about the server, here and elsewhere."""
+    from tahr.cli.layers import flags_in, read_layers
+
+    flags = flags_in(args, SECTIONS) | address_of(args)
+    said = set(args.prefix_cache_said or ())
+    if len(said) > 1:
+        raise ConfigError("The prefix cache is switched on and off at once: say it one way.")
+    if said:
+        flags["engine.prefix_cache"] = said.pop()
+    return read_layers(args, SECTIONS, flags, note)
+
+
+def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":
+    """The server that was asked for, checked. TAHR_API_KEY is one key more, wherever the others come from."""
     from tahr.server.settings import Settings
 
-    host, port = address_of(args)
-    keys = [*(args.api_key or []), *filter(None, [os.environ.get("TAHR_API_KEY")])]
-    said: dict[str, Any] = options.given(args, SERVER)
-    return Settings(
-        host=host,
-        port=port,
-        api_keys=tuple(keys),
-        cors_origins=tuple(args.cors_origin or ()),
-        sampling=SamplingParams(**options.given(args, DEFAULTS)),
-        **said,
-    )
+    values = (layers or layers_of(args)).values
+    said: dict[str, Any] = values("server")
+    keys = [*said.pop("api_keys", ()), *filter(None, [os.environ.get("TAHR_API_KEY")])]
+    return Settings(**said, api_keys=tuple(keys), sampling=SamplingParams(**values("sampling")))
 
 
-def address_of(args: argparse.Namespace) -> tuple[str, int]:
-    """From --host and --port, or from --addr."""
+def address_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Host and port, where --addr says both."""
     if args.addr is None:
-        return args.host or "127.0.0.1", 8080 if args.port is None else args.port
+        return {}
     if args.host is not None or args.port is not None:
         raise ConfigError("--addr says host and port at once: leave out --host and --port.")
     host, colon, port = args.addr.rpartition(":")
     if not colon or not port.isdigit():
         raise ConfigError(f"--addr {args.addr} is not an address: write HOST:PORT, such as 127.0.0.1:8080.")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def config_of(args: argparse.Namespace) -> EngineConfig:
-    said = {**options.given(args, options.ENGINE), **options.given(args, BATCHING)}
-    return EngineConfig(**said, prefix_cache=args.prefix_cache)
+    return {"server.host": host.strip("[]") or "127.0.0.1", "server.port": int(port)}
 
 
 def start_log(requests: bool) -> None:

@@ -34,7 +34,7 @@ def prepare(front: Front, data: bytes) -> Ask:
     variables = body.chat_template_kwargs
     text = render(served.engine, body.messages, body.add_generation_prompt is not False, variables)
     tokens = encode_rendered(served.engine, text)
-    params = fit(asked, front.defaults(served), room(front, served, tokens, "messages"))
+    params = fit(asked, served.defaults, room(front, served, tokens, "messages"))
     style = style_of(body, served, 1, params.n, params.logprobs is not None)
     return Ask(
         served=served,

@@ -52,14 +52,13 @@ def prepare(front: Front, data: bytes) -> Ask:
 
 
 def prompts_of(front: Front, served: Served, body: CompletionBody, asked: SamplingParams) -> list[Prompt]:
-    defaults = front.defaults(served)
     all_tokens = encode_inputs(served.engine, body.prompt, "prompt")
     if len(all_tokens) * asked.n > MAX_ANSWERS:
         n = len(all_tokens)
         raise bad_field(
             "prompt", f"{n} prompts and n {asked.n} are more than the {MAX_ANSWERS} answers of one request."
         )
-    return [Prompt(tokens, fit(asked, defaults, room(front, served, tokens, "prompt"))) for tokens in all_tokens]
+    return [Prompt(tokens, fit(asked, served.defaults, room(front, served, tokens, "prompt"))) for tokens in all_tokens]
 
 
 def echoes(served: Served, body: CompletionBody, prompts: list[Prompt]) -> list[Echo]:

@@ -10,11 +10,12 @@ from enum import Enum
 from typing import TypeVar
 
 from tahr.config import SamplingParams
+from tahr.errors import ConfigError
 from tahr.server.call import Call
 from tahr.server.engine_port import ServedEngine
 from tahr.server.guard import RateLimit
 from tahr.server.measures import Measures
-from tahr.server.refusals import Refusal, bad_field
+from tahr.server.refusals import Refusal
 from tahr.server.settings import Settings
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Served:
     names: tuple[str, ...]
     engine: ServedEngine
     created: int = field(default_factory=lambda: int(time.time()))
+    defaults: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; known when opened
     last_steps: int = -1  # what the engine's step counter said when it last moved
     moved_at: float = 0.0
 
@@ -70,9 +72,10 @@ class Front:
         """From here on requests are answered."""
         taken: set[str] = set()
         for model in models:
+            model.defaults = self.settings.sampling.over(model.engine.sampling_defaults)
             for name in model.names:
                 if name in taken:
-                    raise bad_field("model", f"Two models are called {name!r}: give one another name.")
+                    raise ConfigError(f"Two models are called {name}: name one of them with --model NAME=MODEL.")
                 taken.add(name)
         self.models = models
         self.phase = Phase.READY
@@ -100,10 +103,6 @@ class Front:
         return Refusal(
             503, f"The server is {what}: try again later.", code=self.phase.value, headers={"retry-after": "2"}
         )
-
-    def defaults(self, model: Served) -> SamplingParams:
-        """What applies where a request says nothing."""
-        return self.settings.sampling.over(model.engine.sampling_defaults)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Run something slow without holding up the streams."""

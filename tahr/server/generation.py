@@ -136,13 +136,13 @@ async def stream(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -
 
 async def write_pieces(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> bytes:
     """Write all but the last events, which are returned, so that the end is one write."""
-    dialect = ask.dialect
+    dialect, n_answers = ask.dialect, ask.n_answers
     if opening := dialect.opening():
         await call.write(opening)
-    left = len(replies) * ask.n_answers
+    left = len(replies) * n_answers
     last = b""
     async for choice, piece in pieces(ask, replies, meter):
-        data = dialect.piece(choice, piece, replies[choice // ask.n_answers])
+        data = dialect.piece(choice, piece, replies[choice // n_answers])
         if piece.finish_reason:
             data += dialect.closing(choice, piece.finish_reason)
             left -= 1
@@ -175,19 +175,23 @@ async def beat(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> 
 
 async def pieces(ask: Ask, replies: Sequence[Reply], meter: Meter) -> AsyncIterator[tuple[int, Piece]]:
     """All pieces with the choice they belong to, as they come."""
-    found = one(replies[0]) if len(replies) == 1 else interleaved(replies)
-    async for at, piece in found:
-        if piece.finish_reason == "cancelled":
-            raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
-        heard = replace(piece, text="", tokens=(), logprobs=()) if ask.mute else piece
-        choice = at * ask.n_answers + piece.index
-        meter.hear(choice, heard)
-        yield choice, heard
+    if len(replies) == 1:
+        async for piece in replies[0]:
+            yield heard(ask, meter, 0, piece)
+    else:
+        async for at, piece in interleaved(replies):
+            yield heard(ask, meter, at * ask.n_answers, piece)
 
 
-async def one(reply: Reply) -> AsyncIterator[tuple[int, Piece]]:
-    async for piece in reply:
-        yield 0, piece
+def heard(ask: Ask, meter: Meter, first_choice: int, piece: Piece) -> tuple[int, Piece]:
+    """A piece that has been measured, and its choice."""
+    if piece.finish_reason == "cancelled":
+        raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
+    if ask.mute:
+        piece = replace(piece, text="", tokens=(), logprobs=())
+    choice = first_choice + piece.index
+    meter.hear(choice, piece)
+    return choice, piece
 
 
 async def interleaved(replies: Sequence[Reply]) -> AsyncIterator[tuple[int, Piece]]:

@@ -11,26 +11,31 @@ from tahr.server.front import Served
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model to serve: where it comes from, and the names it answers to; none: the name it was asked for by."""
+    """A model to serve: where it comes from, what it is called (None: as it calls itself), and other names for it."""
 
     source: str
-    names: tuple[str, ...] = ()
+    name: str | None = None
     quantization: str | None = None
+    other_names: tuple[str, ...] = ()
+
+    def names(self, own: str) -> tuple[str, ...]:
+        """All names it answers to, the one it is reported by first."""
+        return tuple(dict.fromkeys((*self.other_names, self.name or own)))
 
 
 def parse_choice(text: str, quantization: str | None = None) -> ModelChoice:
     """`MODEL` or `NAME=MODEL`."""
     name, equals, source = text.partition("=")
     if not equals or "/" in name or "==" in text[: len(name) + 2]:  # an = inside a path or a pin names nothing
-        return ModelChoice(text, (), quantization)
+        return ModelChoice(text, None, quantization)
     if not name or not source:
         raise ConfigError(f"--model {text} is half empty: write --model NAME=MODEL.")
-    return ModelChoice(source, (name,), quantization)
+    return ModelChoice(source, name, quantization)
 
 
 def check_names(choices: Sequence[ModelChoice]) -> None:
     """Refuse two models of one name before anything is loaded."""
-    names = [name for choice in choices for name in (choice.names or (choice.source,))]
+    names = [name for choice in choices for name in choice.names(choice.source)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"Two models are called {twice[0]}: name one of them with --model NAME=MODEL.")
@@ -45,5 +50,5 @@ def load_models(choices: Sequence[ModelChoice], config: EngineConfig, progress: 
     for choice in choices:
         llm = AsyncLLM(choice.source, config=config, quantization=choice.quantization, progress=progress)
         engine = LlmEngine(llm)
-        made.append(Served(choice.names or (choice.source,), engine))
+        made.append(Served(choice.names(engine.name), engine))
     return made

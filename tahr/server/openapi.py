@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tahr import __version__
+from tahr.server.bounds import tighten
 from tahr.server.refusals import Envelope
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def document(routes: "Sequence[Route]") -> dict[str, Any]:
     types = {each for route in routes for each in (route.takes, route.gives) if each} | {Envelope}
     ordered = sorted(types, key=lambda each: each.__name__)
     references, schemas = msgspec.json.schema_components(ordered, ref_template=REFERENCE)
+    tighten(schemas, {route.takes for route in routes if route.takes})
     known = dict(zip(ordered, references, strict=True))
     paths: dict[str, Any] = {}
     for route in routes:

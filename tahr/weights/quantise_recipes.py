@@ -89,7 +89,7 @@ MIXES: dict[str, Mix] = {
         Rule("attn_v", ALWAYS, "Q4_K"),
         Rule("attn_qkv", ALWAYS, "Q4_K"),
         Rule("ffn_down", Place.first_sixteenth, "Q5_K"),
-        Rule("ffn_down", Place.weighty, "Q4_K"),
+        Rule("ffn_down", ALWAYS, "Q4_K"),
         Rule("attn_output", ALWAYS, "Q4_K"),
     )),
     "Q3_K_L": Mix(13, "Q3_K", (

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Other people's clients against `tahr serve` with a real model: `make clients`. Argument: the Python that Tahr is in.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tahr_python=${1:?usage: scripts/clients.sh PYTHON}
+model=smollm2:135m
+venv=.venv-clients
+work=build/clients
+mkdir -p "$work"
+
+# ---- what the clients need ----------------------------------------------------------------------------------
+
+if [ tests/clients/requirements.txt -nt "$venv/.installed" ]; then
+    echo "Installing Python clients into $venv ..."
+    "$tahr_python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+    touch "$venv/.installed"
+fi
+if [ tests/clients/package.json -nt "$work/.installed" ]; then
+    echo "Installing npm packages into $work ..."
+    command -v npm >/dev/null || { echo "The npm clients need Node.js: install it, with npm."; exit 1; }
+    cp tests/clients/package.json "$work/"
+    (cd "$work" && npm install --no-audit --no-fund --loglevel=error)
+    touch "$work/.installed"
+fi
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [ -z "$browser" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing Chromium ..."
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >"$work/apt.log" 2>&1 || true
+    browser=$(command -v chromium || true)
+fi
+
+# ---- servers ------------------------------------------------------------------------------------------------
+
+servers=()
+# The only processes this script ends are those it started.
+trap 'for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done; wait' EXIT
+
+address=
+start() {  # log options...: sets $address to where a new server listens
+    local log=$work/$1 pid
+    "$tahr_python" -m tahr serve "$model" --port 0 --no-request-log "${@:2}" >"$log" 2>&1 &
+    pid=$!
+    servers+=("$pid")
+    until address=$(sed -n 's/^Ready on \([^ ]*\) .*/\1/p' "$log") && [ -n "$address" ]; do
+        kill -0 "$pid" 2>/dev/null || { echo "The server did not start:"; cat "$log"; exit 1; }
+        sleep 0.2
+    done
+}
+
+failed=0
+check() {  # name seconds command...: one line per client
+    local began=$SECONDS log=$work/check.log
+    if timeout -k 5 "$2" "${@:3}" >"$log" 2>&1; then
+        echo "PASS  $1 ($((SECONDS - began)) s)"
+    else
+        echo "FAIL  $1 ($((SECONDS - began)) s)"
+        tail -n 40 "$log"
+        failed=1
+    fi
+}
+
+# ---- clients ------------------------------------------------------------------------------------------------
+
+export NODE_PATH=$PWD/$work/node_modules
+python=$venv/bin/python
+here=tests/clients
+
+start server.log
+check "openai (Python)" 120 "$python" $here/check_openai.py "$address"
+check "openai (npm)" 60 node $here/check_openai.cjs "$address"
+check "langchain-openai" 90 "$python" $here/check_langchain.py "$address" "$model"
+check "llama-index" 90 "$python" $here/check_llama_index.py "$address" "$model"
+check "examples of the documents" 90 "$python" $here/check_examples.py "$address" README.md docs/serving.md
+if [ -n "$browser" ]; then
+    check "chat page in Chromium" 150 node $here/check_page.cjs "$address" "$browser" "$work"
+elif [ -n "${CI:-}" ]; then
+    echo "FAIL  chat page in Chromium: there is no browser, and it could not be installed (see $work/apt.log)"
+    failed=1
+else
+    echo "SKIP  chat page in Chromium: install chromium, or run this as root"
+fi
+start fuzzed.log --max-tokens-cap 2
+check "schemathesis" 300 "$python" $here/check_schema.py "$address" 2000
+exit $failed

@@ -1,0 +1,192 @@
+"""Every reply and every streamed chunk validates against OpenAI's own description of its API."""
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from jsonschema.protocols import Validator
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.server.settings import Settings
+
+ARCHIVE = "openai-openapi.tar.xz"
+DOCUMENT = "openai-openapi/openapi.json"
+CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+HELLO = [{"role": "user", "content": "hello"}]
+Check = Callable[[str, Any], None]
+
+# Where the service itself departs from its description: chunks of a text carry no reason and no usage before the last,
+# the first token of an echoed prompt has no probability, what was not asked for is null, and base64 is a text.
+DEPARTURES = {
+    ("CreateCompletionResponse", "finish_reason"): {"type": "null"},
+    ("CreateCompletionResponse", "token_logprobs"): {"type": "array", "items": {"type": ["number", "null"]}},
+    ("CreateCompletionResponse", "top_logprobs"): {
+        "anyOf": [{"type": "array", "items": {"type": ["object", "null"]}}, {"type": "null"}]
+    },
+    ("CreateCompletionResponse", "usage"): {"type": "null"},
+    ("Embedding", "embedding"): {"type": "string"},
+}
+
+
+def modern(node: Any) -> Any:
+    """The description says it is 3.1, but in places it writes `nullable` as 3.0 did."""
+    if isinstance(node, list):
+        return [modern(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {name: modern(value) for name, value in node.items() if name != "nullable"}
+    return {"anyOf": [made, {"type": "null"}]} if node.get("nullable") is True else made
+
+
+def allow(node: Any, field: str, more: dict[str, Any]) -> int:
+    """Let `field` also be `more`, wherever it is declared below `node`; how often that was."""
+    if isinstance(node, list):
+        return sum(allow(each, field, more) for each in node)
+    if not isinstance(node, dict):
+        return 0
+    n = sum(allow(value, field, more) for value in node.values())
+    declared = node.get("properties")
+    if isinstance(declared, dict) and field in declared:
+        declared[field] = {"anyOf": [declared[field], more]}
+        n += 1
+    return n
+
+
+@pytest.fixture(scope="module")
+def description(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not (assets / ARCHIVE).is_file():
+        pytest.skip("OpenAI's description of its API is not beside the checkout")
+    folder = tmp_path_factory.mktemp("openai")
+    with tarfile.open(assets / ARCHIVE) as archive:
+        archive.extract(DOCUMENT, folder, filter="data")
+    made: dict[str, Any] = modern(json.loads((folder / DOCUMENT).read_bytes()))
+    for (schema, field), more in DEPARTURES.items():
+        assert allow(made["components"]["schemas"][schema], field, more) == 1, (schema, field)
+    return made
+
+
+@pytest.fixture(scope="module")
+def check(description: dict[str, Any]) -> Check:
+    made: dict[str, Validator] = {}
+
+    def check(schema: str, value: Any) -> None:
+        if schema not in made:
+            wanted = {"$ref": f"#/components/schemas/{schema}", "components": description["components"]}
+            made[schema] = jsonschema.Draft202012Validator(wanted)
+        problems = [f"{error.json_path}: {error.message}" for error in made[schema].iter_errors(value)]
+        assert not problems, problems
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with serving(ScriptedEngine()) as running, httpx.Client(base_url=running.address, timeout=20) as made:
+        yield made
+
+
+def chunks(client: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a stream, but for the last."""
+    lines = client.post(path, json={**body, "stream": True}).text.splitlines()
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
+CHATS = [
+    {},
+    {"n": 2, "max_tokens": 3},
+    {"logprobs": True},
+    {"logprobs": True, "top_logprobs": 2, "stop": "said", "seed": 1},
+]
+TEXTS = [
+    {"prompt": "hello"},
+    {"prompt": ["a", "b"], "n": 2, "max_tokens": 2},
+    {"prompt": [104, 105], "logprobs": 0},
+    {"prompt": "hello", "logprobs": 2, "echo": True},
+    {"prompt": "hello", "echo": True, "max_tokens": 0, "logprobs": 1},
+]
+
+
+@pytest.mark.parametrize("options", CHATS, ids=json.dumps)
+def test_chats(client: httpx.Client, check: Check, options: dict[str, Any]) -> None:
+    body = {"messages": HELLO, **options}
+    check("CreateChatCompletionResponse", client.post(CHAT, json=body).json())
+    body["stream_options"] = {"include_usage": True}
+    made = chunks(client, CHAT, body)
+    assert len(made) > 3 and made[-1]["usage"]["total_tokens"] > 0
+    for chunk in made:
+        check("CreateChatCompletionStreamResponse", chunk)
+
+
+@pytest.mark.parametrize("options", TEXTS, ids=json.dumps)
+def test_completions(client: httpx.Client, check: Check, options: dict[str, Any]) -> None:
+    whole = client.post(TEXT, json=options).json()
+    check("CreateCompletionResponse", whole)
+    assert all(choice["finish_reason"] for choice in whole["choices"])
+    made = chunks(client, TEXT, {**options, "stream_options": {"include_usage": True}})
+    assert sum(bool(choice["finish_reason"]) for chunk in made for choice in chunk["choices"]) == len(whole["choices"])
+    for chunk in made:
+        check("CreateCompletionResponse", chunk)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings(client: httpx.Client, check: Check, encoding: str) -> None:
+    made = client.post(EMBED, json={"input": ["a", "b"], "encoding_format": encoding}).json()
+    assert isinstance(made["data"][0]["embedding"], list if encoding == "float" else str)
+    check("CreateEmbeddingResponse", made)
+
+
+def test_models(client: httpx.Client, check: Check) -> None:
+    made = client.get("/v1/models").json()
+    check("ListModelsResponse", made)
+    check("Model", client.get(f"/v1/models/{made['data'][0]['id']}").json())
+
+
+def test_errors(client: httpx.Client, check: Check) -> None:
+    broken = [
+        client.post(CHAT, content=b"{"),
+        client.post(CHAT, json={"messages": HELLO, "temperature": -1}),
+        client.post(CHAT, json={"messages": HELLO, "model": "absent"}),
+        client.post(TEXT, json={"prompt": "FAIL@3"}),
+        client.get("/v1/models/absent"),
+        client.get("/absent"),
+        client.get(CHAT),
+    ]
+    assert [response.status_code for response in broken] == [400, 400, 404, 500, 404, 404, 405]
+    for response in broken:
+        check("ErrorResponse", response.json())
+    check("ErrorResponse", chunks(client, CHAT, {"messages": [{"role": "user", "content": "FAIL@3"}]})[-1])
+
+
+def test_a_missing_key(check: Check) -> None:
+    settings = Settings(port=0, log_interval_s=0, api_keys=("secret",))
+    with serving(ScriptedEngine(), settings=settings) as running:
+        response = httpx.get(running.address + "/v1/models")
+    assert response.status_code == 401
+    check("ErrorResponse", response.json())
+
+
+@pytest.mark.parametrize(
+    "schema, path, wrong",
+    [
+        ("CreateChatCompletionResponse", ("choices", 0, "finish_reason"), "done"),
+        ("CreateChatCompletionResponse", ("usage", "total_tokens"), "7"),
+        ("CreateChatCompletionResponse", ("object",), "chat"),
+    ],
+)
+def test_a_wrong_reply_is_found(
+    client: httpx.Client, check: Check, schema: str, path: tuple[Any, ...], wrong: str
+) -> None:
+    made = client.post(CHAT, json={"messages": HELLO}).json()
+    at = made
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = wrong
+    with pytest.raises(AssertionError, match=str(path[-1])):
+        check(schema, made)

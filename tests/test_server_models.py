@@ -1,0 +1,288 @@
+"""`tahr serve` with real models: OpenAI's own client, the same text as the library, signals."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tahr import LLM, EngineConfig, SamplingParams
+
+PROMPT = "Once upon a time"
+GREEDY = {"temperature": 0, "max_tokens": 24}
+
+
+class ServeProcess:
+    """A server as a user starts it."""
+
+    def __init__(self, *options: str):
+        port = () if "--addr" in options else ("--port", "0")
+        command = [sys.executable, "-m", "tahr", "serve", *port, "-t", "2", *options]
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        env.pop("TAHR_API_KEY", None)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("Ready on"):
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def address(self) -> str:
+        assert self._ready.wait(60)
+        found = [m for line in self.lines if (m := re.match(r"Ready on (\S+)", line))]
+        assert found, self.lines
+        return found[0][1]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = 15) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        return code
+
+
+@contextmanager
+def served(*options: str) -> Iterator[ServeProcess]:
+    made = ServeProcess(*options)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+
+
+@pytest.fixture(scope="module")
+def story(stories: Path) -> Iterator[ServeProcess]:
+    with served("--model", f"story={stories}", "--served-model-name", "tale") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def library(stories: Path) -> Iterator[LLM]:
+    with LLM(str(stories), config=EngineConfig(n_threads=2)) as llm:
+        yield llm
+
+
+def sdk(server: ServeProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.address + "/v1", api_key="none", max_retries=0, timeout=60)
+
+
+# ---- the same text as the library ---------------------------------------------------------------------------
+
+
+def test_http_says_what_the_library_says(story: ServeProcess, library: LLM) -> None:
+    wanted = library.generate(PROMPT, SamplingParams(temperature=0, max_tokens=24, logprobs=2))
+    client = sdk(story)
+    whole = client.completions.create(model="story", prompt=PROMPT, logprobs=2, **GREEDY)  # type: ignore[call-overload]
+    assert whole.choices[0].text == wanted.text and whole.choices[0].finish_reason == "length"
+    assert whole.usage.prompt_tokens == wanted.n_prompt_tokens and whole.usage.completion_tokens == 24
+    assert whole.choices[0].logprobs.token_logprobs == [pytest.approx(p.logprob) for p in wanted.logprobs]
+    stream = client.completions.create(model="tale", prompt=PROMPT, stream=True, **GREEDY)  # type: ignore[call-overload]
+    assert "".join(chunk.choices[0].text for chunk in stream) == wanted.text
+    tokens = library.tokenizer.encode(PROMPT)
+    by_tokens = client.completions.create(model="story", prompt=tokens, **GREEDY)  # type: ignore[call-overload]
+    assert by_tokens.choices[0].text == wanted.text
+
+
+def test_many_at_once_say_the_same_as_alone(story: ServeProcess, library: LLM) -> None:
+    prompts = [f"{PROMPT}, {name}" for name in ("Tim", "Lily", "a cat", "the sun", "Ben", "a bird", "Mom", "Max")] * 2
+    wanted = [each.text for each in library.generate(prompts, SamplingParams(temperature=0, max_tokens=24))]
+
+    async def one(client: openai.AsyncOpenAI, i: int) -> str:
+        if i % 2:
+            made = await client.completions.create(model="story", prompt=prompts[i], **GREEDY)  # type: ignore[call-overload]
+            return str(made.choices[0].text)
+        stream = await client.completions.create(model="story", prompt=prompts[i], stream=True, **GREEDY)  # type: ignore[call-overload]
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    async def main() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=story.address + "/v1", api_key="x", timeout=60) as client:
+            return await asyncio.gather(*(one(client, i) for i in range(len(prompts))))
+
+    assert asyncio.run(main()) == wanted
+
+
+def test_seeds_and_several_answers(story: ServeProcess) -> None:
+    def ask() -> list[str]:
+        made = sdk(story).completions.create(model="story", prompt=PROMPT, n=3, seed=7, temperature=1.2, max_tokens=16)
+        return [choice.text for choice in made.choices]
+
+    first = ask()
+    assert len(set(first)) > 1 and ask() == first
+
+
+def test_embeddings_and_models(story: ServeProcess, library: LLM) -> None:
+    client = sdk(story)
+    wanted = library.embed(["a cat", "a dog"])
+    made = client.embeddings.create(model="story", input=["a cat", "a dog"])  # the SDK asks for base64
+    assert [each.embedding for each in made.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in wanted]
+    assert [model.id for model in client.models.list()] == ["story", "tale"]
+    assert client.models.retrieve("tale").id == "tale"
+
+
+def test_errors_are_the_sdks_own_classes(story: ServeProcess) -> None:
+    client = sdk(story)
+    with pytest.raises(openai.NotFoundError, match="tale, story"):
+        client.completions.create(model="absent", prompt="x")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="story", prompt="x", temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError, match="template"):
+        client.chat.completions.create(model="story", messages=[{"role": "user", "content": "hi"}])
+
+
+def running(address: str) -> float:
+    text = httpx.get(address + "/metrics").text
+    found = re.search(r'^tahr_requests_running\{model_name="\w+"\} (\S+)$', text, re.M)
+    assert found
+    return float(found[1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_its_sequence(story: ServeProcess, stream: bool) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 8, "temperature": 1, "stream": stream}
+    before = re.findall(r'finished_reason="client_gone"\} (\d+)', httpx.get(story.address + "/metrics").text)
+    try:
+        with httpx.stream(
+            "POST", story.address + "/v1/completions", json=body, timeout=0.1 if not stream else 20
+        ) as it:
+            next(it.iter_bytes())
+    except httpx.ReadTimeout:
+        pass
+    end = time.monotonic() + 1
+    while running(story.address):
+        assert time.monotonic() < end, "the request still runs a second after its client has left"
+        time.sleep(0.02)
+    after = re.findall(r'finished_reason="client_gone"\} (\d+)', httpx.get(story.address + "/metrics").text)
+    assert int(after[0]) == int((before or ["0"])[0]) + 8
+
+
+# ---- a chat model -------------------------------------------------------------------------------------------
+
+
+def test_chat_with_openais_client(smollm2: Path) -> None:
+    with served("--model", f"smol={smollm2}") as server:
+        client = sdk(server)
+        messages = [{"role": "user", "content": "What is the capital of France?"}]
+        whole = client.chat.completions.create(model="smol", messages=messages, **GREEDY)  # type: ignore[call-overload]
+        text = whole.choices[0].message.content
+        assert text and whole.choices[0].message.role == "assistant"
+        stream = client.chat.completions.create(  # type: ignore[call-overload]
+            model="smol", messages=messages, stream=True, stream_options={"include_usage": True}, **GREEDY
+        )
+        chunks = list(stream)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
+        assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+        assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+        logprobs = client.chat.completions.create(  # type: ignore[call-overload]
+            model="smol", messages=messages, logprobs=True, top_logprobs=3, **GREEDY
+        )
+        content = logprobs.choices[0].logprobs.content
+        assert "".join(bytes(each.bytes).decode() for each in content) == text
+        assert all(len(each.top_logprobs) == 3 and each.top_logprobs[0].token == each.token for each in content)
+
+
+# ---- signals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_idle_server_at_once(stories: Path, number: int) -> None:
+    with served("--model", f"story={stories}") as server:
+        assert httpx.get(server.address + "/health").status_code == 200
+        server.signal(number)
+        assert server.wait(5) == 128 + number
+        assert "leak" not in "".join(server.lines)
+
+
+def test_running_requests_get_their_grace_then_end(stories: Path) -> None:
+    with served("--model", f"story={stories}", "--grace", "0.3", "--no-request-log") as server:
+        body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 16, "temperature": 1, "stream": True}
+        with httpx.stream("POST", server.address + "/v1/completions", json=body, timeout=20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.signal(signal.SIGTERM)
+            events = [line[6:] for line in lines if line.startswith("data: ")]
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["error"]["type"] == "service_unavailable_error"
+        assert server.wait() == 143
+
+
+def test_a_second_signal_does_not_wait(stories: Path) -> None:
+    with served("--model", f"story={stories}", "--grace", "60") as server:
+        body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 64, "temperature": 1, "stream": True}
+        with httpx.stream("POST", server.address + "/v1/completions", json=body, timeout=20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.signal(signal.SIGINT)
+            time.sleep(0.3)
+            assert server.process.poll() is None
+            server.signal(signal.SIGINT)
+            assert server.wait(5) == 130
+
+
+# ---- options ------------------------------------------------------------------------------------------------
+
+
+def test_a_key_from_the_environment(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tahr.cli import Parser, serve
+
+    def settings(*argv: str) -> object:
+        parser = Parser()
+        serve.add_arguments(parser)
+        return serve.settings_of(parser.parse_args(argv))
+
+    monkeypatch.setenv("TAHR_API_KEY", "from-env")
+    made = settings("--api-key", "one", "--api-key", "two", "--addr", "[::1]:9", "--temperature", "0.1")
+    assert made.api_keys == ("one", "two", "from-env")  # type: ignore[attr-defined]
+    assert (made.host, made.port, made.sampling.temperature) == ("::1", 9, 0.1)  # type: ignore[attr-defined]
+    monkeypatch.delenv("TAHR_API_KEY")
+    assert settings().api_keys == ()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options, code, words",
+    [
+        (["x.gguf", "--model", "y.gguf"], 3, "--model"),
+        (["--model", "a=x.gguf", "--model", "a=y.gguf"], 3, "Two models"),
+        (["--model", "=x.gguf"], 3, "NAME=MODEL"),
+        (["x.gguf", "--addr", "nowhere"], 3, "HOST:PORT"),
+        (["x.gguf", "--addr", "a:1", "--host", "b"], 3, "--addr"),
+        (["x.gguf", "--rate-limit", "0"], 3, "rate_limit"),
+        (["x.gguf", "--temperature", "-1"], 3, "temperature"),
+        (["x.gguf", "--host", "no.such.host.invalid"], 5, "listen"),
+        (["/no/such/model.gguf"], 2, "model"),
+    ],
+)
+def test_bad_options_are_a_sentence_and_an_exit_code(options: list[str], code: int, words: str) -> None:
+    with served(*options) as server:
+        assert server.wait(30) == code
+        assert words in "".join(server.lines) and "Traceback" not in "".join(server.lines)
+
+
+def test_an_open_server_warns() -> None:
+    with served("/no/such/model.gguf", "--host", "0.0.0.0") as open_to_all:
+        open_to_all.wait(30)
+        assert "warning: everyone who can reach 0.0.0.0" in "".join(open_to_all.lines)
+    with served("/no/such/model.gguf", "--host", "0.0.0.0", "--api-key", "k") as locked:
+        locked.wait(30)
+        assert "warning" not in "".join(locked.lines)

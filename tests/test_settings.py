@@ -1,0 +1,208 @@
+"""Defaults, a file, the environment and flags: one order, and everyone can see who won."""
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tahr.cli import Parser, main, serve
+from tahr.cli.layers import SECTIONS, SHORT, all_keys
+from tahr.config import EngineConfig
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, no settings anywhere."""
+    for name in [name for name in os.environ if name.startswith("TAHR_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    return tmp_path
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str, verb: str = "serve") -> dict[str, tuple[Any, str]]:
+    assert main([verb, *argv, "--effective-config-json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(set(row) == {"key", "value", "source"} for row in rows)
+    return {row["key"]: (row["value"], row["source"]) for row in rows}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str, verb: str = "serve") -> str:
+    assert main([verb, *argv, "--effective-config-json"]) == 3
+    return capsys.readouterr().err
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+KEY = "engine.context_size"
+
+
+def test_each_layer_beats_the_one_below(
+    bare: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown(capsys)[KEY] == (None, "default")
+    write(Path("tahr.toml"), "[engine]\ncontext_size = 100")
+    assert shown(capsys)[KEY] == (100, "config")
+    monkeypatch.setenv("TAHR_ENGINE_CONTEXT_SIZE", "200")
+    assert shown(capsys)[KEY] == (200, "env")
+    assert shown(capsys, "--set", f"{KEY}=300")[KEY] == (300, "cli")
+    assert shown(capsys, "-c", "400")[KEY] == (400, "cli")
+
+
+def test_the_first_file_wins_and_files_are_not_mixed(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(bare / "xdg" / "tahr" / "tahr.toml", "[engine]\ncontext_size = 100\n[sampling]\ntop_k = 7")
+    assert shown(capsys)[KEY] == (100, "config")
+    write(Path("tahr.toml"), "[engine]\nn_threads = 1")
+    assert shown(capsys)[KEY] == (None, "default")
+    named = write(bare / "other.toml", "[engine]\ncontext_size = 300")
+    found = shown(capsys, "--config", str(named))
+    assert (found[KEY], found["engine.n_threads"]) == ((300, "config"), (None, "default"))
+
+
+def test_the_file_is_named_to_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("tahr.toml"), "")
+    assert main(["serve", "--effective-config-json"]) == 0
+    assert "Settings from tahr.toml." in capsys.readouterr().err
+
+
+def test_values_reach_what_is_made_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        Path("tahr.toml"), '[server]\nport = 9000\ncors_origins = ["a", "b"]\napi_keys = ["k"]\n[engine]\npage_size = 8'
+    )
+    monkeypatch.setenv("TAHR_TEMP", "0.25")
+    monkeypatch.setenv("TAHR_API_KEY", "more")
+    parser = Parser()
+    serve.add_arguments(parser)
+    args = parser.parse_args(["--grace", "3", "--no-prefix-cache"])
+    layers = serve.layers_of(args)
+    settings, config = serve.settings_of(args, layers), EngineConfig(**layers.values("engine"))
+    assert (settings.port, settings.cors_origins, settings.grace_s) == (9000, ("a", "b"), 3)
+    assert settings.api_keys == ("k", "more")
+    assert settings.sampling.temperature == 0.25
+    assert (config.page_size, config.prefix_cache) == (8, False)
+
+
+def test_a_value_from_the_environment_changes_a_reply(
+    stories: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", str(stories), "--raw", "-p", "Once upon a time", "--temp", "0", "--no-stats"]
+    monkeypatch.setenv("TAHR_MAX_NEW", "3")
+    assert main(command) == 0
+    short = capsys.readouterr().out.rstrip("\n")
+    monkeypatch.setenv("TAHR_MAX_NEW", "6")
+    assert main(command) == 0
+    long = capsys.readouterr().out.rstrip("\n")
+    assert long.startswith(short) and len(long) > len(short)
+
+
+@pytest.mark.parametrize(("name", "path"), SHORT.items())
+def test_short_names(name: str, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    key = all_keys()[path]
+    text = {int: "9", float: "0.5", str: "cpu"}[key.kind]
+    monkeypatch.setenv(name, text)
+    assert shown(capsys)[path] == (key.kind(text), "env")
+
+
+def test_every_key_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    """No behaviour hides behind one way of asking; only values that are tables themselves have no key."""
+    keys = all_keys()
+    assert {path.split(".")[0] for path in keys} == set(SECTIONS)
+    unreachable = {"sampling.logit_bias", "sampling.dry_sequence_breakers", "server.sampling"}
+    assert {f"{section}.{field.name}" for section, cls in SECTIONS.items() for field in fields(cls)} == {
+        *keys,
+        *unreachable,
+    }
+    found = shown(capsys, "--set", "sampling.stop=a,b", "--set", "engine.prefix_cache=off", "--set", "server.port=1")
+    assert found["sampling.stop"] == (["a", "b"], "cli")
+    assert found["engine.prefix_cache"] == (False, "cli")
+    assert found["server.port"] == (1, "cli")
+
+
+def test_keys_stay_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--api-key", "hush", "--api-key", "hush2", "--effective-config-json"]) == 0
+    said = capsys.readouterr()
+    assert "hush" not in said.out + said.err and "2 hidden" in said.out
+
+
+def test_a_flag_of_its_own_beats_set_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--set", "server.port=1", "-p", "2", "--effective-config-json"]) == 0
+    said = capsys.readouterr()
+    assert "server.port is set by --set and by an option" in said.err
+    assert {"key": "server.port", "value": 2, "source": "cli"} in json.loads(said.out)
+
+
+def test_unknown_names(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean engine.context_size?" in refused(capsys, "--set", "engine.context_sizes=1")
+    assert "did you mean engine.context_size?" in refused(capsys, "--set", "context_size=1")
+    assert "lists them all" in refused(capsys, "--set", "zzz=1")
+    write(Path("tahr.toml"), "[engine]\ncontext_sise = 1\n[colour]\nx = 1")
+    monkeypatch.setenv("TAHR_ENGINE_THREAD", "1")
+    assert main(["serve", "--effective-config-json"]) == 0
+    said = capsys.readouterr().err
+    assert "tahr.toml sets engine.context_sise, which is no setting: did you mean engine.context_size?" in said
+    assert "sets colour.x" in said and "TAHR_ENGINE_THREAD is set, but is no setting" in said
+
+
+def test_other_verbs_may_share_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("tahr.toml"), "[server]\nport = 9\n[sampling]\ntop_k = 3")
+    assert main(["run", "--effective-config-json"]) == 0
+    said = capsys.readouterr()
+    assert "warning" not in said.err and "server.port" not in said.out
+    assert {"key": "sampling.top_k", "value": 3, "source": "config"} in json.loads(said.out)
+    assert "no setting" in refused(capsys, "--set", "server.port=1", verb="run")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--set", "server.port"], "--set KEY=VALUE"),
+        (["--set", "server.port=1", "--set", "server.port=2"], "twice"),
+        (["--set", "server.port=many"], "a whole number"),
+        (["--set", "engine.prefix_cache=perhaps"], "true or false"),
+        (["--set", "server.port=70000"], "at most 65535"),
+        (["--config", "absent.toml"], "not a file"),
+        (["--prefix-cache", "--no-enable-prefix-caching"], "on and off"),
+        (["--enable-prefix-cache", "--disable-prefix-cache"], "on and off"),
+    ],
+)
+def test_refusals(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    "text", ["[server", "[server]\nport = true", '[server]\nport = "80"', '[server]\ncors_origins = "x"', "\xff"]
+)
+def test_a_bad_file_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tahr.toml").write_bytes(text.encode("latin-1"))
+    assert "tahr.toml" in refused(capsys)
+
+
+def test_two_variables_for_one_setting(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TAHR_CTX", "64")
+    monkeypatch.setenv("TAHR_MAX_CTX", "128")
+    assert "keep one" in refused(capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "value"),
+    [
+        (["--max-num-seqs", "3"], "engine.max_batch_size", 3),
+        (["--max-num-batched-tokens", "99"], "engine.max_prefill_tokens", 99),
+        (["--max-model-len", "77"], "engine.context_size", 77),
+        (["--enable-prefix-caching"], "engine.prefix_cache", True),
+        (["--no-enable-prefix-caching"], "engine.prefix_cache", False),
+        (["--disable-prefix-cache"], "engine.prefix_cache", False),
+        (["--addr", "[::1]:7"], "server.host", "::1"),
+        (["--addr", ":7"], "server.port", 7),
+    ],
+)
+def test_names_from_other_servers(flags: list[str], path: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, *flags)[path] == (value, "cli")
