@@ -49,9 +49,7 @@ def kv_groups(shapes: ListOf[KVShape], windows: ListOf[int], page_size: int, dty
     return [KVGroup(window, layers, sum(layer_bytes[i] for i in layers)) for window, layers in members.items()]
 
 
-def measure(
-    config: EngineConfig, groups: ListOf[KVGroup], max_context: int, free_bytes: int | None = None
-) -> Capacity:
+def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, free_bytes: int | None = None) -> Capacity:
     """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
     context = asked_context(config, max_context)
     budget = config.kv_bytes or (free_memory_bytes() if free_bytes is None else free_bytes) // KV_SHARE

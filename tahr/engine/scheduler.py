@@ -82,9 +82,7 @@ class Budget:
 class Scheduler:
     """Lets sequences catch up with their tokens, in the order of a policy, within the limits of steps and pools."""
 
-    def __init__(
-        self, pools: ListOf[PagePool], limits: Limits, prefix: PrefixCache | None = None, order: str = "fcfs"
-    ):
+    def __init__(self, pools: ListOf[PagePool], limits: Limits, prefix: PrefixCache | None = None, order: str = "fcfs"):
         self.pools = pools
         self.page_size = pools[0].page_size
         self.limits = limits

@@ -63,7 +63,8 @@ class PagePool:
 
     def n_wanted(self, n_computed: int, n_tokens: int) -> int:
         """How many pages of a text have their place now: all, unless a window lets the later ones wait their turn."""
-        return min(pages_for(n_tokens, self.page_size), self.n_behind(n_computed) + self.most_held)
+        n_pages = pages_for(n_tokens, self.page_size)
+        return min(n_pages, self.n_behind(n_computed) + self.most_held) if self.window else n_pages
 
     # ---- holding ----------------------------------------------------------------------------------------------
 

@@ -40,10 +40,9 @@ class PageTable:
 
     def n_missing(self, n_computed: int, n_tokens: int) -> int:
         """Pages to take before the text can grow: those not there yet, and one for a page that is shared."""
-        place = n_computed // self.pool.page_size
-        begun = place < len(self.pages)
-        n_fresh = self.pool.n_wanted(n_computed, n_tokens) - len(self.pages)
-        return max(0, n_fresh) + (begun and not self.may_write(place))
+        n_held, place = len(self.pages), n_computed // self.pool.page_size
+        n_fresh = max(0, self.pool.n_wanted(n_computed, n_tokens) - n_held)
+        return n_fresh if place >= n_held or self.may_write(place) else n_fresh + 1
 
     def take(self, n_computed: int, n_tokens: int) -> None:
         """Take the pages that are not there yet."""
