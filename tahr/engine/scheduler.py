@@ -16,7 +16,7 @@ from tahr.engine.line import Line
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import Sequence, State
 from tahr.kv.pages import PagePool, pages_for
-from tahr.kv.prefix import PrefixCache
+from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
@@ -226,7 +226,7 @@ class Scheduler:
         if seq is None or len(self.running) >= self.limits.n_seqs:
             return None
         found = self._find(seq)
-        n_reused = min(len(found[0].pages) * self.page_size, len(seq.tokens) - 1)
+        n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens))
         if not self._room_for(found, n_reused, len(seq.tokens)):
             for table in found:
                 table.cut(0)

@@ -85,13 +85,8 @@ class PrefixCache:
     def find(self, names: PageNames, tokens: ListOf[int]) -> list[PageTable]:
         """Tables that hold the beginning of a text, as much of it as every pool can serve."""
         n_pages = self._n_found(names, tokens)
-        n_reused = self.n_reused(n_pages, tokens)
+        n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
         return [self._hold(pool, names, tokens, n_pages, pool.n_behind(n_reused)) for pool in self.pools]
-
-    def n_reused(self, n_pages: int, tokens: ListOf[int]) -> int:
-        """How many tokens need not be computed if so many pages are found."""
-        # The last token is computed in any case, because its logits are wanted: in a page of its own.
-        return min(n_pages * self.page_size, len(tokens) - 1)
 
     def _n_found(self, names: PageNames, tokens: ListOf[int]) -> int:
         """The most pages to begin with: of each pool, those that the tokens after them look at are known."""
@@ -101,7 +96,7 @@ class PrefixCache:
             runs = [run + 1 if pool.knows(name) else 0 for pool, run in zip(self.pools, runs, strict=True)]
             if not runs[0] and not self.pools[0].window:
                 break  # layers that see everything need every page
-            n_reused = self.n_reused(n_pages, tokens)
+            n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
             if all(run >= n_pages - pool.n_behind(n_reused) for pool, run in zip(self.pools, runs, strict=True)):
                 n_found = n_pages
         return n_found
@@ -153,3 +148,9 @@ class PrefixCache:
             for pool in self.pools:
                 if pool.knows(name):
                     pool.forget(pool.find(name))
+
+
+def tokens_reused(n_pages: int, page_size: int, n_tokens: int) -> int:
+    """How many tokens of a text need not be computed if its first pages are there."""
+    # The last token is computed in any case, because its logits are wanted: in a page of its own.
+    return min(n_pages * page_size, n_tokens - 1)
