@@ -2,15 +2,21 @@
 
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from scripted_engine import serving
 from tahr.cli import Parser, main, serve
-from tahr.cli.layers import SECTIONS, SHORT, all_keys
+from tahr.cli.layers import SECTIONS, SHORT, all_keys, profile_of
 from tahr.config import EngineConfig
+from tahr.server.front import Served
+from tahr.server.loading import ModelChoice, load_models
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +71,62 @@ def test_the_first_file_wins_and_files_are_not_mixed(bare: Path, capsys: pytest.
     named = write(bare / "other.toml", "[engine]\ncontext_size = 300")
     found = shown(capsys, "--config", str(named))
     assert (found[KEY], found["engine.n_threads"]) == ((300, "config"), (None, "default"))
+
+
+def test_a_model_has_a_file_of_its_own(
+    bare: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(Path("tahr.toml"), "[engine]\ncontext_size = 100\nn_threads = 1")
+    write(bare / "xdg/tahr/models/qwen3-0.6b.toml", '[engine]\ncontext_size = 200\n[chat]\nsystem = "Be kind."')
+    for verb in ("run", "serve"):
+        found = shown(capsys, "qwen3:0.6b", verb=verb)
+        assert (found[KEY], found["engine.n_threads"]) == ((200, "config"), (1, "config"))
+        assert shown(capsys, "gemma3:270m", verb=verb)[KEY] == (100, "config")
+    assert shown(capsys, "qwen3:0.6b", verb="run")["chat.system"] == ("Be kind.", "config")
+    assert shown(capsys, "qwen3:0.6b", "--system", "Be brief.", verb="run")["chat.system"] == ("Be brief.", "cli")
+    monkeypatch.setenv("TAHR_CTX", "300")
+    assert shown(capsys, "qwen3:0.6b")[KEY] == (300, "env")
+
+
+def test_several_models_have_no_file_of_their_own(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(bare / "xdg/tahr/models/qwen3-0.6b.toml", "[engine]\ncontext_size = 200")
+    assert main(["serve", "--model", "qwen3:0.6b", "--model", "x=gemma3:270m", "--effective-config-json"]) == 0
+    said = capsys.readouterr()
+    assert "qwen3-0.6b.toml is about one model" in said.err
+    assert {"key": KEY, "value": None, "source": "default"} in json.loads(said.out)
+
+
+@pytest.mark.parametrize(
+    ("model", "stem"),
+    [
+        ("qwen3:0.6b", "qwen3-0.6b"),
+        ("Org/Name-GGUF:Q8_0", "Name-GGUF-Q8_0"),
+        ("/some/where/x-q8_0.gguf", "x-q8_0"),
+        ("../dir/", "dir"),
+        ("..", ".."),
+    ],
+)
+def test_the_file_of_a_model(model: str, stem: str, bare: Path) -> None:
+    assert profile_of(model) == bare / "xdg" / "tahr" / "models" / f"{stem}.toml"
+
+
+def test_requests_beyond_max_num_seqs_wait(stories: Path) -> None:
+    def load() -> list[Served]:
+        return load_models([ModelChoice(str(stories), "m")], EngineConfig(max_batch_size=1, n_threads=1))
+
+    body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+    with serving(load=load) as server, httpx.Client(base_url=server.address, timeout=60) as client:
+        while client.get("/health").status_code != 200:
+            time.sleep(0.05)
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(client.post, "/v1/completions", json=body) for _ in range(3)]
+            seen = set()
+            while not all(each.done() for each in asked):
+                model = client.get("/health").json()["models"]["m"]
+                seen.add((model["active_requests"], model["queued_requests"]))
+        assert {each.result().status_code for each in asked} == {200}
+    assert max(active for active, _ in seen) == 1
+    assert max(queued for _, queued in seen) >= 1
 
 
 def test_the_file_is_named_to_the_user(capsys: pytest.CaptureFixture[str]) -> None:

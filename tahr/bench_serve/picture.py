@@ -14,13 +14,14 @@ PANELS = (
     ("e2el_ms", ("p50", "p99")),
 )
 COLOURS = ("#2b6cb0", "#ed8936")
-WIDTH, BAR, GAP, LEFT, TITLE = 760, 18, 14, 190, 46
+WIDTH, BAR, GAP, LEFT, TITLE = 760, 18, 14, 190, 58
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#1a202c"
 
 
 def picture(made: Sequence[Report]) -> str:
     """One panel per figure, one bar per level and value."""
-    y, parts = TITLE, [text(16, 28, f"{made[0]['model']} on {made[0]['backend']}: {made[0]['scenario']}", size=15)]
+    first = made[0]
+    y, parts = TITLE, [text(16, 26, f"{first['model']}: {first['scenario']}", size=15), text(16, 44, first["backend"])]
     for name, values in PANELS:
         if all(name in report["distributions"] for report in made):
             drawn, y = panel(name, values, made, y)

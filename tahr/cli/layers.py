@@ -18,7 +18,15 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.server.settings import Settings
 
-SECTIONS: dict[str, type] = {"sampling": SamplingParams, "engine": EngineConfig, "server": Settings}
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a conversation begins with."""
+
+    system: str | None = None
+
+
+SECTIONS: dict[str, type] = {"sampling": SamplingParams, "engine": EngineConfig, "server": Settings, "chat": Chat}
 # Shorter names in the environment for what is set most often; every key also has its long one.
 SHORT = {
     "TAHR_TEMP": "sampling.temperature",
@@ -132,13 +140,18 @@ def effective_json(layers: Layers, sections: Sequence[str]) -> str:
 
 
 def read_layers(
-    args: argparse.Namespace, sections: Sequence[str], flags: Mapping[str, Any], warn: Callable[[str], None]
+    args: argparse.Namespace,
+    sections: Sequence[str],
+    flags: Mapping[str, Any],
+    models: Sequence[str],
+    warn: Callable[[str], None],
 ) -> Layers:
-    """All layers; `flags` are the options that were given, by path."""
+    """All layers; `flags` are the options that were given, by path, and a single model may have a file of its own."""
     known = all_keys()
     usable = {path: key for path, key in known.items() if path.split(".")[0] in sections}
     layers = [
-        Layer("config", mine(file_values(args.config, known, warn), usable)),
+        Layer("config", mine(file_values(find_file(args.config), known, warn), usable)),
+        Layer("config", mine(file_values(find_profile(models, warn), known, warn), usable)),
         Layer("env", mine(env_values(os.environ, known, warn), usable)),
         Layer("cli", set_values(args.sets or [], usable)),
     ]
@@ -169,12 +182,29 @@ def find_file(asked: Path | None) -> Path | None:
         if not asked.is_file():
             raise ConfigError(f"--config {asked} is not a file: name one that exists, or leave the option out.")
         return asked
-    above = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return next((path for path in (Path("tahr.toml"), above / "tahr" / "tahr.toml") if path.is_file()), None)
+    return next((path for path in (Path("tahr.toml"), home() / "tahr.toml") if path.is_file()), None)
 
 
-def file_values(asked: Path | None, known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
-    path = find_file(asked)
+def home() -> Path:
+    """Where a user's settings are."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tahr"
+
+
+def profile_of(model: str) -> Path:
+    """The file about one model: `qwen3-0.6b.toml` for qwen3:0.6b, `x-q8_0.toml` for some/where/x-q8_0.gguf."""
+    stem = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf").replace(":", "-")
+    return home() / "models" / f"{stem}.toml"
+
+
+def find_profile(models: Sequence[str], warn: Callable[[str], None]) -> Path | None:
+    found = [path for path in map(profile_of, models) if path.is_file()]
+    if found and len(models) > 1:
+        warn(f"warning: {found[0]} is about one model, so it is not read where several are served.")
+        return None
+    return found[0] if found else None
+
+
+def file_values(path: Path | None, known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
     if path is None:
         return {}
     try:

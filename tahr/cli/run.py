@@ -29,7 +29,7 @@ examples:
 Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m."""
 
 EXIT_INTERRUPTED = 128 + 2
-SECTIONS = ("sampling", "engine")  # of the settings
+SECTIONS = ("sampling", "engine", "chat")  # of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,16 +54,18 @@ def run(args: argparse.Namespace) -> int:
     """Check everything that needs no model first: a wrong option must not cost a download."""
     from tahr.cli.layers import effective_json, flags_in, read_layers
     from tahr.cli.prompt import read_prompt
+    from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
-    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    named = options.model_name(args)
+    if named and looks_like_a_prompt(named):
+        raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), [named or DEFAULT_MODEL], note)
     sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))
         return 0
-    name = options.model_name(args) or default_model()
-    if looks_like_a_prompt(name):
-        raise ModelNotFound(f"`{name}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    name = named or default_model()
     prompt = read_prompt(args)
 
     from tahr import LLM
@@ -74,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
         output = OUTPUTS[args.output_format](stats=not args.no_stats)
         variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
         conversation = Conversation(llm, output, sampling, variables, raw=args.raw)
-        if args.system:
-            conversation.system = args.system
+        system = layers.values("chat").get("system")
+        if system and not args.raw:
+            conversation.system = system
         show_banner(conversation, args.verbose)
         output.ready(llm.name, llm.backend_summary)
         return chat(conversation) if prompt is None else one_shot(conversation, prompt)

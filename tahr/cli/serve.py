@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ SERVER = (
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take"),
+    Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
+    Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
+    Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
     Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
 )
@@ -107,14 +111,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    layers = layers_of(args)
+    choices = choices_of(args)
+    layers = layers_of(args, [choice.source for choice in choices])
     settings, config = settings_of(args, layers), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         from tahr.cli.layers import effective_json
 
         print(effective_json(layers, SECTIONS))
         return 0
-    choices = choices_of(args)
 
     from tahr.hub.progress import Progress
     from tahr.server.loading import check_names, load_models
@@ -154,7 +158,7 @@ def choices_of(args: argparse.Namespace) -> "list[ModelChoice]":
     return choices
 
 
-def layers_of(args: argparse.Namespace) -> "Layers":
+def layers_of(args: argparse.Namespace, models: Sequence[str] = ()) -> "Layers":
     """All that was said about the server, here and elsewhere."""
     from tahr.cli.layers import flags_in, read_layers
 
@@ -164,7 +168,7 @@ def layers_of(args: argparse.Namespace) -> "Layers":
         raise ConfigError("The prefix cache is switched on and off at once: say it one way.")
     if said:
         flags["engine.prefix_cache"] = said.pop()
-    return read_layers(args, SECTIONS, flags, note)
+    return read_layers(args, SECTIONS, flags, models, note)
 
 
 def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":

@@ -4,15 +4,17 @@ from functools import partial
 
 import msgspec
 
-from tahr.server.bodies import ChatBody, Generation, TemplateBody, check_limited, decode
+from tahr.server.bodies import ChatBody, Generation, Message, TemplateBody, check_limited, decode
 from tahr.server.call import Call
 from tahr.server.dialects import ChatDialect, Style
 from tahr.server.front import Front, Served
 from tahr.server.generation import Ask, Prompt, generate
+from tahr.server.guard import presented_key
 from tahr.server.prompts import encode_rendered, render
 from tahr.server.refusals import bad_field
 from tahr.server.replies import TemplateReply
 from tahr.server.sampling import Room, fit, params_of
+from tahr.server.sessions import Caller, Turn, session_of
 
 BODY = msgspec.json.Decoder(ChatBody)
 TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
@@ -21,10 +23,11 @@ TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
 async def chat(call: Call) -> None:
     """Answer a conversation."""
     data = await call.body()
-    await generate(call, await call.front.beside(partial(prepare, call.front, data)))
+    caller = Caller(presented_key(call), call.header("x-tahr-session"))
+    await generate(call, await call.front.beside(partial(prepare, call.front, data, caller)))
 
 
-def prepare(front: Front, data: bytes) -> Ask:
+def prepare(front: Front, data: bytes, caller: Caller) -> Ask:
     """Everything that can be wrong with a request is found here, before it costs the engine anything."""
     body = decode(BODY, data)
     served = front.find(body.model)
@@ -32,7 +35,8 @@ def prepare(front: Front, data: bytes) -> Ask:
     check_stream(body)
     asked = params_of(body)
     variables = body.chat_template_kwargs
-    text = render(served.engine, body.messages, body.add_generation_prompt is not False, variables)
+    messages, turn = recalled(front, body, caller, served)
+    text = render(served.engine, messages, body.add_generation_prompt is not False, variables)
     tokens = encode_rendered(served.engine, text)
     params = fit(asked, served.defaults, room(front, served, tokens, "messages"))
     style = style_of(body, served, 1, params.n, params.logprobs is not None)
@@ -44,7 +48,18 @@ def prepare(front: Front, data: bytes) -> Ask:
         stream=bool(body.stream),
         include_usage=style.include_usage,
         return_progress=bool(body.return_progress),
+        turn=turn,
     )
+
+
+def recalled(front: Front, body: ChatBody, caller: Caller, served: Served) -> tuple[list[Message], Turn | None]:
+    """The messages of the request, after those its session holds, if it names one."""
+    session = session_of(caller, body.metadata) if front.sessions else ""
+    if not front.sessions or not session:
+        return body.messages, None
+    if (body.n or 1) > 1:
+        raise bad_field("n", "n is more than 1, but a session can go on from one answer only: leave n out.")
+    return front.sessions.begin((caller.key, session), body.messages, served.engine)
 
 
 def room(front: Front, served: Served, tokens: list[int], field: str) -> Room:

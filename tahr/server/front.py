@@ -16,6 +16,7 @@ from tahr.server.engine_port import ServedEngine
 from tahr.server.guard import RateLimit
 from tahr.server.measures import Measures
 from tahr.server.refusals import Refusal
+from tahr.server.sessions import Sessions
 from tahr.server.settings import Settings
 
 T = TypeVar("T")
@@ -56,6 +57,13 @@ class Served:
         return self.engine.alive and now - self.moved_at < STUCK_AFTER_S
 
 
+def sessions_of(settings: Settings, measures: Measures) -> Sessions | None:
+    if settings.session_cache == "off":
+        return None
+    most = settings.session_max_entries, settings.session_max_tokens
+    return Sessions(*most, measures.session_events, measures.sessions)
+
+
 class Front:
     """Shared by all calls; only the event loop's thread touches it."""
 
@@ -65,6 +73,7 @@ class Front:
         self.models: list[Served] = []
         self.measures = Measures()
         self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
+        self.sessions = sessions_of(settings, self.measures)
         self.active: set[Call] = set()
         self._pool = ThreadPoolExecutor(N_TEXT_THREADS, thread_name_prefix="tahr-text")
 

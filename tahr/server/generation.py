@@ -17,6 +17,7 @@ from tahr.server.logprobs import shown
 from tahr.server.measures import Meter
 from tahr.server.refusals import Refusal
 from tahr.server.replies import CachedDetails, ReasoningDetails, Usage
+from tahr.server.sessions import Turn
 
 PROGRESS_EVERY_S = 0.2
 
@@ -40,6 +41,7 @@ class Ask:
     stream: bool = False
     include_usage: bool = False
     return_progress: bool = False
+    turn: Turn | None = None  # of a session
     mute: bool = False  # nothing was to be generated: the prompt is only read
 
     @property
@@ -189,6 +191,8 @@ def heard(ask: Ask, meter: Meter, first_choice: int, piece: Piece) -> tuple[int,
         raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
     if ask.mute:
         piece = replace(piece, text="", tokens=(), logprobs=())
+    if ask.turn:
+        ask.turn.hear(piece)
     choice = first_choice + piece.index
     meter.hear(choice, piece)
     return choice, piece

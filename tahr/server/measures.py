@@ -66,6 +66,8 @@ class Measures:
         self.cached_tokens = counter("prompt_tokens_cached_total", "prompt_tokens_cached_total", "Of them, cached.")
         self.tokens = counter("generation_tokens_total", "generation_tokens_total", "Generated tokens.")
         self.active = Number("gauge", ("tahr_requests_active",), "Requests between their first byte and their last.")
+        self.sessions = Number("gauge", ("tahr_sessions",), "Conversations that are remembered.")
+        self.session_events = counter("session_events_total", "", "Sessions found, not found, let go of, cut short.")
         self.first_token = histogram(
             "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival to first token.", LONG_S
         )

@@ -6,6 +6,7 @@ from typing import ClassVar
 from tahr.config import Range, SamplingParams, check_ranges, whole
 from tahr.errors import ConfigError
 
+SESSION_CACHES = ("off", "memory")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -26,6 +27,9 @@ class Settings:
     keep_alive_s: float = 15.0  # between comments on a silent stream
     log_interval_s: float = 5.0  # between throughput lines; 0: none
     grace_s: float = 10.0  # for running requests after a signal
+    session_cache: str = "off"  # or memory: conversations by id
+    session_max_entries: int = 128
+    session_max_tokens: int = 4096  # of one conversation, counted without its template
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
 
     RANGES: ClassVar[dict[str, Range]] = {
@@ -37,10 +41,16 @@ class Settings:
         "request_timeout_s": Range(0, 1e6, low_included=False),
         "log_interval_s": Range(0, 1e6),
         "grace_s": Range(0, 1e6),
+        "session_max_entries": whole(1),
+        "session_max_tokens": whole(1),
     }
 
     def __post_init__(self) -> None:
         check_ranges(self, self.RANGES)
+        if self.session_cache not in SESSION_CACHES:
+            raise ConfigError(
+                f"There is no session cache {self.session_cache!r}: take one of {', '.join(SESSION_CACHES)}."
+            )
         if not all(key.strip() for key in self.api_keys):
             raise ConfigError("An API key is empty: give it at least one character, or leave the option out.")
 

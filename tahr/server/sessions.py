@@ -1,0 +1,124 @@
+"""Conversations the server remembers, so that a client may send only what is new.
+
+A session belongs to the key of whoever began it: the same id under another key is another session.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tahr.server.bodies import Message
+from tahr.server.metrics import Number
+from tahr.server.prompts import ROLES, conversation, text_of
+from tahr.server.refusals import bad_field
+
+if TYPE_CHECKING:
+    from tahr.server.engine_port import Piece, ServedEngine
+
+MAX_ID_CHARS = 256
+Owner = tuple[str, str]  # the key of a client, and the id it chose
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as far as sessions care: the key that was presented, and the session's id from the header."""
+
+    key: str = ""
+    session: str = ""
+
+
+def session_of(caller: Caller, metadata: Any) -> str:
+    """The id a request names, in the header or in its metadata; empty if it names none."""
+    value = metadata.get("session_id", "") if isinstance(metadata, dict) else ""
+    if not isinstance(value, str):
+        raise bad_field("metadata.session_id", "metadata.session_id must be a text.")
+    said, header = value.strip(), caller.session.strip()
+    if said and header and said != header:
+        raise bad_field("metadata.session_id", "The header X-Tahr-Session names another session: send one of the two.")
+    if len(said or header) > MAX_ID_CHARS:
+        raise bad_field(
+            "metadata.session_id", f"The session's id is longer than {MAX_ID_CHARS} characters: shorten it."
+        )
+    return said or header
+
+
+@dataclass(slots=True)
+class Turn:
+    """One request of a session. Only a reply that comes to its end is remembered."""
+
+    sessions: "Sessions"
+    owner: Owner
+    new: Sequence[Message]
+    texts: list[str] = field(default_factory=list)
+
+    def hear(self, piece: "Piece") -> None:
+        """A piece of the reply."""
+        self.texts.append(piece.text)
+        if piece.finish_reason:
+            reply = Message(role="assistant", content="".join(self.texts))
+            self.sessions.remember(self.owner, [*self.new, reply])
+
+
+class Sessions:
+    """The newest part of many conversations; those not heard of for longest go first."""
+
+    def __init__(self, max_entries: int, max_tokens: int, events: Number, count: Number):
+        self._max_entries, self._max_tokens = max_entries, max_tokens
+        self._events, self._count = events, count
+        self._entries: OrderedDict[Owner, list[Message]] = OrderedDict()
+        self._lock = threading.Lock()  # requests are prepared on several threads
+
+    def begin(self, owner: Owner, new: Sequence[Message], engine: "ServedEngine") -> tuple[list[Message], Turn]:
+        """The whole conversation, the new messages last."""
+        conversation(new)  # what is wrong with them is said with their own numbers, not those of the whole
+        with self._lock:
+            stored = self._entries.get(owner, [])
+            self._event("hit" if stored else "miss")
+        # Half of the context at most, so that a session can never grow until nothing fits any more.
+        kept = newest(stored, engine, min(self._max_tokens, engine.context_size // 2))
+        with self._lock:
+            if self._entries.get(owner) is stored:  # else another turn ended meanwhile
+                self._entries[owner] = kept
+                self._entries.move_to_end(owner)
+                self._event("dropped_message", len(stored) - len(kept))
+        return joined(kept, new), Turn(self, owner, new)
+
+    def remember(self, owner: Owner, messages: Sequence[Message]) -> None:
+        """Add a turn, and let go of the session nobody asked about for longest."""
+        with self._lock:
+            self._entries[owner] = joined(self._entries.pop(owner, []), messages)
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+                self._event("evicted")
+            self._count.set((), len(self._entries))
+
+    def _event(self, name: str, n: int = 1) -> None:
+        self._events.add((("event", name),), n)
+
+
+def joined(stored: Sequence[Message], new: Sequence[Message]) -> list[Message]:
+    """One conversation. Instructions stand first, as templates want them, and new ones replace the old."""
+    old_system, old = split(stored)
+    new_system, rest = split(new)
+    return [*(new_system or old_system), *old, *rest]
+
+
+def split(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """The instructions a conversation begins with, and what follows."""
+    n = next((i for i, message in enumerate(messages) if ROLES[message.role] != "system"), len(messages))
+    return list(messages[:n]), list(messages[n:])
+
+
+def newest(messages: Sequence[Message], engine: "ServedEngine", n_tokens: int) -> list[Message]:
+    """The instructions, and of the rest as many of the last messages as fit, beginning with a user's."""
+    system, rest = split(messages)
+    left = n_tokens
+    for at in reversed(range(len(rest))):
+        left -= len(engine.tokenizer.encode(text_of(rest[at], ""), add_special=False))
+        if left < 0:
+            rest = rest[at + 1 :]
+            break
+    first = next((i for i, message in enumerate(rest) if message.role == "user"), len(rest))
+    return [*system, *rest[first:]]
