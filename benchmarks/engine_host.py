@@ -69,10 +69,10 @@ def null_engine(n_seqs: int) -> Engine:
     n_pages_per_seq = -(-(N_PROMPT + N_NEW) // PAGE_SIZE)
     limits = StepLimits(sizes.n_tokens, n_seqs, sizes.n_rows, n_pages_per_seq)
     backend = NullBackend(limits)
-    pool = PagePool(n_seqs * n_pages_per_seq)
-    kv = backend.kv_store([], pool.n_pages, PAGE_SIZE, "f32")
+    pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
+    kv = backend.kv_store([], [pool.n_pages], PAGE_SIZE, "f32")
     runner = Runner(backend, None, kv, limits, forward=lambda *_: None)  # type: ignore[arg-type, return-value]
-    return Engine(Scheduler(pool, PAGE_SIZE, sizes, PrefixCache(pool, PAGE_SIZE)), runner, 4096, N_VOCAB)
+    return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096, N_VOCAB)
 
 
 def filled(n_seqs: int, params: SamplingParams) -> Engine:

@@ -128,10 +128,12 @@ def report(llm: AsyncLLM, tally: Tally) -> None:
     thirds = [settled[i * len(settled) // 3 : (i + 1) * len(settled) // 3] for i in range(3)]
     means = [sum(n for _, n in part) / len(part) / 1e6 for part in thirds if part]
     scheduler = llm.llm.engine.scheduler
-    scheduler.pool.check([])
+    for pool in scheduler.pools:
+        pool.check([])
     print(f"{tally.finished} finished, {tally.cancelled} cancelled, {tally.refused} refused, {tally.tokens} tokens")
     print(f"resident memory, thirds after warm-up: {', '.join(f'{m:.1f} MB' for m in means)}")
-    print(f"pages held by nobody: all {scheduler.pool.n_pages}; preemptions {scheduler.n_preempted}")
+    n_pages = sum(pool.n_pages for pool in scheduler.pools)
+    print(f"pages held by nobody: all {n_pages}; preemptions {scheduler.n_preempted}")
 
 
 if __name__ == "__main__":

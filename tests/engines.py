@@ -46,7 +46,7 @@ def engine(path: Path, **options: object) -> Engine:
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:
     """What a page of that many tokens takes, to ask for a pool of so many pages."""
     store = backend(BACKEND).kv_store(
-        loaded(path)[0].decoder.kv_shapes, 1, page_size, dtype or backend(BACKEND).kv_dtypes[0]
+        loaded(path)[0].decoder.kv_shapes, [1], page_size, dtype or backend(BACKEND).kv_dtypes[0]
     )
     return store.n_bytes
 
@@ -63,7 +63,8 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
     """The replies, once all are there; pages are checked after every step."""
     while not all(seq.done for seq in sequences):
         eng.step()
-        eng.scheduler.pool.check(seq.pages for seq in eng.scheduler.running)
+        for group, pool in enumerate(eng.scheduler.pools):
+            pool.check(seq.tables[group].held for seq in eng.scheduler.running)
     for seq in sequences:
         if seq.error:
             raise seq.error

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tahr.backends.api import Backend, KVStore, StepInputs, StepLimits
+from tahr.engine.capacity import kv_groups
 from tahr.models import Loaded
 
 PAGE_SIZE = 4
@@ -18,11 +19,19 @@ class Runs:
         self.decoder = loaded.decoder
         self.backend = backend
         self.n_pages_per_seq = -(-n_tokens // PAGE_SIZE)
-        self.kv: KVStore = backend.kv_store(self.decoder.kv_shapes, self.n_pages_per_seq * n_seqs, PAGE_SIZE, "f32")
-        self.limits = StepLimits(n_tokens * n_seqs, n_seqs, n_tokens * n_seqs, self.n_pages_per_seq)
+        shapes, windows = self.decoder.kv_shapes, self.decoder.config.windows
+        groups = [group.layers for group in kv_groups(shapes, windows, PAGE_SIZE, "f32")]
+        # Of different sizes, so that no group can work by way of another's table.
+        n_pages = [self.n_pages_per_seq * n_seqs + 3 * group for group in range(len(groups))]
+        self.kv: KVStore = backend.kv_store(shapes, n_pages, PAGE_SIZE, "f32", groups)
+        self.limits = StepLimits(
+            n_tokens * n_seqs, n_seqs, n_tokens * n_seqs, self.n_pages_per_seq, n_groups=len(groups)
+        )
 
     def pages(self, seq: int) -> np.ndarray:
-        return (self.kv.n_pages - 1 - np.arange(self.n_pages_per_seq) - seq * self.n_pages_per_seq).astype(np.int32)
+        """The table of a sequence in every group: [n_groups, n_pages_per_seq]."""
+        last = np.array(self.kv.n_pages)[:, None] - 1
+        return (last - np.arange(self.n_pages_per_seq) - seq * self.n_pages_per_seq).astype(np.int32)
 
     def fill(self, step: StepInputs, parts: Sequence[Part]) -> None:
         """One part per sequence; the logits of every token are wanted."""
@@ -31,8 +40,8 @@ class Runs:
             positions = np.arange(begin, begin + len(ids))
             here = slice(at, at + len(ids))
             step.ids[here], step.positions[here] = ids, positions
-            step.slots[here] = self.pages(seq)[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
-            step.page_table[seq] = self.pages(seq)
+            step.slots[:, here] = self.pages(seq)[:, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+            step.page_table[:, seq] = self.pages(seq)
             step.starts[seq], step.lengths[seq] = at, begin + len(ids)
             at += len(ids)
         step.starts[len(parts)] = at

@@ -1,4 +1,4 @@
-"""A model without arrays: its next token is a hash of the text it finds by way of the page table.
+"""A model without arrays: its next token is a hash of its text, which it must find by way of the page tables.
 
 Every slot remembers which token at which position was written to it, so a page that is shared, copied, evicted or
 reused wrongly shows at once as another text.
@@ -7,7 +7,7 @@ reused wrongly shows at once as another text.
 from tahr.config import SamplingParams
 from tahr.engine.scheduler import Limits, Scheduler, Work
 from tahr.engine.sequence import Sequence
-from tahr.kv.pages import PagePool
+from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
 
 PAGE = 4
@@ -19,9 +19,20 @@ def limits(**options: float) -> Limits:
     return Limits(**{**sizes, **options})  # type: ignore[arg-type]
 
 
-def scheduler(n_pages: int, *, cached: bool = True, order: str = "fcfs", **options: float) -> Scheduler:
-    pool = PagePool(n_pages)
-    return Scheduler(pool, PAGE, limits(**options), PrefixCache(pool, PAGE) if cached else None, order)
+def scheduler(
+    n_pages: int,
+    *,
+    windows: tuple[int, ...] = (0,),
+    n_spare: int = 0,
+    cached: bool = True,
+    order: str = "fcfs",
+    **options: float,
+) -> Scheduler:
+    """One pool per window: `n_pages` for layers that see everything, else what one sequence needs and `n_spare`."""
+    sizes = limits(**options)
+    chunk = sizes.prefill_chunk
+    pools = [PagePool(most_held(PAGE, w, chunk) + n_spare if w else n_pages, PAGE, w, chunk) for w in windows]
+    return Scheduler(pools, sizes, PrefixCache(pools) if cached else None, order)
 
 
 def sequence(prompt: int | list[int], n_new: int, **options: object) -> Sequence:
@@ -47,7 +58,7 @@ class NullModel:
 
     def __init__(self, sched: Scheduler):
         self.sched = sched
-        self.slots: list[tuple[int, int] | None] = [None] * (sched.pool.n_pages * PAGE)
+        self.slots: list[list[tuple[int, int] | None]] = [[None] * (pool.n_pages * PAGE) for pool in sched.pools]
 
     def step(self) -> list[Work]:
         """One step of an engine."""
@@ -62,25 +73,29 @@ class NullModel:
         return work
 
     def compute(self, work: list[Work]) -> None:
-        copied = [self.slots[item.copy[0] * PAGE : (item.copy[0] + 1) * PAGE] for item in work if item.copy]
-        for content, item in zip(copied, [item for item in work if item.copy], strict=True):
-            assert item.copy
-            self.slots[item.copy[1] * PAGE : (item.copy[1] + 1) * PAGE] = content
-        for item in work:
-            seq = item.sequence
-            for position in range(seq.computed, seq.computed + item.n_tokens):
-                page = seq.pages[position // PAGE]
-                assert self.sched.pool.writable(page), "a page that others need is written to"
-                self.slots[page * PAGE + position % PAGE] = seq.tokens[position], position
+        copies = [copy for item in work for copy in item.copies]
+        copied = [self.slots[group][source * PAGE : (source + 1) * PAGE] for group, source, _ in copies]
+        for content, (group, _, target) in zip(copied, copies, strict=True):
+            self.slots[group][target * PAGE : (target + 1) * PAGE] = content
+        for seq, n, *_ in work:
+            for table, slots in zip(seq.tables, self.slots, strict=True):
+                for position in range(seq.computed, seq.computed + n):
+                    page = table.pages[position // PAGE]
+                    assert table.pool.writable(page), "a page that others need is written to"
+                    slots[page * PAGE + position % PAGE] = seq.tokens[position], position
+        for seq, n, *_ in work:
+            self.look(seq, seq.computed, seq.computed + n)
 
-    def read(self, seq: Sequence) -> list[int]:
-        """The text as attention finds it."""
-        found = [self.slots[seq.pages[i // PAGE] * PAGE + i % PAGE] for i in range(seq.computed)]
-        assert [at for _, at in found if (_, at)] == list(range(seq.computed))  # type: ignore[misc]
-        return [token for token, _ in found]  # type: ignore[misc]
+    def look(self, seq: Sequence, n_computed: int, end: int) -> None:
+        """What tokens from `n_computed` on see before `end` is the sequence's text, in every pool."""
+        for table, slots in zip(seq.tables, self.slots, strict=True):
+            first = max(0, n_computed - table.pool.window + 1) if table.pool.window else 0
+            assert table.first <= first // PAGE, "a page that is needed was given back"
+            found = [slots[table.pages[i // PAGE] * PAGE + i % PAGE] for i in range(first, end)]
+            assert found == [(seq.tokens[i], i) for i in range(first, end)]
 
     def pick(self, seq: Sequence) -> None:
-        seq.tokens.append(token_after(self.read(seq)))
+        seq.tokens.append(token_after(seq.tokens))
         if len(seq.tokens) >= seq.max_length:
             seq.end("length")
             self.sched.remove(seq)
@@ -102,9 +117,13 @@ class NullModel:
         assert all(0 < item.n_tokens <= lim.prefill_chunk for item in work)
 
     def check(self) -> None:
-        """Pages are accounted for, and nobody holds a page more than its text needs."""
-        self.sched.pool.check(seq.pages for seq in self.sched.running)
-        for seq in self.sched.running:
-            assert len(seq.pages) <= self.sched.pages_for(len(seq.tokens)), "more than one page of waste"
-            assert self.read(seq) == seq.tokens[: seq.computed]
-        assert not any(len(seq.pages) for seq in self.sched.line.members), "a waiting sequence holds pages"
+        """Pages are accounted for, and nobody holds a page more than its text and its windows need."""
+        running = self.sched.running
+        for group, pool in enumerate(self.sched.pools):
+            pool.check(seq.tables[group].held for seq in running)
+        for seq in running:
+            for table in seq.tables:
+                assert len(table.pages) <= pages_for(len(seq.tokens), PAGE), "more than one page of waste"
+                assert len(table) <= table.pool.most_held
+            self.look(seq, seq.computed, seq.computed)
+        assert not any(any(seq.tables) for seq in self.sched.line.members), "a waiting sequence holds pages"

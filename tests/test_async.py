@@ -34,7 +34,7 @@ async def opened(stories: Path) -> AsyncIterator[AsyncLLM]:
         yield llm
     assert not llm._thread.is_alive()
     assert not llm.llm.engine.busy
-    llm.llm.engine.scheduler.pool.check([])  # every page has come back
+    llm.llm.engine.scheduler.pools[0].check([])  # every page has come back
 
 
 def run(stories: Path, test: Callable[[AsyncLLM], Awaitable[None]]) -> None:

@@ -183,8 +183,8 @@ def test_one_step_serves_all_beams_and_pages_come_back(
     monkeypatch.setattr(beams.lanes, "run", lambda feeds, n_rows=1: widths.append(len(feeds)) or run(feeds, n_rows))
     beam_search(beams, tokens, config, lambda _: False)
     assert widths == [1] + [3] * 19
-    beams.lanes.pool.check(lane.pages for lane in beams.beams)
-    shared = set.intersection(*(set(lane.pages) for lane in beams.beams))
+    beams.lanes.pool.check(lane.tables[0].held for lane in beams.beams)
+    shared = set.intersection(*(set(lane.tables[0].held) for lane in beams.beams))
     assert len(shared) >= len(tokens) // 32  # the prompt's full pages exist once
 
 

@@ -126,12 +126,12 @@ def test_half_prefill_attention() -> None:
 def test_padding_writes_no_keys() -> None:
     """A plan for four sequences run on one: the KV store changes in that one's slot alone."""
     be, rng = backends_here.backend("cuda"), np.random.default_rng(2)
-    kv = be.kv_store([KVShape(1, 16)], 16, PAGE, "f32")
+    kv = be.kv_store([KVShape(1, 16)], [16], PAGE, "f32")
     table = be.weight(random_tensor("F32", (8, 16), rng))
     step = be.step_inputs(StepLimits(4, 4, 4, 16, n_tokens_per_seq=1))
     step.slots[:], step.ids[:], step.rows[:], step.lengths[:] = [37, 5, 6, 7], 7, 99, 4
     step.counts[:] = 1, 1, 1
-    step.starts[:2], step.page_table[0] = [0, 1], 4
+    step.starts[:2], step.page_table[0, 0] = [0, 1], 4
     rope = Rope(np.ones(8, np.float32))
 
     def forward() -> Tensor:

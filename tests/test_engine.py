@@ -39,7 +39,7 @@ def wanted(stories: Path) -> list[list[int]]:
 def test_batched_is_alone(stories: Path, wanted: list[list[int]], cached: bool) -> None:
     eng = engine(stories, prefix_cache=cached)
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
-    assert eng.scheduler.pool.n_used == 0
+    assert eng.scheduler.pools[0].n_used == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 256])
@@ -72,10 +72,10 @@ def test_preempted_is_alone(stories: Path, wanted: list[list[int]]) -> None:
     most_used = 0
     while eng.busy:
         eng.step()
-        most_used = max(most_used, eng.scheduler.pool.n_used)
+        most_used = max(most_used, eng.scheduler.pools[0].n_used)
     assert run(eng, *sequences) == wanted
     assert eng.snapshot().preemptions > 0
-    assert most_used <= eng.scheduler.pool.n_pages
+    assert most_used <= eng.scheduler.pools[0].n_pages
 
 
 @pytest.mark.parametrize("places", [6, 2])
@@ -85,7 +85,7 @@ def test_forked_is_alone(stories: Path, wanted: list[list[int]], places: int) ->
     other = submit(eng, prompts(stories)[2])
     replies = run(eng, first, *first.forks, other)
     assert replies == [wanted[1]] * 3 + [wanted[2]]
-    assert eng.scheduler.pool.n_used == 0
+    assert eng.scheduler.pools[0].n_used == 0
 
 
 def test_forks_copy_no_prompt(stories: Path) -> None:
@@ -95,7 +95,7 @@ def test_forks_copy_no_prompt(stories: Path) -> None:
     while not all(seq.n_generated > 1 for seq in (first, *first.forks)):
         eng.step()
     n_shared = len(prompt) // 8
-    assert eng.scheduler.pool.n_used <= n_shared + 4 * 2
+    assert eng.scheduler.pools[0].n_used <= n_shared + 4 * 2
     assert eng.stats.tokens_prefilled == len(prompt)
 
 
@@ -167,9 +167,9 @@ def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: 
         poison(eng, victim)
     if trouble == "cancel":
         eng.abort(victim)
-        assert not victim.pages
+        assert not any(victim.tables)
     assert run(eng, *others) == wanted
-    assert victim.done and not victim.pages
+    assert victim.done and not any(victim.tables)
     if trouble == "cancel":
         assert victim.state is State.CANCELLED and victim.error is None
     else:
@@ -248,7 +248,7 @@ def test_bad_prompts_are_refused_at_the_door(stories: Path, tokens: list[int], m
 
 def test_a_request_larger_than_the_pool_is_refused_at_once(stories: Path) -> None:
     eng = engine(stories)
-    eng.scheduler.pool.n_pages = 3
+    eng.scheduler.pools[0].n_pages = 3
     with pytest.raises(KvCacheFull, match="whole KV pool holds 24"):
         submit(eng, [1] * 20, greedy(5))
     with pytest.raises(ConfigError, match="stop_token_ids has token 600"):

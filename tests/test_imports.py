@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
 ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "wgpu": "backends/vulkan"}
 NO_ARRAYS = [
     *("engine/scheduler.py", "engine/line.py", "engine/policies.py", "engine/sequence.py", "engine/stats.py"),
-    *("kv/pages.py", "kv/prefix.py"),
+    *("kv/pages.py", "kv/prefix.py", "kv/tables.py"),
 ]
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -10,7 +10,7 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.backends.api import Backend, KVShape, KVStore, Rope
 from tahr.config import EngineConfig
-from tahr.engine.capacity import measure
+from tahr.engine.capacity import kv_groups, measure
 from tahr.engine.lanes import LaneLimits, Lanes
 from tahr.errors import ConfigError
 from tahr.models import load, open_model
@@ -39,7 +39,7 @@ def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
 @pytest.mark.parametrize("name", WITH_Q8)
 def test_q8_0_rounds_as_stated(name: str) -> None:
     be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    kv = be.kv_store([KVShape(1, 64)], [16], PAGE, "q8_0")
     value = np.zeros((1, 64), np.float32)
     value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
     value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
@@ -54,7 +54,7 @@ def test_q8_0_rounds_as_stated(name: str) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
 def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
     be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], 16, PAGE, "q8_0")
+    kv = be.kv_store([KVShape(1, 64)], [16], PAGE, "q8_0")
     value = np.ones((1, 64), np.float32)
     value[0, 37] = bad
     with np.errstate(all="ignore"):
@@ -79,9 +79,9 @@ def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_Q8)
 def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="groups of 32"):
-        backend(name).kv_store([KVShape(1, 24)], 1, PAGE, "q8_0")
+        backend(name).kv_store([KVShape(1, 24)], [1], PAGE, "q8_0")
     with pytest.raises(ConfigError, match="groups of 32"):
-        measure(EngineConfig(), [KVShape(1, 24)], "q8_0", 64)
+        kv_groups([KVShape(1, 24)], [0], PAGE, "q8_0")
 
 
 # ---- a whole model ----------------------------------------------------------------------------------------------
@@ -131,6 +131,7 @@ def test_a_forked_lane_copies_the_page_it_writes_to(lanes: dict[str, Lanes]) -> 
 def test_a_pool_takes_what_was_reckoned(lanes: dict[str, Lanes]) -> None:
     kv = lanes["q8_0"].kv
     config = EngineConfig(page_size=kv.page_size, context_size=64)
-    room = measure(config, kv.shapes, "q8_0", 512, free_bytes=1 << 30)
-    assert room.kv_bytes * kv.n_pages == kv.n_bytes * room.n_pages
+    groups = kv_groups(kv.shapes, [0] * len(kv.shapes), kv.page_size, "q8_0")
+    room = measure(config, groups, 512, free_bytes=1 << 30)
+    assert room.kv_bytes * kv.n_pages[0] == kv.n_bytes * room.n_pages[0]
     assert kv.n_bytes * 64 == lanes["f32"].kv.n_bytes * 17  # 34 bytes instead of 128

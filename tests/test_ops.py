@@ -38,11 +38,11 @@ def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_voca
     pages = rng.permutation(16 * len(spans)).reshape(len(spans), 16)
     at = 0
     for s, (begin, end) in enumerate(spans):
-        step.page_table[s] = pages[s]
+        step.page_table[0, s] = pages[s]
         step.starts[s], step.lengths[s] = at, end
         where = np.arange(begin, end)
         step.positions[at : at + end - begin] = where
-        step.slots[at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE
+        step.slots[0, at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE
         at += end - begin
     step.starts[len(spans)] = at
     step.ids[:at] = rng.integers(0, n_vocab, at)
@@ -53,7 +53,7 @@ def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_voca
 
 def full_store(be: Backend, rng: np.random.Generator, shape: KVShape, n_seqs: int, dtype: str) -> KVStore:
     """A store in which every slot holds something, written through place_qkv itself."""
-    kv = be.kv_store([shape], 16 * n_seqs, PAGE, dtype)
+    kv = be.kv_store([shape], [16 * n_seqs], PAGE, dtype)
     step = step_of(be, [(0, 16 * PAGE)] * n_seqs, [0], 10)
     n, width = 16 * PAGE * n_seqs, shape.n_heads * shape.head_dim
     angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
@@ -138,7 +138,7 @@ def angles(be: Backend, rng: np.random.Generator) -> Arrays:
 def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         step = step_of(be, [(3, 9), (17, 18)], [0], 10)
-        kv = be.kv_store([KVShape(2, 32)], 32, PAGE, dtype)
+        kv = be.kv_store([KVShape(2, 32)], [32], PAGE, dtype)
         freq = (1000.0 ** -(np.arange(rotated // 2) / 16)).astype(np.float32)
         q, k, v = (be.tensor(rows(rng, 7, w)) for w in (128, 64, 64))
         gains = [be.vector(rng.standard_normal(32).astype(np.float32)) for _ in range(2)]

@@ -56,7 +56,7 @@ def test_half_a_prompt_shared_is_half_the_work() -> None:
 def test_a_whole_hit_computes_the_last_token_alone() -> None:
     cache = Cached()
     assert [cache.n_computed(SYSTEM) for _ in range(3)] == [24, 1, 1]
-    assert cache.model.sched.pool.n_named == 6, "the copy of the last page is not kept beside the first"
+    assert cache.model.sched.pools[0].n_named == 6, "the copy of the last page is not kept beside the first"
 
 
 def test_replies_are_found_too() -> None:
@@ -83,7 +83,7 @@ def test_a_salt_is_not_an_adapter() -> None:
 def test_a_request_may_stay_out_of_it() -> None:
     cache = Cached()
     assert cache.n_computed(SYSTEM, cache_prompt=False) == 24
-    assert cache.model.sched.pool.n_named == 0
+    assert cache.model.sched.pools[0].n_named == 0
     cache.request(SYSTEM)
     counted = (cache.prefix.stats.hits, cache.prefix.stats.misses)
     assert cache.n_computed(SYSTEM, cache_prompt=False) == 24
@@ -98,7 +98,7 @@ def test_statistics() -> None:
     stats = cache.prefix.stats
     assert (stats.hits, stats.misses, stats.tokens_reused, stats.hit_rate) == (2, 2, 48, 0.5)
     assert cache.prefix.tokens_cached == 24
-    assert PrefixCache(PagePool(1), 4).stats.hit_rate == 0
+    assert PrefixCache([PagePool(1, 4)]).stats.hit_rate == 0
 
 
 def test_texts_computed_at_the_same_time_are_kept_once() -> None:
@@ -109,7 +109,7 @@ def test_texts_computed_at_the_same_time_are_kept_once() -> None:
     cache.model.step()
     cache.model.run(*twins)
     assert all(seq.tokens == expected(SYSTEM, 30) for seq in twins)
-    assert cache.model.sched.pool.n_named == 7
+    assert cache.model.sched.pools[0].n_named == 7
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_the_least_recently_used_goes_first_and_its_end_before_its_beginning() -
     cache.request(young)
     cache.request(old[:5])  # uses the first page of the old one again
     cache.request([2] * 17)  # eight pages are kept, one is needed beyond the four that are free
-    assert cache.model.sched.pool.n_evicted == 1
+    assert cache.model.sched.pools[0].n_evicted == 1
     assert cache.n_computed([*old[:12], 1]) == 1, "the end of the old text is gone, its beginning is not"
     assert cache.n_computed(young) == 1
 
@@ -133,7 +133,7 @@ def test_running_sequences_are_worth_more_than_old_texts() -> None:
         cache.request([i] * 20)
     long = cache.request([0, 1] * 8, n_new=15)
     assert long.stats.n_preempted == 0
-    assert cache.model.sched.pool.n_evicted > 0
+    assert cache.model.sched.pools[0].n_evicted > 0
 
 
 @pytest.mark.parametrize("max_pages", [0, 1, 3])
@@ -141,12 +141,12 @@ def test_no_more_is_kept_than_allowed(max_pages: int) -> None:
     cache = Cached(max_pages=max_pages)
     for prompt in ([0] * 20, [1] * 20, [2] * 8):
         cache.request(prompt)
-        assert cache.model.sched.pool.n_named <= max_pages
+        assert cache.model.sched.pools[0].n_named <= max_pages
     assert cache.n_computed([2] * 8) == (1 if max_pages == 3 else 4 if max_pages == 1 else 8)
 
 
 def test_limits_in_pages_tokens_and_bytes() -> None:
-    room = Capacity(context_size=64, n_pages=10, kv_bytes=10_000)
+    room = Capacity(context_size=64, n_pages=(10, 4), page_bytes=(400, 600))
     assert cache_pages(EngineConfig(), room) == 10
     assert cache_pages(EngineConfig(cache_max_entries=3), room) == 3
     assert cache_pages(EngineConfig(cache_max_tokens=95), room) == 2  # pages of 32
@@ -162,7 +162,7 @@ def test_pages_of_a_failed_sequence_are_not_found() -> None:
     cache.model.sched.distrust(seq)
     seq.end("error")
     cache.model.sched.remove(seq)
-    assert cache.model.sched.pool.n_named == 0
+    assert cache.model.sched.pools[0].n_named == 0
     assert cache.n_computed(SYSTEM) == 24
 
 
@@ -181,7 +181,7 @@ def test_truncated_text_is_not_mistaken_for_what_it_was() -> None:
 
 
 def test_page_names_depend_on_everything_before() -> None:
-    cache = PrefixCache(PagePool(4), PAGE)
+    cache = PrefixCache([PagePool(4, PAGE)])
     names = [cache.names().of(tokens, 1) for tokens in ([0] * 8, [1] + [0] * 7, [0] * 7 + [1])]
     assert len(set(names)) == 3
     assert cache.names().of([0] * 8, 1) == cache.names().of([0] * 9, 1)

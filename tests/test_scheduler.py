@@ -31,7 +31,7 @@ def test_twenty_requests_share_a_pool_for_two(cached: bool) -> None:
     add(model, *everyone)
     model.run(*everyone)  # which checks after every step that nobody holds more than it needs
     assert [seq.tokens for seq in everyone] == [expected(seq.tokens[:12], 20) for seq in everyone]
-    assert model.sched.pool.n_used == 0
+    assert model.sched.pools[0].n_used == 0
 
 
 def test_the_oldest_wins_when_memory_runs_out() -> None:
@@ -62,7 +62,7 @@ def test_admission_leaves_room_to_grow() -> None:
     add(model, first, second, third)
     model.step()
     assert [seq.state is State.WAITING for seq in (first, second, third)] == [False, False, True]
-    assert model.sched.pool.n_free == 5, "four would be enough for the third, but nobody could grow"
+    assert model.sched.pools[0].n_free == 5, "four would be enough for the third, but nobody could grow"
     model.run(third)
 
 
@@ -71,16 +71,16 @@ def test_a_cancelled_sequence_frees_everything_at_once() -> None:
     running, waiting = sequence(12, 20), sequence(30, 9)
     add(model, running, waiting)
     model.step()
-    assert model.sched.pool.n_used > 0
+    assert model.sched.pools[0].n_used > 0
     for seq in (running, waiting):
         seq.end("cancelled")
         model.sched.remove(seq)
-    assert model.sched.pool.n_used == 0 and not model.sched.running and not model.sched.line
+    assert model.sched.pools[0].n_used == 0 and not model.sched.running and not model.sched.line
     assert model.step() == []
 
 
 def test_pool_refuses_what_it_does_not_have() -> None:
-    pool = PagePool(3)
+    pool = PagePool(3, PAGE)
     held = pool.take(2)
     with pytest.raises(KvCacheFull, match="1 free pages of 3"):
         pool.take(2)
@@ -106,12 +106,12 @@ def test_a_fork_shares_all_pages_and_copies_one() -> None:
         model.step()
     child = sequence(list(parent.tokens), parent.max_length - len(parent.tokens))
     model.sched.fork(parent, child)
-    assert model.sched.pool.n_used == 3
+    assert model.sched.pools[0].n_used == 3
     child.tokens[-1] = (child.tokens[-1] + 1) % N_VOCAB  # another first token: not computed yet
     wanted = expected(child.tokens, child.max_length)
     work = model.step()
-    assert [item.copy is not None for item in work] == [True, False], "the second to write has the page to itself"
-    assert model.sched.pool.n_used == 4
+    assert [len(item.copies) for item in work] == [1, 0], "the second to write has the page to itself"
+    assert model.sched.pools[0].n_used == 4
     model.run(parent, child)
     assert child.tokens == wanted
     assert parent.tokens == expected(parent.tokens[:10], 18)
@@ -125,7 +125,7 @@ def test_a_fork_without_a_place_waits() -> None:
         model.step()
     child = sequence(list(parent.tokens), 5)
     model.sched.fork(parent, child)
-    assert child in model.sched.line and not child.pages
+    assert child in model.sched.line and not any(child.tables)
     model.run(parent, child)
     assert child.tokens == expected(child.tokens[:11], 16)
     assert model.sched.prefix and model.sched.prefix.stats.tokens_reused >= 8
@@ -286,6 +286,8 @@ class Traffic(RuleBasedStateMachine):
         order=st.sampled_from(SCHEDULING_POLICIES),
         cached=st.sampled_from([None, 0, 2, 100]),
         admit_below=st.sampled_from([0.5, 0.9, 1.0]),
+        windows=st.sampled_from([(0,), (0, 5), (0, 13, 1), (6,)]),
+        spare=st.integers(0, 8),
     )
     def begin(
         self,
@@ -297,9 +299,13 @@ class Traffic(RuleBasedStateMachine):
         order: str,
         cached: int | None,
         admit_below: float,
+        windows: tuple[int, ...],
+        spare: int,
     ) -> None:
         sched = scheduler(
             pages,
+            windows=windows,
+            n_spare=spare,
             cached=cached is not None,
             order=order,
             n_seqs=seqs,
@@ -330,7 +336,7 @@ class Traffic(RuleBasedStateMachine):
             seq = pick.choice(live)
             seq.end("cancelled")
             self.model.sched.remove(seq)
-            assert not seq.pages
+            assert not any(seq.tables)
 
     @rule(pick=st.randoms(use_true_random=False), other=st.integers(0, N_VOCAB - 1))
     def fork(self, pick: random.Random, other: int) -> None:
@@ -350,7 +356,7 @@ class Traffic(RuleBasedStateMachine):
             n_begun = next(len(begun) for each, begun in self.everyone if each is seq)
             n = n_begun + int(share * (len(seq.tokens) - n_begun))
             self.model.sched.truncate(seq, n)
-            seq.computed = min(seq.computed, n - 1)  # the last token is computed again, for its logits
+            self.model.sched.rewind(seq, min(seq.computed, n - 1))  # the last one is computed again, for its logits
 
     @rule(n=st.integers(1, 10))
     def steps(self, n: int) -> None:
@@ -370,7 +376,7 @@ class Traffic(RuleBasedStateMachine):
         for seq, begun in self.everyone:
             if seq.finish_reason == "length":
                 assert seq.tokens == expected(begun, seq.max_length)
-        assert self.model.sched.pool.n_used == 0
+        assert not any(pool.n_used for pool in self.model.sched.pools)
 
 
 TestTraffic = Traffic.TestCase

@@ -167,17 +167,17 @@ def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
     """Few queries are shared out by spans of tokens, many by queries: both must give the same bits."""
     be, rng = open_backend("cpu", n_threads=3), np.random.default_rng(1)
     n, page, shape = 1300, 16, KVShape(2, 32)
-    kv = be.kv_store([shape], 100, page, "f16")
+    kv = be.kv_store([shape], [100], page, "f16")
     step = be.step_inputs(StepLimits(n, 1, 1, 90))
     q, k, v = (rng.standard_normal((n, heads * 32)).astype(np.float32) for heads in (6, 2, 2))
-    step.page_table[0] = rng.permutation(100)[:90]
+    step.page_table[0, 0] = rng.permutation(100)[:90]
     angles = be.tensor(np.repeat(np.array([[1.0, 0.0]], np.float32), n, axis=0))
 
     def run(begin: int, window: int) -> np.ndarray:
         where = np.arange(begin, n)
         step.counts[:] = n - begin, 1, 1
         step.positions[: n - begin] = where
-        step.slots[: n - begin] = step.page_table[0][where // page] * page + where % page
+        step.slots[0, : n - begin] = step.page_table[0, 0][where // page] * page + where % page
         step.starts[1], step.lengths[0] = n - begin, n
         some = [be.tensor(a[begin:]) for a in (q, k, v)]
         turned = be.place_qkv(*some, angles, "halves", step, kv, 0)

@@ -84,6 +84,7 @@ class StepLimits:
     n_rows: int
     n_pages_per_seq: int
     n_tokens_per_seq: int = 2**31 - 1  # 1: a step in which every sequence decodes
+    n_groups: int = 1  # of layers, each with page tables of its own
 
     def hold(self, n_tokens: int, n_rows: int, n_seqs: int, n_tokens_per_seq: int) -> bool:
         """Whether a step with these counts fits."""
@@ -100,26 +101,28 @@ class StepInputs:
     """Everything that changes from step to step: int32 host arrays at fixed addresses, filled before each run.
 
     Sequence s owns tokens `starts[s]:starts[s + 1]`; after the step its KV holds `lengths[s]` tokens, of which token p
-    lives in slot `page_table[s, p // page_size] * page_size + p % page_size`. `slots[t]` is that slot for token t.
-    `rows` lists the tokens whose logits are wanted.
+    lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g. `slots[g, t]`
+    is that slot for token t. `rows` lists the tokens whose logits are wanted.
+
+    Entries for pages that no token of the step looks at, because a window has left them, may hold any number.
     """
 
     limits: StepLimits
     counts: Ints  # [3]: n_tokens, n_rows, n_seqs
     ids: Ints
     positions: Ints
-    slots: Ints
+    slots: Ints  # [n_groups, n_tokens]
     starts: Ints
     lengths: Ints
-    page_table: Ints
+    page_table: Ints  # [n_groups, n_seqs, n_pages_per_seq]
     rows: Ints
     device: Any = None  # the backend's own copy, if it cannot read host memory
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
         """Arrays of the largest size, in ordinary memory."""
-        n, s = limits.n_tokens, limits.n_seqs
-        shapes = [(3,), (n,), (n,), (n,), (s + 1,), (s,), (s, limits.n_pages_per_seq), (limits.n_rows,)]
+        n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
+        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
         return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
 
     def within(self, limits: StepLimits) -> "StepInputs":
@@ -165,6 +168,8 @@ def stored_head_bytes(dtype: str, head_dim: int) -> int:
 class KVStore:
     """Paged keys and values of all layers; `layers[i]` is the backend's handle for layer i.
 
+    Layers fall into groups, each with pages and page tables of its own: those with a window need fewer.
+
     f32, f16 and bf16 round to the nearest, ties to even. q8_0 rounds every `KV_BLOCK` numbers of a head of a token to
     int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32, rounded to the nearest, ties
     to even, and held within +-127 (a scale of 0: all codes 0). What is read is code * scale, which f32 holds exactly.
@@ -172,11 +177,22 @@ class KVStore:
     """
 
     shapes: tuple[KVShape, ...]
-    n_pages: int
+    n_pages: tuple[int, ...]  # of each group
+    group_of: tuple[int, ...]  # by layer
     page_size: int
     dtype: str
     n_bytes: int
     layers: tuple[Any, ...]
+
+    def members(self, group: int) -> list[Any]:
+        """The layers of a group."""
+        return [layer for layer, its_group in zip(self.layers, self.group_of, strict=True) if its_group == group]
+
+
+def layer_groups(n_layers: int, groups: Sequence[Sequence[int]] | None) -> tuple[int, ...]:
+    """The group of every layer, given the layers of every group; without any, all layers are one group."""
+    found = {layer: group for group, layers in enumerate(groups or [range(n_layers)]) for layer in layers}
+    return tuple(found[layer] for layer in range(n_layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,27 +262,38 @@ class Backend(ABC):
         """Input arrays this backend can read."""
 
     @abstractmethod
-    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
-        """Room for `n_pages` pages of `page_size` tokens in every layer; dtype is one of `kv_dtypes`."""
+    def kv_store(
+        self,
+        shapes: Sequence[KVShape],
+        n_pages: Sequence[int],
+        page_size: int,
+        dtype: str,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> KVStore:
+        """Room for `n_pages[g]` pages of `page_size` tokens in every layer of group g; dtype is one of `kv_dtypes`.
+
+        `groups` are the layers of each group; None makes all layers one.
+        """
 
     @abstractmethod
-    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
-        """The exact content of pages on the host: per layer [2, n_pages * page_size, n_heads, bytes of one head].
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        """The exact content of pages of a group: per layer [2, n_pages * page_size, n_heads, bytes of one head].
 
         Keys, then values; token after token; the same layout whatever the backend's own is. A q8_0 head is its codes,
         then its scales.
         """
 
     @abstractmethod
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         """Put what `read_pages` gave into as many pages; no other page changes."""
 
-    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
-        """Exact copies of pages in every layer, as (from, to): all are read before any is written.
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+        """Exact copies of pages in every layer of a group, as (from, to): all are read before any is written.
 
         Runs at once, after everything enqueued before it.
         """
-        self.write_pages(kv, [to for _, to in pairs], self.read_pages(kv, [source for source, _ in pairs]))
+        content = self.read_pages(kv, [source for source, _ in pairs], group)
+        self.write_pages(kv, [to for _, to in pairs], content, group)
 
     @property
     @abstractmethod
@@ -368,8 +395,9 @@ class Backend(ABC):
     ) -> Tensor:
         """Causal softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
 
-        A token at position p sees positions max(0, p - window + 1) .. p (window 0: all). softcap c > 0 turns a score s
-        into c * tanh(s / c). Scores, the running softmax and the sums are f32 whatever the KV dtype.
+        A token at position p sees positions max(0, p - window + 1) .. p (window 0: all); what no token of the step sees
+        is not read. softcap c > 0 turns a score s into c * tanh(s / c). Scores, the running softmax and the sums are
+        f32 whatever the KV dtype.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from tahr.backends.api import (
     Tensor,
     Vector,
     Weight,
+    layer_groups,
 )
 from tahr.backends.cpu_choice import choose_isa, choose_threads
 from tahr.backends.cpu_info import read_cpu_info
@@ -74,26 +75,36 @@ class CpuBackend(Backend):
     def step_inputs(self, limits: StepLimits) -> StepInputs:
         return StepInputs.empty(limits)
 
-    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
+    def kv_store(
+        self,
+        shapes: Sequence[KVShape],
+        n_pages: Sequence[int],
+        page_size: int,
+        dtype: str,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> KVStore:
         if dtype not in KV_TYPES:
             raise ConfigError(f"The cpu backend cannot keep a KV cache of {dtype}. Use one of: {', '.join(KV_TYPES)}.")
-        layers = tuple(make_layer(shape, n_pages, page_size, dtype) for shape in shapes)
+        group_of = layer_groups(len(shapes), groups)
+        layers = tuple(
+            make_layer(shape, n_pages[group], page_size, dtype) for shape, group in zip(shapes, group_of, strict=True)
+        )
         n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         self.flush()
-        return [layer.read(pages) for layer in kv.layers]
+        return [layer.read(pages) for layer in kv.members(group)]
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         self.flush()
-        for layer, content in zip(kv.layers, layers, strict=True):
+        for layer, content in zip(kv.members(group), layers, strict=True):
             layer.write(pages, content)
 
-    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         self.flush()
         sources, targets = np.array(pairs, np.int64).T
-        for layer in kv.layers:
+        for layer in kv.members(group):
             layer.keys[targets] = layer.keys[sources]
             layer.values[targets] = layer.values[sources]
 
@@ -337,7 +348,7 @@ class CpuBackend(Backend):
             q_gain=self._use_vector(norms.query if norms else None),
             k_gain=self._use_vector(norms.key if norms else None),
             eps=norms.eps if norms else 0.0,
-            slots=address_of(step.slots),
+            slots=address_of(step.slots[kv.group_of[layer]]),
             kv=kv.layers[layer].native,
             out=out.data.address,
         )
@@ -362,7 +373,7 @@ class CpuBackend(Backend):
             positions=address_of(step.positions),
             starts=address_of(step.starts),
             lengths=address_of(step.lengths),
-            page_table=address_of(step.page_table),
+            page_table=address_of(step.page_table[kv.group_of[layer]]),
             n_pages_per_seq=step.limits.n_pages_per_seq,
             n_q_heads=n_q_heads,
             q=self._use(q),

@@ -1,6 +1,7 @@
 """The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from tahr.backends.api import (
     Tensor,
     Vector,
     Weight,
+    layer_groups,
 )
 from tahr.backends.cuda_kernels import attention, experts, linear, place, rows
 from tahr.backends.cuda_presence import describe, interprets
@@ -90,20 +92,31 @@ class CudaBackend(Backend):
     def step_inputs(self, limits: StepLimits) -> StepInputs:
         return make_inputs(limits, self.device)
 
-    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
-        layers = tuple(cuda_kv.make(shape, n_pages, page_size, dtype, self.device) for shape in shapes)
+    def kv_store(
+        self,
+        shapes: Sequence[KVShape],
+        n_pages: Sequence[int],
+        page_size: int,
+        dtype: str,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> KVStore:
+        group_of = layer_groups(len(shapes), groups)
+        layers = tuple(
+            cuda_kv.make(shape, n_pages[group], page_size, dtype, self.device)
+            for shape, group in zip(shapes, group_of, strict=True)
+        )
         n_bytes = sum(layer.numel() * layer.element_size() for layer in layers)
-        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
-        return [cuda_kv.read(layer, pages) for layer in kv.layers]
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        return [cuda_kv.read(layer, pages) for layer in kv.members(group)]
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
-        for layer, content in zip(kv.layers, layers, strict=True):
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        for layer, content in zip(kv.members(group), layers, strict=True):
             cuda_kv.write(layer, pages, content)
 
-    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
-        for layer in kv.layers:
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+        for layer in kv.members(group):
             cuda_kv.copy(layer, pairs)
 
     # ---- running ----------------------------------------------------------------------------------------------
@@ -122,7 +135,8 @@ class CudaBackend(Backend):
 
     def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
         sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
-        return [StepLimits(n, n, n, limits.n_pages_per_seq, n_tokens_per_seq=1) for n in sizes] + [limits]
+        decoding = [replace(limits, n_tokens=n, n_seqs=n, n_rows=n, n_tokens_per_seq=1) for n in sizes]
+        return [*decoding, limits]
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
@@ -186,19 +200,20 @@ class CudaBackend(Backend):
         inputs = self.stage.enter(step)
         gains = (norms.query.data, norms.key.data, norms.eps) if norms else None
         qkv = q.data.values, k.data.values, v.data.values
-        store, math = kv.layers[layer], q.data.math
-        return like(q, place.place_qkv(qkv, store, angles.data.values, style, inputs, gains, math))
+        store, slots = kv.layers[layer], inputs.slots[kv.group_of[layer]]
+        return like(q, place.place_qkv(qkv, store, slots, angles.data.values, style, inputs, gains, q.data.math))
 
     def attention(
         self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
     ) -> Tensor:
         inputs, store = self.stage.enter(step), kv.layers[layer]
+        pages = inputs.page_tables[kv.group_of[layer]]
         how = attention.Scoring(scale, window, softcap)
         dtype = F32 if q.data.math == F32 else store.dtype
         if step.limits.n_tokens_per_seq == 1:
-            return like(q, attention.attend_decode(q.data.values, store, inputs, how, dtype))
+            return like(q, attention.attend_decode(q.data.values, store, pages, inputs, how, dtype))
         n_tokens = np.diff(step.starts[: step.n_seqs + 1]).tolist()
-        return like(q, attention.attend_mixed(q.data.values, store, inputs, n_tokens, how, dtype))
+        return like(q, attention.attend_mixed(q.data.values, store, pages, inputs, n_tokens, how, dtype))
 
     def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         inputs, values = self.stage.enter(step), x.data.values

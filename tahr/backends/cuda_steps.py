@@ -17,27 +17,27 @@ class DeviceInputs:
 
     host: torch.Tensor
     buffer: torch.Tensor
-    n_fixed: int  # numbers before the page table, which comes last
+    n_fixed: int  # numbers before the page tables, which come last, those of a sequence together
     counts: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
-    slots: torch.Tensor
+    slots: tuple[torch.Tensor, ...]  # by group
     starts: torch.Tensor
     lengths: torch.Tensor
     rows: torch.Tensor
-    page_table: torch.Tensor
+    page_tables: tuple[torch.Tensor, ...]  # by group
 
     def upload(self, n_seqs: int) -> None:
         """Send what a step of `n_seqs` sequences needs. The host arrays may change again once a result is read."""
-        n = self.n_fixed + n_seqs * self.page_table.shape[1]
+        n = self.n_fixed + n_seqs * self.page_tables[0].stride(0)
         self.buffer[:n].copy_(self.host[:n], non_blocking=True)
 
 
 def make_inputs(limits: StepLimits, device: torch.device) -> StepInputs:
     """Host arrays in pinned memory with their device copies behind them."""
-    n, s = limits.n_tokens, limits.n_seqs
-    shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slots": (n,), "starts": (s + 1,), "lengths": (s,),
-              "rows": (limits.n_rows,), "page_table": (s, limits.n_pages_per_seq)}  # fmt: skip
+    n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
+    shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slots": (g, n), "starts": (s + 1,), "lengths": (s,),
+              "rows": (limits.n_rows,), "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins, at = {}, 0
     for name, shape in shapes.items():
         begins[name] = at
@@ -46,9 +46,12 @@ def make_inputs(limits: StepLimits, device: torch.device) -> StepInputs:
     buffer = torch.zeros(at, dtype=torch.int32, device=device)
 
     def views(of: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {k: of[begins[k] : begins[k] + int(np.prod(shape))].view(shape) for k, shape in shapes.items()}
+        found = {k: of[begins[k] : begins[k] + int(np.prod(shape))].view(shape) for k, shape in shapes.items()}
+        return {**found, "page_table": found["page_table"].transpose(0, 1)}
 
-    on_device = DeviceInputs(host, buffer, begins["page_table"], **views(buffer))
+    there = views(buffer)
+    slots, tables = there.pop("slots").unbind(), there.pop("page_table").unbind()
+    on_device = DeviceInputs(host, buffer, begins["page_table"], slots=slots, page_tables=tables, **there)
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 
 

@@ -27,6 +27,7 @@ from tahr.backends.api import (
     Tensor,
     Vector,
     Weight,
+    layer_groups,
     stored_head_bytes,
 )
 from tahr.weights.tensor import HostTensor
@@ -77,21 +78,29 @@ class ReferenceBackend(Backend):
     def step_inputs(self, limits: StepLimits) -> StepInputs:
         return StepInputs.empty(limits)
 
-    def kv_store(self, shapes: Sequence[KVShape], n_pages: int, page_size: int, dtype: str) -> KVStore:
-        n_slots = n_pages * page_size
+    def kv_store(
+        self,
+        shapes: Sequence[KVShape],
+        n_pages: Sequence[int],
+        page_size: int,
+        dtype: str,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> KVStore:
+        group_of = layer_groups(len(shapes), groups)
         layers = tuple(
-            np.zeros((2, n_slots, s.n_heads, stored_head_bytes(dtype, s.head_dim)), np.uint8) for s in shapes
+            np.zeros((2, n_pages[group] * page_size, s.n_heads, stored_head_bytes(dtype, s.head_dim)), np.uint8)
+            for s, group in zip(shapes, group_of, strict=True)
         )
         n_bytes = sum(layer.nbytes for layer in layers)
-        return KVStore(tuple(shapes), n_pages, page_size, dtype, n_bytes, layers)
+        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int]) -> list[Bytes]:
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         slots = page_slots(pages, kv.page_size)
-        return [layer[:, slots] for layer in kv.layers]
+        return [layer[:, slots] for layer in kv.members(group)]
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes]) -> None:
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         slots = page_slots(pages, kv.page_size)
-        for layer, values in zip(kv.layers, layers, strict=True):
+        for layer, values in zip(kv.members(group), layers, strict=True):
             layer[:, slots] = values
 
     # ---- running ----------------------------------------------------------------------------------------------
@@ -156,7 +165,7 @@ class ReferenceBackend(Backend):
         if norms:
             heads["q"] = rms_norm(heads["q"], norms.query.data, norms.eps)
             heads["k"] = rms_norm(heads["k"], norms.key.data, norms.eps)
-        slots = step.slots[: step.n_tokens]
+        slots = step.slots[kv.group_of[layer], : step.n_tokens]
         kv.layers[layer][0, slots] = encode(rotate(heads["k"], angles.data, style), kv.dtype)
         kv.layers[layer][1, slots] = encode(split_heads(v.data, head_dim), kv.dtype)
         return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(q.data.shape))
@@ -166,11 +175,13 @@ class ReferenceBackend(Backend):
     ) -> Tensor:
         out = np.zeros_like(q.data)
         for seq in range(step.n_seqs):
-            first, end, length = step.starts[seq], step.starts[seq + 1], int(step.lengths[seq])
-            slots = sequence_slots(step.page_table[seq], length, kv.page_size)
+            first, end = step.starts[seq], step.starts[seq + 1]
+            here = step.positions[first:end]
+            seen = np.arange(max(0, here[0] - window + 1) if window else 0, step.lengths[seq])
+            slots = text_slots(step.page_table[kv.group_of[layer], seq], seen, kv.page_size)
             keys, values = (decode(kv.layers[layer][side, slots], kv.dtype) for side in (0, 1))
             queries = split_heads(q.data[first:end], kv.shapes[layer].head_dim)
-            hidden = mask(step.positions[first:end], length, window)
+            hidden = mask(here, seen, window)
             out[first:end] = attend(queries, keys, values, hidden, scale, softcap).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
 
@@ -284,15 +295,14 @@ def page_slots(pages: Sequence[int], page_size: int) -> np.ndarray:
     return slots
 
 
-def sequence_slots(pages: np.ndarray, length: int, page_size: int) -> np.ndarray:
-    at = np.arange(length)
-    slots: np.ndarray = pages[at // page_size] * page_size + at % page_size
+def text_slots(pages: np.ndarray, positions: np.ndarray, page_size: int) -> np.ndarray:
+    slots: np.ndarray = pages[positions // page_size] * page_size + positions % page_size
     return slots
 
 
-def mask(positions: np.ndarray, length: int, window: int) -> np.ndarray:
+def mask(positions: np.ndarray, seen: np.ndarray, window: int) -> np.ndarray:
     """True where a query must not look: the future, and what has left the window."""
-    at, here = np.arange(length)[None, :], positions[:, None]
+    at, here = seen[None, :], positions[:, None]
     hidden: np.ndarray = at > here
     return hidden | (at <= here - window) if window else hidden
 

@@ -8,14 +8,14 @@ from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, StepLimits
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.capacity import cache_pages, measure, pages_for, step_sizes
+from tahr.engine.capacity import cache_pages, kv_groups, measure, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
 from tahr.errors import ConfigError, TokenizerError
 from tahr.hub import ModelFiles
-from tahr.kv.pages import PagePool
+from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
@@ -47,15 +47,20 @@ def build_engine(
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    room = measure(config, decoder.kv_shapes, dtype, decoder.config.max_context)
-    sizes = step_sizes(config, room)
-    limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, pages_for(room.context_size, config.page_size))
-    kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype)
+    groups = kv_groups(decoder.kv_shapes, decoder.config.windows, config.page_size, dtype)
+    room = measure(config, groups, decoder.config.max_context)
+    sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
+    limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
+    kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype, [g.layers for g in groups])
     runner = Runner(backend, decoder, kv, limits)
-    pool = PagePool(room.n_pages)
-    cache = PrefixCache(pool, config.page_size, cache_pages(config, room)) if config.prefix_cache else None
-    scheduler = Scheduler(pool, config.page_size, sizes, cache, config.scheduling_policy)
-    note = f"KV: {room.n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
+    pools = [
+        PagePool(n, config.page_size, group.window, sizes.prefill_chunk)
+        for n, group in zip(room.n_pages, groups, strict=True)
+    ]
+    cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache else None
+    scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy)
+    n_pages = " + ".join(map(str, room.n_pages))
+    note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
     engine = Engine(scheduler, runner, room.context_size, decoder.config.n_vocab, eos_ids, resolve)
     return engine, "; ".join(filter(None, [note, room.note]))
 

@@ -1,41 +1,56 @@
 """Turns the scheduler's choice into the arrays a plan reads."""
 
+from collections.abc import Sequence as ListOf
+
 import numpy as np
 
 from tahr.backends.api import Ints, StepInputs
 from tahr.engine.scheduler import Work
+from tahr.engine.sequence import Sequence
 from tahr.kv.pages import Pages, no_pages
 
 
+class TableRows:
+    """The page tables of one group. What a row holds is remembered, so only changes are written."""
+
+    def __init__(self, group: int, rows: Ints):
+        self._group = group
+        self._rows = rows
+        self._seen: list[Pages] = [no_pages()] * len(rows)
+        self._n_written = [0] * len(rows)
+
+    def write(self, sequences: ListOf[Sequence]) -> None:
+        """Let row i be the table of sequence i."""
+        seen, n_written, group = self._seen, self._n_written, self._group
+        for index, seq in enumerate(sequences):
+            pages = seq.tables[group].pages
+            if pages is not seen[index] or len(pages) != n_written[index]:
+                self._rows[index, : len(pages)] = pages
+                seen[index], n_written[index] = pages, len(pages)
+
+
 class Batch:
-    """Writes step inputs. What a row of the page table holds is remembered, so only changes are written."""
+    """Writes step inputs."""
 
     def __init__(self, step: StepInputs, page_size: int):
         self.step = step
         self.page_size = page_size
-        self._tables: list[Pages] = [no_pages()] * step.limits.n_seqs
-        self._n_written = [0] * step.limits.n_seqs
+        self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
 
     def fill(self, work: list[Work]) -> None:
         """Write the inputs of a step."""
         sequences, counts, _, row_counts, _ = zip(*work, strict=True)
         ids: list[int] = []
-        for index, (seq, n) in enumerate(zip(sequences, counts, strict=True)):
+        for seq, n in zip(sequences, counts, strict=True):
             ids += seq.tokens[seq.computed : seq.computed + n]
-            # A page table only grows, or is replaced by another.
-            if seq.pages is not self._tables[index] or len(seq.pages) != self._n_written[index]:
-                self._write_pages(index, seq.pages)
+        for table in self._tables:
+            table.write(sequences)
         begins = np.array([seq.computed for seq in sequences], np.int32)
         n_tokens, n_rows = np.array(counts, np.int32), np.array(row_counts, np.int32)
         self._fill_tokens(ids, begins, n_tokens)
         rows = spans(np.cumsum(n_tokens) - n_rows, n_rows)
         self.step.rows[: len(rows)] = rows
         self.step.counts[:] = len(ids), len(rows), len(work)
-
-    def _write_pages(self, index: int, pages: Pages) -> None:
-        self.step.page_table[index, : len(pages)] = pages
-        self._tables[index] = pages
-        self._n_written[index] = len(pages)
 
     def _fill_tokens(self, ids: list[int], begins: Ints, n_tokens: Ints) -> None:
         """What each token is, where it stands in its text, and where its keys and values go."""
@@ -45,7 +60,7 @@ class Batch:
         places, offsets = np.divmod(positions, self.page_size)
         step.ids[:n] = ids
         step.positions[:n] = positions
-        step.slots[:n] = step.page_table[owner, places] * self.page_size + offsets
+        step.slots[:, :n] = step.page_table[:, owner, places] * self.page_size + offsets
         step.starts[1 : n_seqs + 1] = np.cumsum(n_tokens)
         step.lengths[:n_seqs] = begins + n_tokens
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tahr.backends.api import Backend, Floats
 from tahr.config import Range, check_ranges, whole
-from tahr.engine.capacity import pages_for
 from tahr.engine.lanes import PAGE_SIZE, LaneLimits, Lanes
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
+from tahr.kv.pages import pages_for
 from tahr.models.decoder import Decoder
 
 CHUNK = 512

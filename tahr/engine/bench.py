@@ -16,11 +16,12 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend, StepLimits
 from tahr.config import GREEDY, EngineConfig
 from tahr.engine.assemble import check_kv_dtype
-from tahr.engine.capacity import pages_for
 from tahr.engine.runner import Runner
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
+from tahr.kv.pages import PagePool, pages_for
+from tahr.kv.tables import PageTable
 from tahr.models.decoder import Decoder
 from tahr.models.loader import load, open_model
 
@@ -102,17 +103,17 @@ class Bench:
         n_seqs = max(shape.n_seqs for shape in shapes)
         check_context(n_tokens, decoder.config.max_context)
         n_pages = pages_for(n_tokens, PAGE_SIZE)
-        kv = backend.kv_store(decoder.kv_shapes, n_pages * n_seqs, PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        pool = PagePool(n_pages * n_seqs, PAGE_SIZE)
+        kv = backend.kv_store(decoder.kv_shapes, [pool.n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
         self.chunk = chunk
         self.runner = Runner(backend, decoder, kv, StepLimits(max(chunk, n_seqs), n_seqs, n_seqs, n_pages))
         ids = np.random.default_rng(0).integers(0, decoder.config.n_vocab, (n_seqs, n_tokens)).tolist()
         self._n_stored: Counter[int] = Counter()
-        self.sequences = [self._open(ids[i], range(i * n_pages, (i + 1) * n_pages)) for i in range(n_seqs)]
+        self.sequences = [self._open(ids[i], PageTable(pool)) for i in range(n_seqs)]
 
-    def _open(self, ids: list[int], pages: range) -> Sequence:
-        sequence = Sequence(ids, GREEDY, len(ids))
-        sequence.pages.extend(pages)
-        return sequence
+    def _open(self, ids: list[int], table: PageTable) -> Sequence:
+        table.take(0, len(ids))
+        return Sequence(ids, GREEDY, len(ids), tables=[table])
 
     def measure(self, shape: Shape, n_reps: int, tick: Callable[[], None] = lambda: None) -> Result:
         """Time a shape after running it once in full, so that nothing is new to plans, caches and clocks."""
@@ -146,7 +147,7 @@ class Bench:
             self._step([sequence], n, n_rows=int(done + n == n_tokens))
 
     def _step(self, active: list[Sequence], n_tokens: int, n_rows: int) -> None:
-        self.runner.run([Work(sequence, n_tokens, n_rows > 0, n_rows, None) for sequence in active])
+        self.runner.run([Work(sequence, n_tokens, n_rows > 0, n_rows) for sequence in active])
         for sequence in active:
             sequence.computed += n_tokens
             self._n_stored[sequence.id] = max(self._n_stored[sequence.id], sequence.computed)

@@ -1,16 +1,28 @@
 """What the machine allows: context and KV pages, worked out from the configuration and the memory that is free."""
 
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from tahr.backends.api import KVShape, stored_head_bytes
 from tahr.config import EngineConfig
 from tahr.engine.scheduler import Limits
 from tahr.errors import ConfigError
+from tahr.kv.pages import most_held, pages_for
 
 KV_SHARE = 4  # a pool takes at most one n-th of the free memory unless told otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """The layers that share a window (0: they see everything), and what a page takes in all of them."""
+
+    window: int
+    layers: tuple[int, ...]
+    page_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,31 +30,66 @@ class Capacity:
     """Measured, not asked for."""
 
     context_size: int
-    n_pages: int
-    kv_bytes: int
+    n_pages: tuple[int, ...]  # of each group
+    page_bytes: tuple[int, ...]  # likewise
     note: str = ""  # what the user should know about how it came out
 
+    @property
+    def kv_bytes(self) -> int:
+        return sum(n * size for n, size in zip(self.n_pages, self.page_bytes, strict=True))
 
-def measure(
-    config: EngineConfig, shapes: Iterable[KVShape], dtype: str, max_context: int, free_bytes: int | None = None
-) -> Capacity:
-    """Context and pool for this model: every batch place gets a full context if memory allows, at least one does."""
-    page_bytes = config.page_size * sum(2 * s.n_heads * stored_head_bytes(dtype, s.head_dim) for s in shapes)
+
+def kv_groups(shapes: ListOf[KVShape], windows: ListOf[int], page_size: int, dtype: str) -> list[KVGroup]:
+    """Layers by their windows, the widest first: those that see everything lead, if there are any."""
+    layer_bytes = [page_size * 2 * s.n_heads * stored_head_bytes(dtype, s.head_dim) for s in shapes]
+    members = {
+        window: tuple(i for i, other in enumerate(windows) if other == window)
+        for window in sorted(set(windows), key=lambda window: window or inf, reverse=True)
+    }
+    return [KVGroup(window, layers, sum(layer_bytes[i] for i in layers)) for window, layers in members.items()]
+
+
+def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, free_bytes: int | None = None) -> Capacity:
+    """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
     context = asked_context(config, max_context)
     budget = config.kv_bytes or (free_memory_bytes() if free_bytes is None else free_bytes) // KV_SHARE
-    n_affordable = budget // page_bytes
     n_full = pages_for(context, config.page_size)
-    if n_affordable >= n_full:
-        n_pages = min(n_affordable, n_full * config.max_batch_size)
-        return Capacity(context, n_pages, n_pages * page_bytes)
-    if config.context_size or n_affordable < 1:
+    n_fitting = bisect_right(range(1, n_full + 1), budget, key=lambda n: text_bytes(config, groups, n))
+    if n_fitting < n_full and (config.context_size or n_fitting < 1):
         raise ConfigError(
-            f"A context of {context} tokens needs {n_full * page_bytes / 1e6:.0f} MB of KV memory, but only "
-            f"{budget / 1e6:.0f} MB may be used: ask for a smaller context (-c)."
+            f"A context of {context} tokens needs {text_bytes(config, groups, n_full) / 1e6:.0f} MB of KV memory, but "
+            f"only {budget / 1e6:.0f} MB may be used: ask for a smaller context (-c)."
         )
-    fitting = n_affordable * config.page_size
-    note = f"context cut from {context} to {fitting} tokens to fit the free memory"
-    return Capacity(fitting, n_affordable, n_affordable * page_bytes, note)
+    fitting = context if n_fitting == n_full else n_fitting * config.page_size
+    note = "" if fitting == context else f"context cut from {context} to {fitting} tokens to fit the free memory"
+    return Capacity(fitting, share_out(config, groups, n_fitting, budget), tuple(g.page_bytes for g in groups), note)
+
+
+def text_pages(config: EngineConfig, group: KVGroup, n_pages: int) -> int:
+    """How many pages a text of `n_pages` pages holds at once in the layers of a group."""
+    return min(n_pages, most_held(config.page_size, group.window, config.prefill_chunk_size))
+
+
+def text_bytes(config: EngineConfig, groups: ListOf[KVGroup], n_pages: int) -> int:
+    """The same in all layers, in bytes."""
+    return sum(text_pages(config, group, n_pages) * group.page_bytes for group in groups)
+
+
+def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget: int) -> tuple[int, ...]:
+    """Pages of every group: a full text's, and what else the budget gives, up to a full text for every batch place.
+
+    Few texts become as long as the context, but all fill their windows: so windows get more places than there is room
+    for full texts, if half of what is left beyond the first text pays for them.
+    """
+    one_bytes, most = text_bytes(config, groups, n_full), config.max_batch_size
+    window_bytes = text_bytes(config, [group for group in groups if group.window], n_full)
+    left = budget - one_bytes
+    n_places = min(most, 1 + max(left // one_bytes, left // 2 // window_bytes)) if window_bytes else 1
+    left -= (n_places - 1) * window_bytes
+    return tuple(
+        n_places * text_pages(config, g, n_full) if g.window else min(n_full + left // g.page_bytes, n_full * most)
+        for g in groups
+    )
 
 
 def step_sizes(config: EngineConfig, room: Capacity) -> Limits:
@@ -60,14 +107,13 @@ def step_sizes(config: EngineConfig, room: Capacity) -> Limits:
 
 
 def cache_pages(config: EngineConfig, room: Capacity) -> int:
-    """How many pages the prefix cache may keep: the tightest of its limits, at most all there are."""
-    page_bytes = room.kv_bytes // room.n_pages
+    """How many pages of each group the prefix cache may keep: the tightest of its limits, at most all there are."""
     limits = [
         (config.cache_max_entries, 1),
         (config.cache_max_tokens, config.page_size),
-        (config.cache_max_bytes, page_bytes),
+        (config.cache_max_bytes, sum(room.page_bytes)),
     ]
-    return min([room.n_pages, *(limit // unit for limit, unit in limits if limit is not None)])
+    return min([max(room.n_pages), *(limit // unit for limit, unit in limits if limit is not None)])
 
 
 def asked_context(config: EngineConfig, max_context: int) -> int:
@@ -76,10 +122,6 @@ def asked_context(config: EngineConfig, max_context: int) -> int:
     if context > max_context:
         raise ConfigError(f"A context of {context} tokens was asked for, but the model was trained for {max_context}.")
     return context
-
-
-def pages_for(n_tokens: int, page_size: int) -> int:
-    return -(-n_tokens // page_size)
 
 
 def free_memory_bytes() -> int:

@@ -7,9 +7,9 @@ from enum import StrEnum
 import numpy as np
 
 from tahr.backends.api import Backend, Floats
-from tahr.engine.capacity import pages_for
 from tahr.engine.lanes import PAGE_SIZE, LaneLimits, Lanes
 from tahr.errors import ConfigError
+from tahr.kv.pages import pages_for
 from tahr.models.decoder import Decoder
 
 CHUNK = 512  # tokens of one step

@@ -107,11 +107,11 @@ class Engine:
             requests_running=len(scheduler.running),
             requests_waiting=len(scheduler.line),
             preemptions=scheduler.n_preempted,
-            pages_total=scheduler.pool.n_pages,
-            pages_used=scheduler.pool.n_used,
+            pages_total=sum(pool.n_pages for pool in scheduler.pools),
+            pages_used=sum(pool.n_used for pool in scheduler.pools),
             prefix_hits=found.hits,
             prefix_misses=found.misses,
-            prefix_evictions=scheduler.pool.n_evicted,
+            prefix_evictions=sum(pool.n_evicted for pool in scheduler.pools),
             prefix_tokens_cached=prefix.tokens_cached if prefix else 0,
             prefix_tokens_reused=found.tokens_reused,
         )
@@ -130,10 +130,10 @@ class Engine:
             raise ConfigError(f"Token ids must lie between 0 and {self.n_vocab - 1}.")
 
     def _check_room(self, max_length: int) -> None:
-        pool, page_size = self.scheduler.pool, self.scheduler.page_size
-        if self.scheduler.pages_for(max_length) > pool.n_pages:
+        if not self.scheduler.holds(max_length):
+            n_held = self.scheduler.pools[0].n_pages * self.scheduler.page_size
             raise KvCacheFull(
-                f"The request may need {max_length} tokens, but the whole KV pool holds {pool.n_pages * page_size}: "
+                f"The request may need {max_length} tokens, but the whole KV pool holds {n_held}: "
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
 

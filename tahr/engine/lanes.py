@@ -7,12 +7,12 @@ import numpy as np
 
 from tahr.backends.api import Backend, Floats, StepLimits
 from tahr.config import GREEDY
-from tahr.engine.capacity import pages_for
 from tahr.engine.runner import Forward, Runner
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError, KvCacheFull
-from tahr.kv.pages import PagePool
+from tahr.kv.pages import PagePool, pages_for
+from tahr.kv.tables import PageCopy, PageTable
 from tahr.models.decoder import Decoder
 
 PAGE_SIZE = 32
@@ -36,8 +36,9 @@ class LaneLimits:
 class Lanes:
     """Runs steps of some lanes, which are sequences without a scheduler.
 
-    Forked lanes share pages; one that is about to write to a shared page copies it first. `forward` is what a step
-    computes: logits, unless told otherwise.
+    Forked lanes share pages; one that is about to write to a shared page copies it first. All layers share one pool
+    and keep the whole text, windows or not, so that a lane can go back. `forward` is what a step computes: logits,
+    unless told otherwise.
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class Lanes:
         self.backend, self.limits = backend, limits
         self.n_vocab = decoder.config.n_vocab
         n_pages = limits.n_pages or limits.n_lanes * pages_for(limits.n_tokens, PAGE_SIZE)
-        self.pool = PagePool(n_pages)
-        self.kv = backend.kv_store(decoder.kv_shapes, n_pages, PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        self.pool = PagePool(n_pages, PAGE_SIZE)
+        self.kv = backend.kv_store(decoder.kv_shapes, [n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
         self._runner = Runner(backend, decoder, self.kv, limits.step_limits(), forward)
 
     def open(self) -> Sequence:
         """An empty lane."""
-        return Sequence([], GREEDY, self.limits.n_tokens)
+        return Sequence([], GREEDY, self.limits.n_tokens, tables=[PageTable(self.pool)])
 
     def run(self, feeds: ListOf[Feed], n_rows: int = 1) -> Floats:
         """Compute the tokens of each feed in one step; the rows of its last `n_rows` tokens (at most), feed by feed."""
@@ -82,15 +83,12 @@ class Lanes:
     def fork(self, lane: Sequence) -> Sequence:
         """Another lane with the same tokens; nothing is copied until one of them writes."""
         other = self.open()
-        self.pool.share(lane.pages)
-        other.tokens, other.pages, other.computed = list(lane.tokens), lane.pages[:], lane.computed
+        other.tokens, other.tables, other.computed = list(lane.tokens), [lane.tables[0].fork()], lane.computed
         return other
 
     def truncate(self, lane: Sequence, n_tokens: int) -> None:
         """As if only the first n tokens had been computed."""
-        n_pages = pages_for(n_tokens, PAGE_SIZE)
-        self.pool.release(lane.pages[n_pages:])
-        lane.pages = lane.pages[:n_pages]  # another table: whoever has seen the old one must look again
+        lane.tables[0].cut(pages_for(n_tokens, PAGE_SIZE))
         del lane.tokens[n_tokens:]
         lane.computed = n_tokens
 
@@ -98,7 +96,7 @@ class Lanes:
         """Pages for tokens whose keys and values somebody else is going to write."""
         self.truncate(lane, 0)
         self.check(lane, tokens)
-        lane.pages.extend(self.pool.take(pages_for(len(tokens), PAGE_SIZE)))
+        lane.tables[0].take(0, len(tokens))
         lane.tokens.extend(tokens)
         lane.computed = len(tokens)
 
@@ -116,18 +114,9 @@ class Lanes:
 
     def _prepare(self, lane: Sequence, tokens: ListOf[int], n_rows: int) -> Work:
         del lane.tokens[lane.computed :]  # a step that failed leaves tokens behind
-        copy = self._own_last_page(lane)
         lane.tokens.extend(tokens)
-        lane.pages.extend(self.pool.take(pages_for(len(lane.tokens), PAGE_SIZE) - len(lane.pages)))
-        return Work(lane, len(tokens), n_rows > 0, min(n_rows, len(tokens)), copy)
-
-    def _own_last_page(self, lane: Sequence) -> tuple[int, int] | None:
-        """Give a lane whose last page is half full its own copy of it, if others need it too."""
-        if lane.computed % PAGE_SIZE == 0 or self.pool.writable(lane.pages[-1]):
-            return None
-        (mine,) = self.pool.take(1)
-        shared = lane.pages[-1]
-        self.pool.release([shared])
-        lane.pages = lane.pages[:]
-        lane.pages[-1] = mine
-        return shared, mine
+        table = lane.tables[0]
+        owned = table.own(lane.computed)
+        table.take(lane.computed, len(lane.tokens))
+        copies = [PageCopy(0, *owned)] if owned else []
+        return Work(lane, len(tokens), n_rows > 0, min(n_rows, len(tokens)), copies)

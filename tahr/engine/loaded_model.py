@@ -11,7 +11,7 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
 from tahr.engine.assemble import check_kv_dtype, check_vocabulary, open_tokenizer
-from tahr.engine.capacity import measure
+from tahr.engine.capacity import kv_groups, measure
 from tahr.engine.inference_config import InferenceConfig
 from tahr.engine.lanes import PAGE_SIZE, LaneLimits, Lanes
 from tahr.engine.session import Session
@@ -68,7 +68,9 @@ def open_session(config: InferenceConfig, backend: Backend, decoder: Decoder) ->
     """Memory for one text of the context asked for."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
     asked = EngineConfig(context_size=config.context_size, page_size=PAGE_SIZE, max_batch_size=1)
-    context = measure(asked, decoder.kv_shapes, dtype, decoder.config.max_context).context_size
+    # A session can go back to any point of its text, so it keeps the whole of it in every layer.
+    groups = kv_groups(decoder.kv_shapes, [0] * len(decoder.kv_shapes), PAGE_SIZE, dtype)
+    context = measure(asked, groups, decoder.config.max_context).context_size
     chunk = min(config.prefill_chunk_size or context, context)
     return Session(Lanes(backend, decoder, LaneLimits(context, chunk=chunk), dtype), model=decoder)
 

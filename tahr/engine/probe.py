@@ -14,16 +14,16 @@ def all_logits(
 ) -> NDArray[np.float32]:
     """Logits after each of `ids`: [len(ids), n_vocab], `chunk` rows at a time."""
     n_pages = -(-len(ids) // PAGE_SIZE)
-    kv = backend.kv_store(decoder.kv_shapes, n_pages, PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+    kv = backend.kv_store(decoder.kv_shapes, [n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
     step = backend.step_inputs(StepLimits(chunk, 1, chunk, n_pages))
     plan = backend.record(lambda: decoder.forward(backend, step, kv))
-    step.page_table[0] = np.arange(n_pages)
+    step.page_table[0, 0] = np.arange(n_pages)
     rows = []
     for begin in range(0, len(ids), chunk):
         end = min(begin + chunk, len(ids))
         n = end - begin
         step.ids[:n] = ids[begin:end]
-        step.positions[:n] = step.slots[:n] = np.arange(begin, end)
+        step.positions[:n] = step.slots[0, :n] = np.arange(begin, end)
         step.starts[:2] = 0, n
         step.lengths[0] = end
         step.rows[:n] = np.arange(n)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tahr.backends.api import Backend, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
 from tahr.engine.scheduler import Work
+from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
@@ -30,12 +31,17 @@ class Runner:
 
     def run(self, work: list[Work]) -> NDArray[np.float32]:
         """The wanted rows of logits, in the order of the work."""
-        if copies := [item.copy for item in work if item.copy]:
-            self.backend.copy_pages(self.kv, copies)
+        if copies := [copy for item in work for copy in item.copies]:
+            self._copy_pages(copies)
         self.batch.fill(work)
         plan = self.plan_for(self.bucket_for(work))
         plan.run()
         return self.backend.read(plan.result)
+
+    def _copy_pages(self, copies: list[PageCopy]) -> None:
+        for group in {copy.group for copy in copies}:
+            pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
+            self.backend.copy_pages(self.kv, pairs, group)
 
     def bucket_for(self, work: list[Work]) -> StepLimits:
         """The smallest bucket that holds the step."""

@@ -5,6 +5,7 @@ there is none, the last by rank loses its pages, keeps its tokens, and catches u
 """
 
 from bisect import insort
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import ceil
 from operator import attrgetter
@@ -14,8 +15,9 @@ from typing import NamedTuple
 from tahr.engine.line import Line
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import Sequence, State
-from tahr.kv.pages import PagePool, no_pages
-from tahr.kv.prefix import PrefixCache
+from tahr.kv.pages import PagePool, pages_for
+from tahr.kv.prefix import PrefixCache, tokens_reused
+from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
 
@@ -48,7 +50,7 @@ class Work(NamedTuple):
     n_tokens: int
     picks: bool  # everything known is then computed, so that a next token can be picked
     n_rows: int  # the logits of so many of its last tokens are wanted
-    copy: tuple[int, int] | None  # a page to copy before the step, and where to: others still need the first
+    copies: ListOf[PageCopy] = ()  # to make before the step
 
 
 class Budget:
@@ -78,20 +80,18 @@ class Budget:
 
 
 class Scheduler:
-    """Lets sequences catch up with their tokens, in the order of a policy, within the limits of a step and the pool."""
+    """Lets sequences catch up with their tokens, in the order of a policy, within the limits of steps and pools."""
 
-    def __init__(
-        self, pool: PagePool, page_size: int, limits: Limits, prefix: PrefixCache | None = None, order: str = "fcfs"
-    ):
-        self.pool = pool
-        self.page_size = page_size
+    def __init__(self, pools: ListOf[PagePool], limits: Limits, prefix: PrefixCache | None = None, order: str = "fcfs"):
+        self.pools = pools
+        self.page_size = pools[0].page_size
         self.limits = limits
         self.prefix = prefix
         self.line = Line(POLICIES[order])
         self.running: list[Sequence] = []  # in the order of their ranks
         self.n_steps = 0
         self.n_preempted = 0
-        self._reserve = pool.n_pages - ceil(pool.n_pages * limits.admit_below)
+        self._reserves = [reserve(pool, limits) for pool in pools]
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""
@@ -130,7 +130,8 @@ class Scheduler:
             elif picks:
                 seq.enter(State.DECODING)
             if seq.names and seq.computed // self.page_size > seq.names.n_stored:
-                self._store(seq)
+                assert self.prefix
+                self.prefix.store(seq.names, seq.tokens, seq.tables, seq.computed)
         return n_decoded
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -143,8 +144,7 @@ class Scheduler:
             self._drop_pages(child)
             self.line.add(child)
             return
-        self.pool.share(parent.pages)
-        child.pages, child.computed = parent.pages[:], parent.computed
+        child.tables, child.computed = [table.fork() for table in parent.tables], parent.computed
         self._run(child)
         if not child.behind:
             child.enter(State.DECODING)
@@ -152,20 +152,30 @@ class Scheduler:
     def truncate(self, seq: Sequence, n_tokens: int) -> None:
         """Take back all tokens of a sequence but the first `n_tokens`."""
         del seq.tokens[n_tokens:]
-        n_pages = self.pages_for(min(seq.computed, n_tokens))
-        self.pool.release(seq.pages[n_pages:])
-        seq.pages = seq.pages[:n_pages]
-        seq.computed = min(seq.computed, n_tokens)
+        self.rewind(seq, min(seq.computed, n_tokens))
+
+    def rewind(self, seq: Sequence, n_computed: int) -> None:
+        """Let a sequence compute again what comes after its first tokens: all of it, if a window has left those."""
         if seq.names:
-            seq.names.cut(n_tokens // self.page_size)
+            seq.names.cut(n_computed // self.page_size)
+        if not all(table.reaches(n_computed) for table in seq.tables):
+            self._drop_pages(seq)
+            return
+        for table in seq.tables:
+            table.cut(pages_for(n_computed, self.page_size))
+        seq.computed = n_computed
 
     def distrust(self, seq: Sequence) -> None:
         """Nobody shall reuse what a failed sequence computed."""
-        for page in seq.pages:
-            self.pool.forget(page)
+        for table in seq.tables:
+            for page in table.held:
+                table.pool.forget(page)
+        if self.prefix and seq.names:
+            self.prefix.forget(seq.names, seq.tokens)  # also what it holds no more, because a window has left it
 
-    def pages_for(self, n_tokens: int) -> int:
-        return -(-n_tokens // self.page_size)
+    def holds(self, n_tokens: int) -> bool:
+        """Whether a text of so many tokens fits into the pools if it is alone."""
+        return all(pool.n_wanted(0, n_tokens) <= pool.n_pages for pool in self.pools)
 
     # ---- whose turn it is -------------------------------------------------------------------------------------
 
@@ -178,7 +188,7 @@ class Scheduler:
             if seq.state is State.PREEMPTED:  # a sequence before it has needed its pages
                 continue
             if self._may_write(seq):  # almost always
-                work.append(Work(seq, 1, True, 1, None))
+                work.append(Work(seq, 1, True, 1))
                 seq.last_step = self.n_steps
             else:
                 self._let_run(seq, 1, work)
@@ -198,14 +208,13 @@ class Scheduler:
             budget.spend(seq, n)
 
     def _let_run(self, seq: Sequence, n: int, work: list[Work]) -> bool:
-        copy = None
-        if self._n_missing(seq, n):
-            if not self._make_room(seq, n, work):
+        copies: ListOf[PageCopy] = ()
+        if any(table.n_missing(seq.computed, len(seq.tokens)) for table in seq.tables):
+            if not self._make_room(seq, work):
                 return False
-            copy = self._own_page(seq)
-            seq.pages.extend(self.pool.take(max(0, self.pages_for(seq.computed + n) - len(seq.pages))))
+            copies = self._grow(seq)
         picks = n == seq.behind
-        work.append(Work(seq, n, picks, n if seq.scoring else int(picks), copy))
+        work.append(Work(seq, n, picks, n if seq.scoring else int(picks), copies))
         seq.last_step = self.n_steps
         return True
 
@@ -216,20 +225,30 @@ class Scheduler:
         seq = self.line.first
         if seq is None or len(self.running) >= self.limits.n_seqs:
             return None
-        found = self.prefix.find(seq.names, seq.tokens) if self.prefix and seq.names and not seq.scoring else []
-        self.pool.share(found)
-        # The last token is computed in any case, because its logits are wanted: in a page of its own.
-        n_reused = min(len(found) * self.page_size, len(seq.tokens) - 1)
-        n_missing = self.pages_for(len(seq.tokens)) - n_reused // self.page_size
-        if n_missing > self.pool.n_free - (self._reserve if self.running else 0):
-            self.pool.release(found)
+        found = self._find(seq)
+        n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens))
+        if not self._room_for(found, n_reused, len(seq.tokens)):
+            for table in found:
+                table.cut(0)
             return None
         self.line.pop()
         self._begin(seq, found, n_reused)
         return seq
 
-    def _begin(self, seq: Sequence, found: list[int], n_reused: int) -> None:
-        seq.pages.extend(found)
+    def _find(self, seq: Sequence) -> list[PageTable]:
+        """Tables to begin with: what is known of its text, unless all of it is to be looked at."""
+        if self.prefix and seq.names and not seq.scoring:
+            return self.prefix.find(seq.names, seq.tokens)
+        return [PageTable(pool) for pool in self.pools]
+
+    def _room_for(self, tables: list[PageTable], n_computed: int, n_tokens: int) -> bool:
+        return all(
+            table.n_missing(n_computed, n_tokens) <= table.pool.n_free - (n_left if self.running else 0)
+            for table, n_left in zip(tables, self._reserves, strict=True)
+        )
+
+    def _begin(self, seq: Sequence, found: list[PageTable], n_reused: int) -> None:
+        seq.tables = found
         seq.computed = n_reused
         if seq.names:
             assert self.prefix
@@ -238,8 +257,8 @@ class Scheduler:
         if seq.state is State.WAITING:
             seq.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
         self._run(seq)
-        n_rest = self.pages_for(len(seq.tokens)) - len(seq.pages)
-        seq.pages.extend(self.pool.take(n_rest))  # a prompt that has begun will not stop half-way for want of pages
+        for table in found:  # a prompt that has begun will not stop half-way for want of pages
+            table.take(n_reused, len(seq.tokens))
 
     def _run(self, seq: Sequence) -> None:
         seq.enter(State.PREFILLING)
@@ -247,36 +266,30 @@ class Scheduler:
         insort(self.running, seq, key=RANK)
 
     def _may_write(self, seq: Sequence) -> bool:
-        """Whether it has a page for its next token that nobody else needs."""
-        index = seq.computed // self.page_size
-        return index < len(seq.pages) and self.pool.writable(seq.pages[index])
+        """Whether it has pages for its next token that nobody else needs."""
+        place = seq.computed // self.page_size
+        for table in seq.tables:  # noqa: SIM110 (a generator would cost more than the looking)
+            if not table.may_write(place):
+                return False
+        return True
 
-    def _n_missing(self, seq: Sequence, n: int) -> int:
-        """Pages to take before n tokens can be computed: those not there yet, and one for a page that is shared."""
-        begun = seq.computed // self.page_size < len(seq.pages)
-        n_fresh = self.pages_for(seq.computed + n) - len(seq.pages)
-        return max(0, n_fresh) + (begun and not self._may_write(seq))
-
-    def _make_room(self, seq: Sequence, n: int, work: list[Work]) -> bool:
+    def _make_room(self, seq: Sequence, work: list[Work]) -> bool:
         """Let the last by rank lose their pages until there are enough; one of them may be the sequence itself."""
-        while self._n_missing(seq, n) > self.pool.n_free:
+        for table in seq.tables:
+            table.leave_behind(seq.computed)
+        while any(table.n_missing(seq.computed, len(seq.tokens)) > table.pool.n_free for table in seq.tables):
             victim = self._last_idle(work)
             self._preempt(victim)
             if victim is seq:
                 return False
         return True
 
-    def _own_page(self, seq: Sequence) -> tuple[int, int] | None:
-        """Give the sequence its own copy of the page it is going to write to, if others need that page."""
-        index = seq.computed // self.page_size
-        if index >= len(seq.pages) or self._may_write(seq):
-            return None
-        (mine,) = self.pool.take(1)
-        shared = seq.pages[index]
-        self.pool.release([shared])
-        seq.pages = seq.pages[:]  # another table: whoever has seen the old one must look again
-        seq.pages[index] = mine
-        return shared, mine
+    def _grow(self, seq: Sequence) -> list[PageCopy]:
+        """Take the pages that are missing; those to copy, because others need the ones it is going to write to."""
+        owned = [table.own(seq.computed) for table in seq.tables]
+        for table in seq.tables:
+            table.take(seq.computed, len(seq.tokens))
+        return [PageCopy(group, *pages) for group, pages in enumerate(owned) if pages]
 
     def _last_idle(self, work: list[Work]) -> Sequence:
         """The last by rank of those that are not in this step yet."""
@@ -292,12 +305,15 @@ class Scheduler:
         self.line.add(seq)
 
     def _drop_pages(self, seq: Sequence) -> None:
-        self.pool.release(seq.pages)
-        seq.pages = no_pages()
+        for table in seq.tables:
+            table.cut(0)
         seq.computed = 0
         if seq.names:
             seq.names.n_stored = 0
 
-    def _store(self, seq: Sequence) -> None:
-        assert self.prefix and seq.names
-        seq.pages = self.prefix.store(seq.names, seq.tokens, seq.pages, seq.computed)
+
+def reserve(pool: PagePool, limits: Limits) -> int:
+    """Pages of a pool that letting sequences in must leave, so that those that run can grow."""
+    if pool.n_pages >= limits.n_seqs * pool.most_held:
+        return 0  # there is room for everybody
+    return pool.n_pages - ceil(pool.n_pages * limits.admit_below)

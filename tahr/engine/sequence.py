@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tahr.config import SamplingParams
 from tahr.engine.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
-from tahr.kv.pages import Pages, no_pages
 from tahr.kv.prefix import PageNames
+from tahr.kv.tables import PageTable
 
 if TYPE_CHECKING:
     from tahr.engine.output import Writer
@@ -62,7 +62,7 @@ class Sequence:
     state: State = State.WAITING
     n_prompt: int = 0
     computed: int = 0
-    pages: Pages = field(default_factory=no_pages)
+    tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
     names: PageNames | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # other answers to its prompt, until they go their own way
     rank: Rank = ()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tahr.backends.api import Bytes, Floats
-from tahr.engine.capacity import pages_for
 from tahr.engine.lanes import PAGE_SIZE, Lanes
 from tahr.errors import ConfigError
+from tahr.kv.pages import pages_for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ class Session:
 
     def copy(self) -> KvCopy:
         """What is stored, in host memory."""
-        layers = self._lanes.backend.read_pages(self._lanes.kv, list(self._lane.pages))
+        layers = self._lanes.backend.read_pages(self._lanes.kv, self._lane.tables[0].pages)
         whole = KvCopy(tuple(self.tokens), tuple(layers), self.kv_dtype, self.model)
         return whole.first(self.length)
 
@@ -91,4 +91,4 @@ class Session:
         self._lanes.take_over(self._lane, copy.tokens)
         n_padding = pages_for(len(copy.tokens), PAGE_SIZE) * PAGE_SIZE - len(copy.tokens)
         padded = [np.pad(layer, ((0, 0), (0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
-        self._lanes.backend.write_pages(self._lanes.kv, list(self._lane.pages), padded)
+        self._lanes.backend.write_pages(self._lanes.kv, self._lane.tables[0].pages, padded)

@@ -1,27 +1,38 @@
 """The page pool: which KV pages are free, who holds the others, and which are kept because they may be useful again."""
 
+import sys
 from array import array
 from collections.abc import Iterable
 from typing import TypeAlias
 
 from tahr.errors import KvCacheFull
 
-Pages: TypeAlias = "array[int]"  # a sequence's page table: page numbers in the order of its text
+Pages: TypeAlias = "array[int]"  # page numbers in the order of a text
 
 
 def no_pages() -> Pages:
-    """An empty page table."""
+    """The pages of an empty text."""
     return array("i")
+
+
+def pages_for(n_tokens: int, page_size: int) -> int:
+    """How many pages a text of so many tokens fills, the last one perhaps in part."""
+    return -(-n_tokens // page_size)
 
 
 class PagePool:
     """A page is free, held by one or more sequences, or idle: held by nobody, but kept under the name of its contents.
 
-    Idle pages are as good as free: when no free one is left, the one that has been idle longest is given away.
+    Idle pages are as good as free: when no free one is left, the one that has been idle longest is given away. The
+    pages are those of the layers that share a window (0: they see everything); a step computes at most `chunk` tokens
+    of one sequence.
     """
 
-    def __init__(self, n_pages: int):
+    def __init__(self, n_pages: int, page_size: int, window: int = 0, chunk: int = 1):
         self.n_pages = n_pages
+        self.page_size = page_size
+        self.window = window
+        self.most_held = most_held(page_size, window, chunk)
         self.n_evicted = 0
         self._free = list(range(n_pages - 1, -1, -1))
         self._holders = [0] * n_pages
@@ -43,6 +54,17 @@ class PagePool:
     def n_named(self) -> int:
         """Pages whose contents can be found again, held or idle."""
         return len(self._name_of)
+
+    # ---- windows ----------------------------------------------------------------------------------------------
+
+    def n_behind(self, n_computed: int) -> int:
+        """How many pages at the beginning of a text are not looked at by any token after the computed ones."""
+        return max(0, n_computed - self.window + 1) // self.page_size if self.window else 0
+
+    def n_wanted(self, n_computed: int, n_tokens: int) -> int:
+        """How many pages of a text have their place now: all, unless a window lets the later ones wait their turn."""
+        n_pages = pages_for(n_tokens, self.page_size)
+        return min(n_pages, self.n_behind(n_computed) + self.most_held) if self.window else n_pages
 
     # ---- holding ----------------------------------------------------------------------------------------------
 
@@ -91,9 +113,13 @@ class PagePool:
         self._name_of[page] = name
         self._page_of[name] = page
 
-    def find(self, name: bytes) -> int | None:
+    def knows(self, name: bytes) -> bool:
+        """Whether a page is kept under that name."""
+        return name in self._page_of
+
+    def find(self, name: bytes) -> int:
         """The page kept under that name."""
-        return self._page_of.get(name)
+        return self._page_of[name]
 
     def forget(self, page: int) -> None:
         """Nobody shall find this page any more; does nothing if nobody could."""
@@ -127,3 +153,8 @@ class PagePool:
         assert all(page in self._name_of for page in self._idle), "an idle page has no name"
         assert not any(page in self._name_of for page in self._free), "a free page has a name"
         assert {name: page for page, name in self._name_of.items()} == self._page_of, "names and pages disagree"
+
+
+def most_held(page_size: int, window: int, chunk: int) -> int:
+    """The most pages one sequence holds at once: its window and the chunk after it begin anywhere in a page."""
+    return pages_for(window + chunk, page_size) + 1 if window else sys.maxsize

@@ -32,20 +32,24 @@ class Scoring:
 
 @triton.jit
 def walk(
-    q, keys, values, pages, kv_head, n_kv, page_size, dim, positions, begin, end, scale, window, softcap,
+    q, keys, values, pages, kv_head, n_kv, page_size, dim, positions, lowest, begin, end, scale, window, softcap,
     has_cap: tl.constexpr, dtype: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum."""
+    """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
+
+    Keys before `lowest` are seen by no row and not read: their pages may be another sequence's by now.
+    """
     cols = tl.arange(0, block_d)
     best = tl.full((block_m,), float("-inf"), tl.float32)
     weight = tl.zeros((block_m,), tl.float32)
     total = tl.zeros((block_m, block_d), tl.float32)
     for first in range(begin, end, block_n):
         at = first + tl.arange(0, block_n)
-        page = tl.load(pages + at // page_size, mask=at < end, other=0).to(tl.int64)
+        inside = (at >= lowest) & (at < end)
+        page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
         place = ((page * n_kv + kv_head) * page_size + at % page_size) * dim
-        mask = (at[:, None] < end) & (cols[None, :] < dim)
+        mask = inside[:, None] & (cols[None, :] < dim)
         k = tl.load(keys + place[:, None] + cols[None, :], mask=mask, other=0.0).to(dtype)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if has_cap:
@@ -90,10 +94,10 @@ def mixed_kernel(
     where = tl.load(positions + token, mask=alive, other=-1)
     end = tl.max(where, 0) + 1
     earliest = tl.load(positions + start + tile * block_m // group)
-    begin = tl.where(window > 0, tl.maximum(earliest - window + 1, 0) // block_n * block_n, 0)
+    lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0)
     total, weight, _ = walk(
         tl.load(q + spot, mask=mask, other=0.0).to(dtype), keys, values, page_table + seq.to(tl.int64) * table_stride,
-        kv_head, n_kv, page_size, dim, where, begin, end, scale, window, softcap,
+        kv_head, n_kv, page_size, dim, where, lowest, lowest // block_n * block_n, end, scale, window, softcap,
         has_cap, dtype, block_m, block_n, block_d,
     )  # fmt: skip
     tl.store(out + spot, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
@@ -115,13 +119,14 @@ def decode_kernel(
     heads = token * n_q + kv_head * group + rows
     spot = heads[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
-    floor = tl.where(window > 0, tl.maximum(length - window, 0) // block_n, 0)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    floor = lowest // block_n
     share = tl.cdiv(tl.cdiv(length, block_n) - floor, n_splits)
     begin = (floor + split * share) * block_n
     total, weight, best = walk(
         tl.load(q + spot, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
         page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim,
-        tl.zeros((block_m,), tl.int32) + length - 1, begin, tl.minimum(begin + share * block_n, length),
+        tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
         scale, window, softcap, has_cap, dtype, block_m, block_n, block_d,
     )  # fmt: skip
     if n_splits == 1:
@@ -148,7 +153,13 @@ def join_kernel(out, sums, weights, maxima, dim, n_splits: tl.constexpr, block_d
 
 
 def attend_mixed(
-    q: torch.Tensor, store: torch.Tensor, inputs: Any, n_tokens: list[int], how: Scoring, dtype: torch.dtype
+    q: torch.Tensor,
+    store: torch.Tensor,
+    pages: torch.Tensor,
+    inputs: Any,
+    n_tokens: list[int],
+    how: Scoring,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Attention of a step whose sequences advance by `n_tokens` each; products of factors in `dtype`."""
     _, _, n_kv, page_size, dim = store.shape
@@ -156,25 +167,27 @@ def attend_mixed(
     group, out = n_q // n_kv, torch.empty_like(q)
     grid = (len(n_tokens), triton.cdiv(max(n_tokens, default=0) * group, ROWS), n_kv)
     mixed_kernel[grid](
-        out, q, store[0], store[1], inputs.page_table, inputs.starts, inputs.positions,
-        how.scale, how.window, how.softcap, inputs.page_table.stride(0), n_q, n_kv, dim, page_size, group,
+        out, q, store[0], store[1], pages, inputs.starts, inputs.positions,
+        how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, page_size, group,
         how.softcap > 0, TYPES[dtype], ROWS, KEYS, max(LEAST_ROWS, triton.next_power_of_2(dim)), num_warps=4,
     )  # fmt: skip
     return out
 
 
-def attend_decode(q: torch.Tensor, store: torch.Tensor, inputs: Any, how: Scoring, dtype: torch.dtype) -> torch.Tensor:
+def attend_decode(
+    q: torch.Tensor, store: torch.Tensor, pages: torch.Tensor, inputs: Any, how: Scoring, dtype: torch.dtype
+) -> torch.Tensor:
     """Attention of a step in which every row of q is one sequence's newest token, or padding."""
     _, _, n_kv, page_size, dim = store.shape
     n_seqs, n_q = q.shape[0], q.shape[1] // dim
     group, out = n_q // n_kv, torch.empty_like(q)
-    n_splits = splits(n_seqs * n_kv, inputs.page_table.shape[1] * page_size)
+    n_splits = splits(n_seqs * n_kv, pages.shape[1] * page_size)
     block_d = max(LEAST_ROWS, triton.next_power_of_2(dim))
     sums = q.new_empty((n_seqs * n_q, n_splits, dim), dtype=torch.float32)
     weights, maxima = (q.new_empty((n_seqs * n_q, n_splits), dtype=torch.float32) for _ in range(2))
     decode_kernel[(n_seqs, n_kv, n_splits)](
-        out, sums, weights, maxima, q, store[0], store[1], inputs.page_table, inputs.starts, inputs.lengths,
-        inputs.counts, how.scale, how.window, how.softcap, inputs.page_table.stride(0), n_q, n_kv, dim, page_size,
+        out, sums, weights, maxima, q, store[0], store[1], pages, inputs.starts, inputs.lengths,
+        inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, page_size,
         group, how.softcap > 0, TYPES[dtype], n_splits, max(LEAST_ROWS, triton.next_power_of_2(group)), KEYS, block_d,
         num_warps=4,
     )  # fmt: skip

@@ -64,6 +64,7 @@ def place_kernel(
 def place_qkv(
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     store: torch.Tensor,
+    slots: torch.Tensor,
     angles: torch.Tensor,
     style: RopeStyle,
     inputs: Any,
@@ -77,7 +78,7 @@ def place_qkv(
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     q_gain, k_gain, eps = gains or (angles, angles, 0.0)
     place_kernel[(n_tokens, n_q + 2 * n_kv)](
-        out, q, k, v, store[0], store[1], angles, q_gain, k_gain, inputs.slots, inputs.counts, eps,
+        out, q, k, v, store[0], store[1], angles, q_gain, k_gain, slots, inputs.counts, eps,
         q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, angles.shape[1] // 2, page_size,
         gains is not None, style == "pairs", triton.next_power_of_2(dim), num_warps=1,
     )  # fmt: skip
