@@ -20,7 +20,7 @@ timeout 240 "$python" -c "$launch" "$extra" pytest "${tests[@]}" -q --maxfail=25
     -p no:cacheprovider -r fE --durations=5 2>&1 | tail -n "${TEST_LINES:-150}"
 tested=${PIPESTATUS[0]}
 # Requests that share an engine must answer as if alone, on this backend too. Needs the data beside the checkout.
-TAHR_TEST_BACKENDS=cuda timeout 200 "$python" -c "$launch" "$extra" pytest tests/test_engine.py tests/test_golden.py -q \
+TAHR_TEST_BACKENDS=cuda timeout 200 "$python" -c "$launch" "$extra" pytest tests/test_engine.py tests/test_windows.py -q \
     --maxfail=25 --tb=short --no-header -p no:cacheprovider -r fEs 2>&1 | tail -n 40
 tested=$((tested || PIPESTATUS[0])) tests_s=$((SECONDS - begin))
 begin=$SECONDS
