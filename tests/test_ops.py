@@ -273,7 +273,7 @@ def test_rows_are_rounded_alike_before_and_after_they_were_read(name: str) -> No
         np.testing.assert_array_equal(afterwards, np.array(be.read(be.linear(be.tensor(host), w))))
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [name for name in OTHERS if name == "cpu"])  # no other backend rounds rows
 def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
     """What a norm reads is dropped right after it was enqueued: what it rounds must not land there."""
     be, rng = backend(name), np.random.default_rng(8)
