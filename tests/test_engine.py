@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engines import Tally, alone, engine, greedy, loaded, page_bytes, run, submit
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence, State
@@ -342,3 +342,11 @@ def test_an_error_is_a_tahr_error(stories: Path) -> None:
     seq = eng.submit(prompts(stories)[0], greedy(), lambda: Tally(faulty))
     with pytest.raises(TahrError, match="the client's callback broke"):
         run(eng, seq)
+
+
+def test_padding_of_the_vocabulary_is_never_picked(stories: Path) -> None:
+    eng = engine(stories)
+    eng.n_vocab = 40  # as if the tokenizer had no more
+    hot = SamplingParams(temperature=5.0, seed=3, max_tokens=60, ignore_eos=True).over(NEUTRAL_SAMPLING)
+    (tokens,) = run(eng, submit(eng, [1, 2, 3], hot))
+    assert len(tokens) == 60 and max(tokens) < 40

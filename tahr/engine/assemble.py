@@ -44,8 +44,9 @@ def build_engine(
     config: EngineConfig,
     eos_ids: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
+    n_vocab: int | None = None,
 ) -> tuple[Engine, str]:
-    """An engine around a decoder, and a note on its memory."""
+    """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never picked."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
     groups = kv_groups(decoder.kv_shapes, decoder.config.windows, config.page_size, dtype)
     room = measure(config, groups, decoder.config.max_context)
@@ -61,7 +62,7 @@ def build_engine(
     scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
-    engine = Engine(scheduler, runner, room.context_size, decoder.config.n_vocab, eos_ids, resolve)
+    engine = Engine(scheduler, runner, room.context_size, n_vocab or decoder.config.n_vocab, eos_ids, resolve)
     return engine, "; ".join(filter(None, [note, room.note]))
 
 
@@ -75,7 +76,9 @@ def assemble(
     backend = open_backend(config.backend, n_threads=config.n_threads)
     loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
-    engine, note = build_engine(backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer))
+    engine, note = build_engine(
+        backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab
+    )
     return Assembled(
         name=files.name,
         engine=engine,

@@ -146,7 +146,7 @@ class Engine:
     def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[Pick | TahrError]]:
         """Run the step; the sequences that get a token now, and the tokens."""
         began = perf_counter()
-        logits = self.runner.run(work)
+        logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
         n_decoded = self.scheduler.advance(work)
         ready, rows = self._ready(work, logits)
         answers = pick(
