@@ -40,7 +40,7 @@ ENGINE = (
     Option(("--backend",), "backend", str, "where to run (`tahr devices` lists what is here)"),
     Option(("-t", "--threads"), "n_threads", int, "CPU threads (default: one per core)"),
     Option(("-c", "--ctx-size", "--n-ctx", "--max-model-len"), "context_size", int, "longest conversation in tokens"),
-    Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values, such as f16 or f32"),
+    Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values: f16, f32, bf16 or q8_0"),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
 )
 

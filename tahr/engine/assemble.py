@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from functools import partial
 
 from tahr import hub
 from tahr.backends import open_backend
@@ -102,7 +103,8 @@ def breakers(tokenizer: Tokenizer) -> Resolve:
 
     def resolve(text: str) -> Iterable[ListOf[int]]:
         if not finder:
-            finder.append(breaker_finder(tokenizer.vocab_bytes(), tokenizer.encode))
+            # Without BOS: a breaker stands in the middle of a text.
+            finder.append(breaker_finder(tokenizer.vocab_bytes(), partial(tokenizer.encode, add_special=False)))
         return finder[0](text)
 
     return resolve

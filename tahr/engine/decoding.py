@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams
+from tahr.engine.assemble import breakers
 from tahr.engine.output import TextWriter, has_text
 from tahr.engine.sampler import Picker, PickRequest, pick
-from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.session import Session
 from tahr.errors import TahrError
 from tahr.text.tokenizer import Tokenizer
@@ -27,8 +27,7 @@ class Reply:
     def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
         """A reply that has no tokens yet."""
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
-        resolve = breaker_finder(tokenizer.vocab_bytes(), tokenizer.encode) if params.dry_multiplier else None
-        picker = Picker(params, ends, resolve)
+        picker = Picker(params, ends, breakers(tokenizer))
         writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
         return Reply(params, picker, writer, ends.__contains__)
 
