@@ -15,6 +15,8 @@ from tahr.engine.output import TextWriter, has_text
 from tahr.engine.score import SCORING, Score, ScoringPrompt
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.text.chat import ChatTemplate
+from tahr.text.prompt import encode_chat
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
@@ -119,15 +121,17 @@ class LLM:
 
     def render(self, messages: ListOf[Message], **variables: Any) -> str:
         """The prompt a conversation becomes."""
-        if self.template is None:
-            raise TemplateError(f"{self.name} has no chat template: use generate with a plain prompt (run --raw).")
-        return self.template.render(messages, **variables)
+        return self._template.render(messages, **variables)
 
     def encode_chat(self, messages: ListOf[Message], **variables: Any) -> list[int]:
-        """The tokens of a rendered conversation. A template that writes its own BOS does not get a second one."""
-        text = self.render(messages, **variables)
-        bos = self.tokenizer.piece(self.tokenizer.bos_id) if self.tokenizer.bos_id is not None else ""
-        return self.tokenizer.encode(text, add_special=not (bos and text.startswith(bos)))
+        """The tokens of a rendered conversation; names of special tokens in what people say are only text."""
+        return encode_chat(self.tokenizer, self._template, messages, **variables)
+
+    @property
+    def _template(self) -> ChatTemplate:
+        if self.template is None:
+            raise TemplateError(f"{self.name} has no chat template: use generate with a plain prompt (run --raw).")
+        return self.template
 
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""

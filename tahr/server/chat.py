@@ -10,7 +10,7 @@ from tahr.server.dialects import ChatDialect, Style
 from tahr.server.front import Front, Served
 from tahr.server.generation import Ask, Prompt, generate
 from tahr.server.guard import presented_key
-from tahr.server.prompts import encode_rendered, render
+from tahr.server.prompts import conversation_of
 from tahr.server.refusals import bad_field
 from tahr.server.replies import TemplateReply
 from tahr.server.sampling import Room, fit, params_of
@@ -34,10 +34,9 @@ def prepare(front: Front, data: bytes, caller: Caller) -> Ask:
     check_limited(body)
     check_stream(body)
     asked = params_of(body)
-    variables = body.chat_template_kwargs
     messages, turn = recalled(front, body, caller, served)
-    text = render(served.engine, messages, body.add_generation_prompt is not False, variables)
-    tokens = encode_rendered(served.engine, text)
+    generate = body.add_generation_prompt is not False
+    tokens = conversation_of(served.engine, messages, generate, body.chat_template_kwargs).encode()
     params = fit(asked, served.defaults, room(front, served, tokens, "messages"))
     style = style_of(body, served, 1, params.n, params.logprobs is not None)
     return Ask(
@@ -91,5 +90,5 @@ async def apply_template(call: Call) -> None:
     """The prompt a conversation becomes."""
     body = decode(TEMPLATE_BODY, await call.body())
     engine = call.front.find(body.model).engine
-    work = partial(render, engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-    await call.json(TemplateReply(await call.front.beside(work)))
+    asked = engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs
+    await call.json(TemplateReply(await call.front.beside(lambda: conversation_of(*asked).render())))

@@ -1,12 +1,15 @@
 """From what a client sends to tokens. All of this may take a while, so it runs beside the event loop."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tahr.errors import TemplateError, TokenizerError
 from tahr.server.bodies import Inputs, Message, check_limited
 from tahr.server.engine_port import ServedEngine
 from tahr.server.refusals import bad_field
+from tahr.text.chat import ChatTemplate
+from tahr.text.prompt import encode_chat
 
 # `developer` is what newer clients call the system role; no template knows the word.
 ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
@@ -43,10 +46,28 @@ def text_of(message: Message, where: str) -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
-def render(
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as a client sent it, checked, with the template that is to write it down."""
+
+    engine: ServedEngine
+    template: ChatTemplate
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+    def render(self) -> str:
+        """The prompt it becomes."""
+        return self.template.render(self.messages, **self.variables)
+
+    def encode(self) -> list[int]:
+        """The tokens of that prompt; names of special tokens in the messages are only text."""
+        return encode_chat(self.engine.tokenizer, self.template, self.messages, **self.variables)
+
+
+def conversation_of(
     engine: ServedEngine, messages: Sequence[Message], generate: bool, variables: Mapping[str, Any] | None
-) -> str:
-    """The prompt a conversation becomes."""
+) -> Conversation:
+    """Refuses what no template could render."""
     template = engine.template
     if template is None:
         raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
@@ -56,7 +77,7 @@ def render(
         param = f"chat_template_kwargs.{foreign[0]}"
         raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
     check_switch(variables or {})
-    return template.render(given, add_generation_prompt=generate, **(variables or {}))
+    return Conversation(engine, template, given, {"add_generation_prompt": generate, **(variables or {})})
 
 
 def check_switch(variables: Mapping[str, Any]) -> None:
@@ -64,13 +85,6 @@ def check_switch(variables: Mapping[str, Any]) -> None:
         if not isinstance(variables.get(name, True), bool):
             param = f"chat_template_kwargs.{name}"
             raise bad_field(param, f"{param} must be true or false.")
-
-
-def encode_rendered(engine: ServedEngine, text: str) -> list[int]:
-    """A template that writes its own BOS does not get a second one."""
-    tokenizer = engine.tokenizer
-    bos = "" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id)
-    return tokenizer.encode(text, add_special=not (bos and text.startswith(bos)))
 
 
 def encode_inputs(engine: ServedEngine, inputs: Inputs, field: str) -> list[list[int]]:

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from tahr.server.bodies import DetokenizeBody, TokenizeBody, decode
 from tahr.server.call import Call
 from tahr.server.engine_port import ServedEngine
-from tahr.server.prompts import decode_tokens, encode_rendered, render
+from tahr.server.prompts import conversation_of, decode_tokens
 from tahr.server.refusals import bad_field
 from tahr.server.replies import DetokenizeReply, TokenizeReply
 
@@ -30,8 +30,7 @@ def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
     if len(given) != 1:
         raise bad_field(given[-1] if given else "prompt", "Give exactly one of prompt, content and messages.")
     if body.messages is not None:
-        text = render(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-        return encode_rendered(engine, text)
+        return conversation_of(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs).encode()
     text = body.prompt if body.prompt is not None else body.content or ""
     return engine.tokenizer.encode(text, add_special=body.add_special_tokens, parse_special=body.parse_special)
 

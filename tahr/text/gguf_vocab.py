@@ -1,6 +1,7 @@
 """Vocabularies from GGUF metadata: added tokens around plain text, and the tokens that open and end it."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
@@ -8,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
 from tahr.text.gguf_source import KEY, Kind, Recipe, Source, read_source
-from tahr.text.vocab import Ends, Vocab, end_markers
+from tahr.text.vocab import Ends, Vocab, alias, end_markers
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
@@ -31,9 +32,11 @@ def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
 def _vocab(source: Source, recipe: Recipe) -> Vocab:
     special = source.of_kind(Kind.CONTROL, Kind.UNKNOWN)
     named = source.of_kind(Kind.USER_DEFINED)
+    by_name = {i: source.pieces[i] for i in special + named}
+    hidden = by_name | {i: alias(i) for i in special}
     return Vocab(
-        parsing=_around(source, special + named, recipe.encode),
-        plain=_around(source, named, recipe.encode),
+        parsing=_around(source, by_name, recipe.encode),
+        plain=_later(lambda: _around(source, hidden, recipe.encode)),
         pieces=source.pieces,
         special=frozenset(special),
         literal=frozenset(special + named),
@@ -43,15 +46,23 @@ def _vocab(source: Source, recipe: Recipe) -> Vocab:
     )
 
 
-def _around(source: Source, added: list[int], encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-    """An encoder that finds the added tokens in a text and leaves the stretches between them to `encode`."""
-    if not added:
+def _later(build: Callable[[], Callable[[str], list[int]]]) -> Callable[[str], list[int]]:
+    """An encoder that is built when it is first needed: most models never are asked for it."""
+    built = cache(build)
+    return lambda text: built()(text)
+
+
+def _around(source: Source, names: Mapping[int, str], encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+    """An encoder that finds added tokens by name in a text and leaves the stretches between them to `encode`."""
+    if not names:
         return encode
     between = len(source.pieces)  # an id no token has
-    ids = {source.pieces[i]: i for i in added}
+    ids = {name: i for i, name in names.items()}
     finder = Tokenizer(models.WordLevel(ids | {"": between}, unk_token=""))
     swallows = _swallows_space(source)
-    finder.add_tokens([AddedToken(piece, normalized=False, rstrip=swallows(piece)) for piece in ids if piece])
+    finder.add_tokens(
+        [AddedToken(name, normalized=False, rstrip=swallows(source.pieces[i])) for i, name in names.items() if name]
+    )
 
     def split_and_encode(text: str) -> list[int]:
         found = finder.encode(text, add_special_tokens=False)

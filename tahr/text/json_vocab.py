@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tahr.errors import TokenizerError
-from tahr.text.vocab import SPACE, Ends, Vocab, byte_level, end_markers, metaspace, wordpiece
+from tahr.text.vocab import SPACE, Ends, Vocab, alias, byte_level, end_markers, metaspace, wordpiece
 
 _FOREIGN = {
     "tokenizer.model": "a SentencePiece model",
@@ -75,25 +75,30 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
-    """An encoder that does not know the special tokens, built when it is first needed."""
+    """An encoder that knows the special tokens by their aliases alone, built when it is first needed."""
 
     @cache
     def encoder() -> Callable[[str], list[int]]:
-        added = tree.get("added_tokens") or []
-        hidden = {token["content"] for token in added if token.get("special")}
-        kept = [token for token in added if not token.get("special")]
-        model = {**tree["model"], "vocab": _without(tree["model"], hidden)}
-        return _ids_of(Tokenizer.from_str(json.dumps({**tree, "added_tokens": kept, "model": model})))
+        added = [
+            {**token, "content": alias(token["id"])} if token.get("special") else token
+            for token in tree.get("added_tokens") or ()
+        ]
+        hidden = {token["content"]: token["id"] for token in tree.get("added_tokens") or () if token.get("special")}
+        model = {**tree["model"], "vocab": _hide(tree["model"], hidden)}
+        if isinstance(model["vocab"], dict):  # else the library would number them anew
+            model["vocab"] |= {token["content"]: token["id"] for token in added}
+        return _ids_of(Tokenizer.from_str(json.dumps({**tree, "added_tokens": added, "model": model})))
 
     return lambda text: encoder()(text)
 
 
-def _without(model: dict[str, Any], hidden: set[str]) -> Any:
+def _hide(model: dict[str, Any], hidden: Mapping[str, int]) -> Any:
+    """The vocabulary without the names of special tokens."""
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         return {piece: i for piece, i in vocab.items() if piece not in hidden or piece == model.get("unk_token")}
-    # A list's places are ids, so the special ones stay under names nobody types.
-    return [[f"\ufdd0{i}" if piece in hidden else piece, score] for i, (piece, score) in enumerate(vocab)]
+    # A list's places are ids, so the special ones keep theirs under another name.
+    return [[alias(i) if piece in hidden else piece, score] for i, (piece, score) in enumerate(vocab)]
 
 
 def _pieces(parsing: Any) -> list[str | None]:

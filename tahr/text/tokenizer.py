@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tahr.errors import TokenizerError
 from tahr.text.stream import Detokenizer
-from tahr.text.vocab import Vocab
+from tahr.text.vocab import Vocab, alias
 
 
 class Tokenizer:
@@ -57,6 +59,20 @@ class Tokenizer:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
         ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
+
+    @cached_property
+    def special_names(self) -> re.Pattern[str]:
+        """Finds the names of special tokens in a text, the longest where several begin at one place."""
+        names = sorted(filter(None, self._special_ids), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or r"(?!)")
+
+    def disguise(self, text: str) -> str:
+        """The text with its special tokens under aliases, by which `encode` without `parse_special` knows them."""
+        return self.special_names.sub(lambda found: alias(self._special_ids[found[0]]), text)
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        return {self._vocab.pieces[i] or "": i for i in self._vocab.special}
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of these tokens; bytes that are no UTF-8 read as U+FFFD."""

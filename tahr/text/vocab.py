@@ -1,5 +1,6 @@
 """What a tokenizer is made of, however a model's files spell it; and how a piece of a vocabulary turns into bytes."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,12 @@ from functools import cache
 
 SPACE = "▁"  # how SentencePiece writes a space
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+_SECRET = os.urandom(8).hex()
+
+
+def alias(token: int) -> str:
+    """What a special token is called where its own name is only text: nobody outside this process can type it."""
+    return f"\ufdd0{_SECRET}:{token}\ufdd1"
 
 
 @cache
@@ -53,7 +60,7 @@ class Vocab:
     """One vocabulary: text to ids in two ways, its pieces, and the facts that decoding needs."""
 
     parsing: Callable[[str], list[int]]  # recognises special tokens in text
-    plain: Callable[[str], list[int]]  # takes them for text
+    plain: Callable[[str], list[int]]  # takes them for text, and recognises only their aliases
     pieces: Sequence[str | None]  # None: no token has that id
     special: frozenset[int]
     literal: frozenset[int]  # ids whose piece is plain text rather than in the alphabet

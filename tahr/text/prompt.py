@@ -1,0 +1,57 @@
+"""A conversation as tokens. Only what the template itself writes can be a special token; what people say is text.
+
+Text that names none is encoded together with the template, so that ids are what the model was trained on. Where some
+does, each such name is swapped for a mark before rendering; afterwards the special tokens that are left are the
+template's own: they go on under aliases, and the names come back as plain text around which words merge as always.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tahr.text.chat import ChatTemplate
+from tahr.text.tokenizer import Tokenizer
+
+
+class Marks:
+    """Stand-ins for the names of special tokens in what people say: words no text holds and no template touches."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._names = tokenizer.special_names
+        self._secret = os.urandom(12).hex()
+        self._found: dict[str, str] = {}  # name -> mark
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def put(self, value: Any) -> Any:
+        """The same value, every text in it marked."""
+        if isinstance(value, str):
+            return self._names.sub(lambda found: self._mark(found[0]), value)
+        if isinstance(value, Mapping):
+            return {self.put(key): self.put(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.put(inner) for inner in value]
+        return value
+
+    def take_back(self, text: str) -> str:
+        """A rendered text with the names where their marks are."""
+        for name, mark in self._found.items():
+            text = text.replace(mark, name)
+        return text
+
+    def _mark(self, name: str) -> str:
+        return self._found.setdefault(name, f"{self._secret}n{len(self._found)}z")
+
+
+def encode_chat(
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any
+) -> list[int]:
+    """The tokens of a rendered conversation. A template that writes its own BOS does not get a second one."""
+    marks = Marks(tokenizer)
+    text = template.render(marks.put(messages), **marks.put(variables))
+    bos = "" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id)
+    add_special = not (bos and text.startswith(bos))
+    if marks:
+        return tokenizer.encode(marks.take_back(tokenizer.disguise(text)), add_special=add_special, parse_special=False)
+    return tokenizer.encode(text, add_special=add_special)
