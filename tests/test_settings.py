@@ -88,14 +88,6 @@ def test_a_model_has_a_file_of_its_own(
     assert shown(capsys, "qwen3:0.6b")[KEY] == (300, "env")
 
 
-def test_several_models_have_no_file_of_their_own(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(bare / "xdg/tahr/models/qwen3-0.6b.toml", "[engine]\ncontext_size = 200")
-    assert main(["serve", "--model", "qwen3:0.6b", "--model", "x=gemma3:270m", "--effective-config-json"]) == 0
-    said = capsys.readouterr()
-    assert "qwen3-0.6b.toml is about one model" in said.err
-    assert {"key": KEY, "value": None, "source": "default"} in json.loads(said.out)
-
-
 @pytest.mark.parametrize(
     ("model", "stem"),
     [
@@ -112,7 +104,7 @@ def test_the_file_of_a_model(model: str, stem: str, bare: Path) -> None:
 
 def test_requests_beyond_max_num_seqs_wait(stories: Path) -> None:
     def load() -> list[Served]:
-        return load_models([ModelChoice(str(stories), "m")], EngineConfig(max_batch_size=1, n_threads=1))
+        return load_models([ModelChoice(str(stories), "m", config=EngineConfig(max_batch_size=1, n_threads=1))])
 
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
     with serving(load=load) as server, httpx.Client(base_url=server.address, timeout=60) as client:

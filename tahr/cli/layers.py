@@ -8,7 +8,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
@@ -114,9 +114,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Lowest first."""
+    """Lowest first; and the tables `[models.NAME]` of the file, unread."""
 
     layers: Sequence[Layer] = ()
+    models: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self, file: Mapping[str, Any], own: Mapping[str, Any]) -> "Layers":
+        """For one model: over the general file what files say about it, over everything what was said with its name."""
+        general, *rest = self.layers
+        return Layers([general, Layer("config", file), *rest, Layer("cli", own)])
 
     def values(self, section: str) -> dict[str, Any]:
         """What was said about a section; what nobody said is left to its defaults."""
@@ -143,21 +149,27 @@ def read_layers(
     args: argparse.Namespace,
     sections: Sequence[str],
     flags: Mapping[str, Any],
-    models: Sequence[str],
     warn: Callable[[str], None],
 ) -> Layers:
-    """All layers; `flags` are the options that were given, by path, and a single model may have a file of its own."""
+    """All layers; `flags` are the options that were given, by path."""
     known = all_keys()
-    usable = {path: key for path, key in known.items() if path.split(".")[0] in sections}
+    usable = usable_keys(sections)
+    file = read_file(find_file(args.config), warn)
+    models = file.content.pop("models", {})
     layers = [
-        Layer("config", mine(file_values(find_file(args.config), known, warn), usable)),
-        Layer("config", mine(file_values(find_profile(models, warn), known, warn), usable)),
+        Layer("config", mine(file_values(file, known, warn), usable)),
         Layer("env", mine(env_values(os.environ, known, warn), usable)),
         Layer("cli", set_values(args.sets or [], usable)),
     ]
     for path in sorted(layers[-1].values.keys() & flags.keys()):
         warn(f"warning: {path} is set by --set and by an option of its own, which wins.")
-    return Layers([*layers, Layer("cli", flags)])
+    if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
+        raise ConfigError("models in the settings must be tables, one for each model: write [models.NAME].")
+    return Layers([*layers, Layer("cli", flags)], models)
+
+
+def usable_keys(sections: Sequence[str]) -> dict[str, Key]:
+    return {path: key for path, key in all_keys().items() if path.split(".")[0] in sections}
 
 
 def mine(values: Mapping[str, Any], usable: Mapping[str, Key]) -> dict[str, Any]:
@@ -196,28 +208,39 @@ def profile_of(model: str) -> Path:
     return home() / "models" / f"{stem}.toml"
 
 
-def find_profile(models: Sequence[str], warn: Callable[[str], None]) -> Path | None:
-    found = [path for path in map(profile_of, models) if path.is_file()]
-    if found and len(models) > 1:
-        warn(f"warning: {found[0]} is about one model, so it is not read where several are served.")
-        return None
-    return found[0] if found else None
+def profile_values(model: str, sections: Sequence[str], warn: Callable[[str], None]) -> dict[str, Any]:
+    """What a user's file about this model says."""
+    path = profile_of(model)
+    file = read_file(path if path.is_file() else None, warn)
+    return mine(file_values(file, all_keys(), warn), usable_keys(sections))
 
 
-def file_values(path: Path | None, known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a file says, and which it is."""
+
+    where: str = ""
+    content: dict[str, Any] = field(default_factory=dict)
+
+
+def read_file(path: Path | None, warn: Callable[[str], None]) -> File:
     if path is None:
-        return {}
+        return File()
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"The settings in {path} cannot be read: {error}.") from error
     warn(f"Settings from {path}.")
+    return File(str(path), content)
+
+
+def file_values(file: File, known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
     values = {}
-    for name, value in flat(content).items():
+    for name, value in flat(file.content).items():
         if name in known:
-            values[name] = known[name].check(value, str(path))
+            values[name] = known[name].check(value, file.where)
         else:
-            warn(f"warning: {path} sets {name}, which is no setting{hint(name, known)}")
+            warn(f"warning: {file.where} sets {name}, which is no setting{hint(name, known)}")
     return values
 
 

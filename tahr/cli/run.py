@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that needs no model first: a wrong option must not cost a download."""
-    from tahr.cli.layers import effective_json, flags_in, read_layers
+    from tahr.cli.layers import effective_json, flags_in, profile_values, read_layers
     from tahr.cli.prompt import read_prompt
     from tahr.hub.refs import DEFAULT_MODEL
 
@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     named = options.model_name(args)
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
-    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), [named or DEFAULT_MODEL], note)
+    general = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    layers = general.about(profile_values(named or DEFAULT_MODEL, SECTIONS, note), {})
     sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))

@@ -3,20 +3,18 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tahr.cli import options
 from tahr.cli.console import note
 from tahr.cli.options import Option
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import SamplingParams
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
     from tahr.cli.layers import Layers
     from tahr.server.front import Served
-    from tahr.server.loading import ModelChoice
     from tahr.server.settings import Settings
 
 HELP = "answer OpenAI's API over HTTP, with a chat page"
@@ -27,6 +25,8 @@ examples:
   tahr serve qwen3:0.6b -p 9000                     another model, another port
   tahr serve --model chat=qwen3:0.6b --model gemma3:270m
                                                     two models; the first answers when none is named
+  tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=gemma3:270m,threads=2,temperature=0
+                                                    options of one model, over those of all
   TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
 
 then:
@@ -51,16 +51,6 @@ SERVER = (
 )
 # Only what a request can leave open: a stop string, say, belongs to one request.
 DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
-BATCHING = (
-    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
-    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
-    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
-    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
-    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
-    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
-    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
-    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
-)
 PREFIX_CACHE = {
     True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
     False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
@@ -73,7 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     options.add_model(parser)
     add = parser.add_argument
-    add("-m", "--model", dest="models", action="append", metavar="[NAME=]MODEL", help="a model to serve (repeatable)")
+    add(
+        "-m",
+        "--model",
+        dest="models",
+        action="append",
+        metavar="[NAME=]MODEL[,OPTION=VALUE...]",
+        help="a model to serve (repeatable); options as below without dashes, such as ctx=4096,temperature=0",
+    )
     add("--served-model-name", action="append", metavar="NAME", help="another name of the first model (repeatable)")
     add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
     add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
@@ -101,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option.add_to(group)
     options.add_engine(parser)
     group = parser.add_argument_group("batching")
-    for option in BATCHING:
+    for option in options.BATCHING:
         option.add_to(group)
     for value, flags in PREFIX_CACHE.items():
         text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
@@ -111,26 +108,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    choices = choices_of(args)
-    layers = layers_of(args, [choice.source for choice in choices])
-    settings, config = settings_of(args, layers), EngineConfig(**layers.values("engine"))
-    if args.effective_config_json:
-        from tahr.cli.layers import effective_json
+    from tahr.cli.served import choices_of, effective_json
 
-        print(effective_json(layers, SECTIONS))
+    layers = layers_of(args)
+    settings, choices = settings_of(args, layers), choices_of(args, layers, note)
+    if args.effective_config_json:
+        print(effective_json(layers, choices, SECTIONS))
         return 0
 
     from tahr.hub.progress import Progress
     from tahr.server.loading import check_names, load_models
     from tahr.server.running import Running
 
-    check_names(choices)
+    models = [choice.model for choice in choices]
+    check_names(models)
     start_log(requests=not args.no_request_log)
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
-    load = partial(load_models, choices, config, Progress(sys.stderr))
-    running = Running(settings, load, announce)
-    note(f"Loading {', '.join(choice.source for choice in choices)}; {running.address}/health says 503 meanwhile.")
+    running = Running(settings, partial(load_models, models, Progress(sys.stderr)), announce)
+    note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
     return running.run()
 
 
@@ -141,24 +137,7 @@ def announce(address: str, models: "list[Served]") -> None:
     note(f"Ready on {address} (OpenAI API at {address}/v1, chat page at {address}/).")
 
 
-def choices_of(args: argparse.Namespace) -> "list[ModelChoice]":
-    """The models that were named, in that order."""
-    from dataclasses import replace
-
-    from tahr.cli.run import default_model
-    from tahr.server.loading import parse_choice
-
-    named = options.model_name(args)
-    if named and args.models:
-        raise ConfigError(f"The model is named by {named} and by --model: use --model for all of them.")
-    sources = args.models or [named or default_model()]
-    choices = [parse_choice(source, args.quantization) for source in sources]
-    if args.served_model_name:
-        choices[0] = replace(choices[0], other_names=tuple(args.served_model_name))
-    return choices
-
-
-def layers_of(args: argparse.Namespace, models: Sequence[str] = ()) -> "Layers":
+def layers_of(args: argparse.Namespace) -> "Layers":
     """All that was said about the server, here and elsewhere."""
     from tahr.cli.layers import flags_in, read_layers
 
@@ -168,7 +147,7 @@ def layers_of(args: argparse.Namespace, models: Sequence[str] = ()) -> "Layers":
         raise ConfigError("The prefix cache is switched on and off at once: say it one way.")
     if said:
         flags["engine.prefix_cache"] = said.pop()
-    return read_layers(args, SECTIONS, flags, models, note)
+    return read_layers(args, SECTIONS, flags, note)
 
 
 def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":

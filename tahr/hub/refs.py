@@ -12,7 +12,7 @@ from typing import Literal
 from tahr.errors import ConfigError, ModelNotFound
 from tahr.hub.aliases import ALIASES, SHA256, TOKENIZER_REPOS
 
-__all__ = ["ALIASES", "DEFAULT_MODEL", "Kind", "Ref", "parse", "quant_of"]
+__all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "parse", "quant_of"]
 
 Kind = Literal["path", "hf", "ollama", "pypi"]
 
@@ -64,7 +64,7 @@ def _tokenizer_repo(gguf_repo: str) -> str | None:
 
 def _literal(text: str) -> Ref:
     prefix, colon, rest = text.partition(":")
-    if colon and (read := _PREFIXES.get(prefix.lower())):
+    if colon and (read := SOURCES.get(prefix.lower())):
         return read(rest)
     if _is_path(text):
         return Ref("path", name=Path(text).name or text, path=Path(text).expanduser())
@@ -126,7 +126,7 @@ def _pypi(text: str) -> Ref:
     return Ref("pypi", name="pypi:" + ",".join(packages), packages=packages)
 
 
-_PREFIXES: dict[str, Callable[[str], Ref]] = {"hf": _hf, "huggingface": _hf, "ollama": _ollama, "pypi": _pypi}
+SOURCES: dict[str, Callable[[str], Ref]] = {"hf": _hf, "huggingface": _hf, "ollama": _ollama, "pypi": _pypi}
 
 
 def _with_quant(ref: Ref, quant: str) -> Ref:

@@ -40,7 +40,9 @@ class Served:
     names: tuple[str, ...]
     engine: ServedEngine
     created: int = field(default_factory=lambda: int(time.time()))
-    defaults: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; known when opened
+    defaults: SamplingParams = field(
+        default_factory=SamplingParams
+    )  # where a request says nothing; complete when opened
     last_steps: int = -1  # what the engine's step counter said when it last moved
     moved_at: float = 0.0
 
@@ -81,7 +83,7 @@ class Front:
         """From here on requests are answered."""
         taken: set[str] = set()
         for model in models:
-            model.defaults = self.settings.sampling.over(model.engine.sampling_defaults)
+            model.defaults = model.defaults.over(self.settings.sampling).over(model.engine.sampling_defaults)
             for name in model.names:
                 if name in taken:
                     raise ConfigError(f"Two models are called {name}: name one of them with --model NAME=MODEL.")

@@ -1,0 +1,155 @@
+"""Several models in one server: how they are named, and what each has of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tahr.cli.served import Said, option_paths, parse_said
+from test_server_models import served
+from test_settings import bare, refused, shown, write
+
+__all__ = ["bare"]  # a fixture
+
+CTX = "engine.context_size"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("qwen3:0.6b", Said("qwen3:0.6b")),
+        ("chat=qwen3:0.6b", Said("qwen3:0.6b", "chat")),
+        ("c=qwen3:0.6b,ctx=4096,kv-dtype=q8_0", Said("qwen3:0.6b", "c", own={CTX: 4096, "engine.kv_dtype": "q8_0"})),
+        ("Org/Name:Q8_0,temp=0", Said("Org/Name:Q8_0", own={"sampling.temperature": 0.0})),
+        ("a=Org/Name,quant=q8_0,prefix_cache=off", Said("Org/Name", "a", "q8_0", own={"engine.prefix_cache": False})),
+        # what Tur writes
+        ("chat:Qwen/Qwen3-0.6B", Said("Qwen/Qwen3-0.6B", "chat")),
+        ("chat:Qwen/Qwen3-0.6B:Q4_K_M", Said("Qwen/Qwen3-0.6B", "chat", "Q4_K_M")),
+        ("qwen3-small:Qwen/Qwen3-0.6B:q8_0,ctx=64", Said("Qwen/Qwen3-0.6B", "qwen3-small", "q8_0", own={CTX: 64})),
+        ("chat:/models/x.gguf", Said("/models/x.gguf", "chat")),
+        ("chat:qwen3:0.6b", Said("qwen3:0.6b", "chat")),
+        ("chat:ollama:qwen3:0.6b", Said("ollama:qwen3:0.6b", "chat")),
+        # what only looks like one of the above
+        ("hf:Org/Name:Q8_0", Said("hf:Org/Name:Q8_0")),
+        ("ollama:name:tag", Said("ollama:name:tag")),
+        ("pypi:a==1,b==2.0", Said("pypi:a==1,b==2.0")),
+        ("x=pypi:a==1,b==2.0,ctx=64", Said("pypi:a==1,b==2.0", "x", own={CTX: 64})),
+        ("/models/a=b,c.gguf", Said("/models/a=b,c.gguf")),
+    ],
+)  # fmt: skip
+def test_ways_to_name_a_model(text: str, expected: Said) -> None:
+    assert parse_said(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("chat=", "half empty"),
+        ("a=qwen3:0.6b,ctx=many", "ctx of --model a=qwen3:0.6b is 'many', but engine.context_size is a whole number"),
+        ("a=qwen3:0.6b,ctx=4", "Of the model a, context_size is 4, but it must be a whole number at least 8"),
+        ("a=qwen3:0.6b,temperature=-1", "Of the model a, temperature is -1.0"),
+        ("a=qwen3:0.6b,ctxx=4", "the option ctxx, which is none a model can have: did you mean ctx?"),
+        ("a=qwen3:0.6b,port=80", "the option port, which is none a model can have"),
+        ("a=qwen3:0.6b,ctx=64,nonsense", "followed by 'nonsense', which is no OPTION=VALUE"),
+        ("a=qwen3:0.6b,ctx=64,ctx_size=65", "gives ctx_size twice"),
+        ("a=qwen3:0.6b,stop=x", "stop of --model a=qwen3:0.6b is a list"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, "--model", text)
+
+
+def test_every_option_of_a_model_has_a_key() -> None:
+    paths = option_paths()
+    assert {"ctx", "n_ctx", "threads", "max_num_seqs", "kv_dtype", "temp", "context_size"} <= paths.keys()
+    assert set(paths.values()) <= {p for p in paths.values() if p.split(".")[0] in ("engine", "sampling")}
+
+
+TOML = """
+[engine]
+context_size = 512
+n_threads = 1
+[models.fast]
+source = "gemma3:270m"
+names = ["quick"]
+ctx = 64
+stop = ["END"]
+[models.deep]
+source = "qwen3:0.6b"
+temperature = 0.5
+"""
+
+
+def test_tables_of_the_settings_are_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("tahr.toml"), TOML)
+    found = shown(capsys)
+    assert found["models.fast.source"] == ("gemma3:270m", "config")
+    assert found["models.fast.engine.context_size"] == (64, "config") and found[CTX] == (512, "config")
+    assert found["models.fast.sampling.stop"] == (["END"], "config")
+    assert found["models.deep.sampling.temperature"] == (0.5, "config")
+    assert "models.deep.engine.context_size" not in found
+
+
+def test_a_table_is_asked_for_by_its_name_and_gives_way_to_flags(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(Path("tahr.toml"), TOML)
+    assert shown(capsys, "fast")[CTX] == (64, "config")
+    assert shown(capsys, "--model", "fast=qwen3:0.6b")[CTX] == (64, "config")
+    monkeypatch.setenv("TAHR_CTX", "100")
+    assert shown(capsys, "fast")[CTX] == (100, "env")
+    assert shown(capsys, "fast", "-c", "200")[CTX] == (200, "cli")
+    assert shown(capsys, "-m", "fast,ctx=300", "-c", "200")[CTX] == (300, "cli")
+    found = shown(capsys, "-m", "fast,ctx=300", "-m", "deep")
+    assert found["models.fast.engine.context_size"] == (300, "cli") and found[CTX] == (100, "env")
+
+
+def test_each_of_several_models_has_its_file(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(bare / "xdg/tahr/models/qwen3-0.6b.toml", "[engine]\ncontext_size = 200")
+    found = shown(capsys, "--model", "a=qwen3:0.6b", "--model", "x=gemma3:270m")
+    assert found["models.a.engine.context_size"] == (200, "config")
+    assert found[CTX] == (None, "default") and "models.x.engine.context_size" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[models]\nx = 1", "must be tables"),
+        ("[models.x]\nsource = 1", "[models.x] says 1 for source"),
+        ("[models.x]\nctx = '9'", "[models.x] says '9' for engine.context_size, but it is a whole number"),
+        ("[models.x]\nctx = 64", "[models.x] names no source"),
+    ],
+)
+def test_bad_tables_are_refused(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("tahr.toml"), text)
+    assert words in refused(capsys, "x")
+
+
+def test_an_unknown_key_of_a_table_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    from tahr.cli import main
+
+    write(Path("tahr.toml"), "[models.x]\nsource = 'qwen3:0.6b'\nctxx = 1")
+    assert main(["serve", "--effective-config-json"]) == 0
+    assert "[models.x] sets ctxx, which is none a model can have: did you mean ctx?" in capsys.readouterr().err
+
+
+def test_two_models_run_as_each_was_told(stories: Path) -> None:
+    models = [f"long={stories},ctx=256,temperature=0,max_tokens=12", f"short:{stories},ctx=64,max_tokens=3"]
+    with (
+        served("--model", models[0], "--model", models[1]) as running,
+        httpx.Client(base_url=running.address, timeout=30) as client,
+    ):
+        cards = {card["id"]: card["context_size"] for card in client.get("/v1/models").json()["data"]}
+        assert cards == {"long": 256, "short": 64}
+
+        def reply(**body: Any) -> dict[str, Any]:
+            return client.post("/v1/completions", json={"prompt": "Once", **body}).json()  # type: ignore[no-any-return]
+
+        first, second = reply(), reply(model="short")
+        assert (first["model"], first["usage"]["completion_tokens"]) == ("long", 12)
+        assert (second["model"], second["usage"]["completion_tokens"]) == ("short", 3)
+        assert reply()["choices"] == first["choices"]  # temperature 0
+        assert reply(model="short", max_tokens=70)["error"]["code"] == "context_length_exceeded"
+        assert set(json.loads(client.get("/health").text)["models"]) == {"long", "short"}
