@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -88,14 +89,15 @@ class Key:
         return type(value) in kinds  # a bool is an int, but nobody who writes true means 1
 
 
-def all_keys() -> dict[str, Key]:
+@cache
+def all_keys() -> Mapping[str, Key]:
     """Every setting that can be written down as a value or a list of values."""
-    made = [key_of(section, field, cls) for section, cls in SECTIONS.items() for field in fields(cls)]
+    hints = {cls: get_type_hints(cls) for cls in SECTIONS.values()}
+    made = [key_of(section, each, hints[cls][each.name]) for section, cls in SECTIONS.items() for each in fields(cls)]
     return {key.path: key for key in made if key}
 
 
-def key_of(section: str, field: "Field[Any]", cls: type) -> Key | None:
-    hint = get_type_hints(cls)[field.name]
+def key_of(section: str, field: "Field[Any]", hint: Any) -> Key | None:
     many = get_origin(hint) is tuple
     kinds = [kind for kind in get_args(hint) or (hint,) if kind not in (NoneType, Ellipsis)]
     if len(kinds) != 1 or kinds[0] not in KINDS:

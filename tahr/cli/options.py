@@ -44,17 +44,6 @@ ENGINE = (
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
 )
 
-BATCHING = (
-    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
-    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
-    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
-    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
-    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
-    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
-    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
-    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
-)
-
 THINKING = {
     True: ("--think", "--thinking", "--enable-thinking"),
     False: ("--no-think", "--no-thinking", "--disable-thinking"),

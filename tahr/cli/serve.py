@@ -51,6 +51,16 @@ SERVER = (
 )
 # Only what a request can leave open: a stop string, say, belongs to one request.
 DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
+BATCHING = (
+    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
+    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
+    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
+    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
+    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
+    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
+    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
+    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
+)
 PREFIX_CACHE = {
     True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
     False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
@@ -98,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option.add_to(group)
     options.add_engine(parser)
     group = parser.add_argument_group("batching")
-    for option in options.BATCHING:
+    for option in BATCHING:
         option.add_to(group)
     for value, flags in PREFIX_CACHE.items():
         text = "share prompts that begin alike (default)" if value else "compute every prompt anew"

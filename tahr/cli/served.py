@@ -10,6 +10,7 @@ from typing import Any
 
 from tahr.cli import options
 from tahr.cli.layers import Key, Layers, hint, profile_values, usable_keys
+from tahr.cli.serve import BATCHING
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.hub.refs import ALIASES, SOURCES, quant_of
@@ -44,7 +45,7 @@ class Said:
 def option_paths() -> dict[str, str]:
     """The paths of all options a model can have, by every name: those of the flags, and those of the fields."""
     paths = {path.split(".")[1]: path for path in usable_keys(SECTIONS)}
-    for table in (options.ENGINE, options.BATCHING, options.SAMPLING):
+    for table in (options.ENGINE, BATCHING, options.SAMPLING):
         for option in table:
             spelled = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
             paths |= dict.fromkeys(spelled, paths[option.field])
