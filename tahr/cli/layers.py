@@ -40,6 +40,7 @@ SHORT = {
     "TAHR_THREADS": "engine.n_threads",
     "TAHR_HOST": "server.host",
     "TAHR_PORT": "server.port",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "server.otlp_endpoint",
 }
 SECRET = {"server.api_keys"}
 WORDS = {

@@ -47,6 +47,9 @@ SERVER = (
     Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
     Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
+    Option(
+        ("--otlp-endpoint",), "otlp_endpoint", str, "send traces to this OpenTelemetry collector (needs tahr[otel])"
+    ),
     Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
 )
 # Only what a request can leave open: a stop string, say, belongs to one request.

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from tahr.server import bodies, chat, completions, embeddings, guard, openapi, replies, status, texts
@@ -66,6 +67,7 @@ class App:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
+        began = perf_counter()
         call = Call(self.front, scope, receive, send)
         route = find(call.path)
         try:
@@ -75,6 +77,8 @@ class App:
         except Exception as error:
             await self._refuse(call, told(error))
         self._count(call, route)
+        if self.front.tracer:
+            self.front.tracer.finish(call, began)
 
     async def _answer(self, call: Call, route: Route | None) -> None:
         guard.check_origin(call)

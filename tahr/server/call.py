@@ -11,6 +11,8 @@ from tahr.server.refusals import Refusal
 
 if TYPE_CHECKING:
     from tahr.server.front import Front
+    from tahr.server.generation import Ask
+    from tahr.server.measures import Meter
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -34,6 +36,8 @@ class Call:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.more_headers: dict[str, str] = {}  # that every answer to this request gets
         self.status = 0
+        self.ask: Ask | None = None  # what is generated for it, and what that has cost so far
+        self.meter: Meter | None = None
         self._receive, self._send = receive, send
         self._task: asyncio.Task[Any] | None = None
         self._reason: Exception | None = None

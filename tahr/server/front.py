@@ -18,6 +18,7 @@ from tahr.server.measures import Measures
 from tahr.server.refusals import Refusal
 from tahr.server.sessions import Sessions
 from tahr.server.settings import Settings
+from tahr.server.tracing import open_tracer
 
 T = TypeVar("T")
 
@@ -76,6 +77,7 @@ class Front:
         self.measures = Measures()
         self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
         self.sessions = sessions_of(settings, self.measures)
+        self.tracer = open_tracer(settings)
         self.active: set[Call] = set()
         self._pool = ThreadPoolExecutor(N_TEXT_THREADS, thread_name_prefix="tahr-text")
 
@@ -155,4 +157,6 @@ class Front:
     def close(self) -> None:
         """Let go of models and threads."""
         self.models = []
+        if self.tracer:
+            self.tracer.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -57,6 +57,7 @@ async def generate(call: Call, ask: Ask) -> None:
         n_prompt_tokens=sum(len(prompt.tokens) for prompt in ask.prompts),
         n_choices=len(ask.prompts) * ask.n_answers,
     )
+    call.ask, call.meter = ask, meter
     call.more_headers["x-request-id"] = ask.dialect.id
     with call.front.admitted(call), metered(meter, call, ask):
         try:

@@ -126,6 +126,7 @@ class Meter:
     prefill_rate: float = 0.0  # tokens per second, of the answer that came last
     decode_rate: float = 0.0
     ended: str = ""  # finish reasons, or how else it ended
+    stats: "list[RequestStats]" = field(default_factory=list)  # of the answers that came to their end
 
     def __post_init__(self) -> None:
         self.labels = labels_of(self.model)
@@ -160,6 +161,7 @@ class Meter:
         self.n_tokens += n_tokens
 
     def _hear_stats(self, index: int, stats: "RequestStats") -> None:
+        self.stats.append(stats)
         self.measures.queue.observe(self.labels, stats.queue_s)
         self.measures.prefill.observe(self.labels, stats.prefill_s)
         self.measures.decode.observe(self.labels, stats.decode_s)

@@ -30,6 +30,7 @@ class Settings:
     session_cache: str = "off"  # or memory: conversations by id
     session_max_entries: int = 128
     session_max_tokens: int = 4096  # of one conversation, counted without its template
+    otlp_endpoint: str | None = None  # of a collector of traces
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
 
     RANGES: ClassVar[dict[str, Range]] = {
@@ -50,6 +51,10 @@ class Settings:
         if self.session_cache not in SESSION_CACHES:
             raise ConfigError(
                 f"There is no session cache {self.session_cache!r}: take one of {', '.join(SESSION_CACHES)}."
+            )
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otlp_endpoint is {self.otlp_endpoint!r}, but it must be a URL, such as http://localhost:4318."
             )
         if not all(key.strip() for key in self.api_keys):
             raise ConfigError("An API key is empty: give it at least one character, or leave the option out.")

@@ -1,0 +1,165 @@
+"""Traces: what a collector on a real socket receives."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.errors import ConfigError
+from tahr.server.settings import Settings
+from tahr.server.tracing import open_tracer, traces_url
+
+SECRET = "the-butler-did-it"
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+class Collector:
+    """Takes spans over HTTP, as a real one does."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.bodies: list[bytes] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                collector.paths.append(self.path)
+                collector.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(200)
+                self.send_header("content-type", "application/x-protobuf")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def spans(self) -> list[Any]:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        found = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
+        groups = [group for each in found for group in each.resource_spans]
+        assert all(attributes(group.resource)["service.name"] == "tahr" for group in groups)
+        return [span for group in groups for scope in group.scope_spans for span in scope.spans]
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        kind = value.WhichOneof("value")
+        return [plain(each) for each in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+
+    return {pair.key: plain(pair.value) for pair in thing.attributes}
+
+
+@contextmanager
+def traced(collector: Collector) -> Iterator[httpx.Client]:
+    pytest.importorskip("opentelemetry.sdk", reason="the extra tahr[otel] is not installed")
+    settings = Settings(port=0, log_interval_s=0, otlp_endpoint=collector.address, api_keys=("k",))
+    key = {"authorization": "Bearer k"}
+    with (
+        serving(ScriptedEngine(), settings=settings) as running,
+        httpx.Client(base_url=running.address, headers=key) as client,
+    ):
+        yield client
+    collector.server.shutdown()  # the server has sent everything before it ended
+
+
+def ask(client: httpx.Client, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    messages = [{"role": "user", "content": body.pop("content", SECRET)}]
+    return client.post("/v1/chat/completions", json={"messages": messages, **body}, headers=headers or {})
+
+
+def test_a_request_is_a_span_with_its_parts() -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        made = ask(client, {"traceparent": f"00-{TRACE}-{PARENT}-01"}, max_tokens=7, temperature=0.5).json()
+    assert set(collector.paths) == {"/v1/traces"}
+    (whole,) = [span for span in collector.spans() if span.name == "chat scripted"]
+    assert (whole.trace_id.hex(), whole.parent_span_id.hex()) == (TRACE, PARENT)
+    told = attributes(whole)
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "tahr",
+        "gen_ai.request.model": "scripted",
+        "gen_ai.request.max_tokens": 7,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.response.id": made["id"],
+        "gen_ai.response.finish_reasons": ["length"],
+        "gen_ai.usage.input_tokens": made["usage"]["prompt_tokens"],
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "http.response.status_code": 200,
+    }
+    assert {name: told.get(name) for name in expected} == expected
+    assert "error.type" not in told and whole.start_time_unix_nano < whole.end_time_unix_nano
+
+
+def test_parts_lie_inside_in_their_order(stories: Any) -> None:
+    from tahr import EngineConfig
+    from tahr.server.loading import ModelChoice, load_models
+
+    pytest.importorskip("opentelemetry.sdk", reason="the extra tahr[otel] is not installed")
+    collector = Collector()
+    settings = Settings(port=0, log_interval_s=0, otlp_endpoint=collector.address)
+    choice = ModelChoice(str(stories), "m", config=EngineConfig(n_threads=1))
+    with serving(settings=settings, load=lambda: load_models([choice])) as running:
+        client = httpx.Client(base_url=running.address, timeout=30)
+        while client.get("/health").status_code != 200:
+            pass
+        client.post("/v1/completions", json={"prompt": "Once", "max_tokens": 5, "n": 2}).raise_for_status()
+    spans = collector.spans()
+    (whole,) = [span for span in spans if span.name == "text_completion m"]
+    parts = [span for span in spans if span.parent_span_id == whole.span_id]
+    assert sorted(part.name for part in parts) == ["decode", "decode", "prefill", "prefill", "queue", "queue"]
+    first = {part.name: part for part in parts if attributes(part)["tahr.choice.index"] == 0}
+    moments = [whole.start_time_unix_nano]
+    for name in ("queue", "prefill", "decode"):
+        moments += [first[name].start_time_unix_nano, first[name].end_time_unix_nano]
+    moments.append(whole.end_time_unix_nano)
+    assert moments == sorted(moments)
+    assert attributes(first["decode"])["tahr.generated_tokens"] == 5
+
+
+def test_refusals_and_failures_are_told_and_texts_are_not() -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        assert ask(client, temperature=-1).status_code == 400
+        assert ask(client, model="nobody").status_code == 404
+        assert ask(client, {"authorization": "Bearer wrong"}).status_code == 401
+        ask(client, content=f"{SECRET} FAIL@3", stream=True)
+        client.get("/health")
+        client.post("/tokenize", json={"prompt": SECRET})
+    spans = [span for span in collector.spans() if span.name.startswith("chat")]
+    assert sorted(attributes(span)["error.type"] for span in spans) == ["400", "401", "404", "error"]
+    assert all(span.status.code == 2 for span in spans) and len(spans) == len(collector.spans())
+    assert SECRET.encode() not in b"".join(collector.bodies)
+
+
+def test_a_dead_collector_harms_nobody() -> None:
+    collector = Collector()
+    collector.server.shutdown()
+    collector.server.server_close()
+    with traced(collector) as client:
+        assert ask(client).status_code == 200
+
+
+def test_off_unless_asked_for_and_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_tracer(Settings()) is None
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match=r"pip install 'tahr\[otel\]'"):
+        open_tracer(Settings(otlp_endpoint="http://localhost:4318"))
+    with pytest.raises(ConfigError, match="must be a URL"):
+        Settings(otlp_endpoint="localhost:4318")
+
+
+@pytest.mark.parametrize("endpoint", ["http://x:4318", "http://x:4318/", "http://x:4318/v1/traces"])
+def test_where_spans_go(endpoint: str) -> None:
+    assert traces_url(endpoint) == "http://x:4318/v1/traces"
