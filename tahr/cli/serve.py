@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tahr.cli import options
@@ -14,6 +15,7 @@ from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
     from tahr.cli.layers import Layers
+    from tahr.engine.step_log import StepLog
     from tahr.server.front import Served
     from tahr.server.settings import Settings
 
@@ -46,11 +48,14 @@ SERVER = (
     Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
     Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
     Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
-    Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
-    Option(
-        ("--otlp-endpoint",), "otlp_endpoint", str, "send traces to this OpenTelemetry collector (needs tahr[otel])"
-    ),
     Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
+)
+WATCHING = (
+    Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
+    Option(("--otlp-endpoint",), "otlp_endpoint", str, "send traces to this OpenTelemetry collector (tahr[otel])"),
+    Option(("--decision-trace-jsonl",), "decision_trace_jsonl", str, "a file that gets a line per step of the engine"),
+    Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
+    Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
 )
 # Only what a request can leave open: a stop string, say, belongs to one request.
 DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
@@ -102,10 +107,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="a site whose pages may ask (repeatable; * for all)",
     )
-    add("--no-request-log", action="store_true", help="no lines about single requests")
     group = parser.add_argument_group("limits")
     for option in SERVER:
         option.add_to(group)
+    group = parser.add_argument_group("logs and traces (none holds what people said, unless you ask for it)")
+    group.add_argument("--no-request-log", action="store_true", help="no lines about single requests")
+    for option in WATCHING:
+        option.add_to(group)
+    text = "put prompts and replies into those folders too"
+    group.add_argument("--request-dump-texts", action="store_true", default=None, help=text)
     group = parser.add_argument_group("sampling (for requests that do not say; else the model's authors chose)")
     for option in DEFAULTS:
         option.add_to(group)
@@ -138,9 +148,22 @@ def run(args: argparse.Namespace) -> int:
     start_log(requests=not args.no_request_log)
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
-    running = Running(settings, partial(load_models, models, Progress(sys.stderr)), announce)
+    load = partial(load_models, models, Progress(sys.stderr), step_logs(settings))
+    running = Running(settings, load, announce)
     note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
     return running.run()
+
+
+def step_logs(settings: "Settings") -> "list[StepLog]":
+    """The files that are to hear of every step."""
+    from tahr.engine.step_log import ChromeTrace, DecisionLog
+
+    logs: list[StepLog] = []
+    if settings.decision_trace_jsonl:
+        logs.append(DecisionLog(Path(settings.decision_trace_jsonl)))
+    if settings.chrome_trace:
+        logs.append(ChromeTrace(Path(settings.chrome_trace)))
+    return logs
 
 
 def announce(address: str, models: "list[Served]") -> None:

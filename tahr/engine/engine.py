@@ -18,6 +18,7 @@ from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
 from tahr.engine.sequence import Sequence
 from tahr.engine.stats import EngineStats, StatsSnapshot
+from tahr.engine.step_log import Watch
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.kv.prefix import PrefixStats
 
@@ -50,6 +51,7 @@ class Engine:
         self.n_vocab = n_vocab
         self.eos_ids = eos_ids
         self.stats = EngineStats()
+        self.watch: Watch | None = None  # told of every step
         self._resolve = resolve
 
     def submit(
@@ -70,9 +72,16 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Choose work, run it, hand out what came of it."""
+        began = perf_counter()
         work = self.scheduler.next()
         if not work:
             return []
+        events = self._run(work)
+        if self.watch:
+            self.watch.step(self.scheduler, work, began)
+        return events
+
+    def _run(self, work: list[Work]) -> list[Event]:
         try:
             ready, answers = self._compute(work)
         except BaseException as error:  # whatever was in this step cannot be trusted any more; the next one can

@@ -3,6 +3,13 @@
 from dataclasses import dataclass, field
 from time import perf_counter
 
+# The parts of a request's life, and the moments they lie between.
+PARTS = {
+    "queue": ("arrived_at", "started_at"),
+    "prefill": ("started_at", "first_token_at"),
+    "decode": ("first_token_at", "last_token_at"),
+}
+
 
 @dataclass(slots=True)
 class RequestStats:

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.server.front import Served
+
+if TYPE_CHECKING:
+    from tahr.engine.step_log import StepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,18 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
         raise ConfigError(f"Two models are called {twice[0]}: name one of them with --model NAME=MODEL.")
 
 
-def load_models(choices: Sequence[ModelChoice], progress: Any = None) -> list[Served]:
-    """All of them, one after the other, in the order they were named."""
+def load_models(choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = ()) -> list[Served]:
+    """All of them, one after the other, in the order they were named; `logs` hear of every step."""
     from tahr.engine.async_llm import AsyncLLM
+    from tahr.engine.step_log import Watch
     from tahr.server.llm_engine import LlmEngine
 
     made = []
     for choice in choices:
         llm = AsyncLLM(choice.source, config=choice.config, quantization=choice.quantization, progress=progress)
         engine = LlmEngine(llm)
-        made.append(Served(choice.names(engine.name), engine, defaults=choice.sampling))
+        names = choice.names(engine.name)
+        if logs:
+            llm.llm.engine.watch = Watch(names[0], logs)
+        made.append(Served(names, engine, defaults=choice.sampling))
     return made

@@ -30,6 +30,10 @@ class Settings:
     session_cache: str = "off"  # or memory: conversations by id
     session_max_entries: int = 128
     session_max_tokens: int = 4096  # of one conversation, counted without its template
+    decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
+    chrome_trace: str | None = None  # the same as a picture
+    request_dump_dir: str | None = None  # a folder that gets a folder per request
+    request_dump_texts: bool = False  # with what people said
     otlp_endpoint: str | None = None  # of a collector of traces
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
+from tahr.engine.stats import PARTS
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ ASKED = {  # attributes of the GenAI conventions, and the sampling parameters th
     "gen_ai.request.choice.count": "n",
     "gen_ai.request.seed": "seed",
 }
-PARTS = {"queue": ("arrived_at", "started_at"), "prefill": ("started_at", "first_token_at"),
-         "decode": ("first_token_at", "last_token_at")}  # fmt: skip
 EXPORT_TIMEOUT_S = 5.0
 CLOSE_S = 3.0  # for spans that are still to be sent when the server ends
 MISSING = "Traces need OpenTelemetry: install it with `pip install 'tahr[otel]'`, or leave out --otlp-endpoint."
