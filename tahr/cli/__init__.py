@@ -45,6 +45,7 @@ VERBS = {
     "bench": Verb("bench"),
     "bench-serve": Verb("bench_serve"),
     "compare": Verb("compare"),
+    "replay-bundle": Verb("replay_bundle"),
     "version": Verb("version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
@@ -104,7 +105,7 @@ def overview() -> str:
     lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
     for name, verb in VERBS.items():
         shown = ", ".join((name, *verb.also))
-        lines.append(f"  {shown:<12} {import_module(f'tahr.cli.{verb.module}').HELP}")
+        lines.append(f"  {shown:<13} {import_module(f'tahr.cli.{verb.module}').HELP}")
     return "\n".join([*lines, "", EXAMPLES])
 
 

@@ -79,6 +79,8 @@ class App:
         self._count(call, route)
         if self.front.tracer:
             self.front.tracer.finish(call, began)
+        if self.front.bundles:
+            self.front.bundles.finish(call, began)
 
     async def _answer(self, call: Call, route: Route | None) -> None:
         guard.check_origin(call)

@@ -36,6 +36,7 @@ class Call:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.more_headers: dict[str, str] = {}  # that every answer to this request gets
         self.status = 0
+        self.data = b""  # the body, once it is read
         self.ask: Ask | None = None  # what is generated for it, and what that has cost so far
         self.meter: Meter | None = None
         self._receive, self._send = receive, send
@@ -54,7 +55,8 @@ class Call:
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         try:
             async with asyncio.timeout(settings.body_timeout_s):
-                return await self._read()
+                self.data = await self._read()
+                return self.data
         except TimeoutError:
             message = f"The body did not arrive within {settings.body_timeout_s:g} seconds."
             raise Refusal(400, message, headers={"connection": "close"}) from None

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError
+from tahr.server.bundles import open_bundles
 from tahr.server.call import Call
 from tahr.server.engine_port import ServedEngine
 from tahr.server.guard import RateLimit
@@ -78,6 +79,7 @@ class Front:
         self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
         self.sessions = sessions_of(settings, self.measures)
         self.tracer = open_tracer(settings)
+        self.bundles = open_bundles(settings)
         self.active: set[Call] = set()
         self._pool = ThreadPoolExecutor(N_TEXT_THREADS, thread_name_prefix="tahr-text")
 
@@ -159,4 +161,6 @@ class Front:
         self.models = []
         if self.tracer:
             self.tracer.close()
+        if self.bundles:
+            self.bundles.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

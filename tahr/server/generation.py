@@ -56,6 +56,7 @@ async def generate(call: Call, ask: Ask) -> None:
         model=ask.served.name,
         n_prompt_tokens=sum(len(prompt.tokens) for prompt in ask.prompts),
         n_choices=len(ask.prompts) * ask.n_answers,
+        texts={} if call.front.bundles and call.front.bundles.texts else None,
     )
     call.ask, call.meter = ask, meter
     call.more_headers["x-request-id"] = ask.dialect.id

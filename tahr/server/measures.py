@@ -111,7 +111,7 @@ _ids = itertools.count(1)
 
 @dataclass(slots=True)
 class Meter:
-    """Measures one request, and writes its two lines of log. Never sees a text."""
+    """Measures one request, and writes its two lines of log, which never hold a text."""
 
     measures: Measures
     model: str
@@ -126,6 +126,7 @@ class Meter:
     prefill_rate: float = 0.0  # tokens per second, of the answer that came last
     decode_rate: float = 0.0
     ended: str = ""  # finish reasons, or how else it ended
+    texts: dict[int, list[str]] | None = None  # what each choice said, only where that is dumped
     stats: "list[RequestStats]" = field(default_factory=list)  # of the answers that came to their end
 
     def __post_init__(self) -> None:
@@ -144,6 +145,8 @@ class Meter:
     def hear(self, choice: int, piece: Piece) -> None:
         """A piece has come."""
         n_tokens = len(piece.tokens)
+        if self.texts is not None:
+            self.texts.setdefault(choice, []).append(piece.text)
         if n_tokens:
             self._hear_tokens(choice, n_tokens, perf_counter())
         if piece.finish_reason:

@@ -1,0 +1,133 @@
+"""Dumped requests: what is in them, what never is, and reading them back."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.cli import main
+from tahr.errors import ConfigError
+from tahr.server import bundles
+from tahr.server.settings import Settings
+
+SECRET, KEY = "the-butler-did-it", "sk-very-secret"
+
+
+@contextmanager
+def dumping(folder: Path, **more: Any) -> Iterator[httpx.Client]:
+    settings = Settings(port=0, log_interval_s=0, request_dump_dir=str(folder), api_keys=(KEY,), **more)
+    with (
+        serving(ScriptedEngine(), settings=settings) as running,
+        httpx.Client(base_url=running.address, headers={"authorization": f"Bearer {KEY}", "cookie": KEY}) as client,
+    ):
+        yield client
+
+
+def ask(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    asked = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 9, **body}
+    return client.post("/v1/chat/completions", json=asked).json()  # type: ignore[no-any-return]
+
+
+def test_a_bundle_tells_what_happened_but_not_what_was_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with dumping(tmp_path) as client:
+        made = ask(client, stop=SECRET, cache_salt=SECRET, user=SECRET, metadata={SECRET: SECRET})
+        ids = client.post("/v1/completions", json={"prompt": [1, 2, 3, 250], "max_tokens": 2}).json()["id"]
+        client.post("/v1/completions", content=SECRET)
+        ask(client, temperature=SECRET, **{SECRET: 1})
+        client.get("/v1/models")
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*.json"))
+    assert len(list(tmp_path.iterdir())) == 4
+    assert SECRET.encode() not in everything and KEY.encode() not in everything
+    found = bundles.read(tmp_path / ids)
+    assert found["request"]["prompt"] == {"tokens": 4} and found["prompt"] == {"n_tokens": [4]}
+    found = bundles.read(tmp_path / made["id"])
+    assert found["request"]["messages"] == [{"role": "user", "content": {"chars": len(SECRET)}}]
+    assert found["response"]["n_prompt"] == made["usage"]["prompt_tokens"]
+    assert found["response"]["finish"] == "length" and found["response"]["status"] == 200
+    assert found["sampling"]["max_tokens"] == 9 and found["model"]["name"] == "scripted"
+    assert found["headers"]["authorization"] == found["headers"]["cookie"] == "(removed)"
+    assert found["timings"]["seconds"] > 0 and found["environment"]["settings"]["api_keys"] == 1
+    assert main(["replay-bundle", str(tmp_path / made["id"])]) == 0
+    assert capsys.readouterr().out.startswith(f"PASS {made['id']}: 9 files")
+    assert main(["replay-bundle", str(tmp_path / made["id"]), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "PASS"
+
+
+def test_refused_requests_are_dumped_too(tmp_path: Path) -> None:
+    with dumping(tmp_path) as client:
+        ask(client, temperature=-1)
+    (folder,) = tmp_path.iterdir()
+    found = bundles.read(folder)
+    assert found["response"] == {"status": 400} and found["request"]["temperature"] == -1
+
+
+def test_with_texts_it_can_be_sent_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAHR_API_KEY", KEY)
+    with dumping(tmp_path, request_dump_texts=True) as client:
+        asked = {"prompt": "x", "n": 2, "max_tokens": 9, "stream": True, "echo": True}
+        with client.stream("POST", "/v1/completions", json=asked) as stream:
+            list(stream.iter_lines())
+        while not list(tmp_path.rglob("manifest.json")):
+            time.sleep(0.01)
+        (folder,) = tmp_path.iterdir()
+        assert KEY not in (folder / "headers.json").read_text()
+        assert main(["replay-bundle", str(folder), "--url", str(client.base_url)]) == 0
+        assert "gives the same reply again" in capsys.readouterr().out
+        rewrite(folder, "response", texts=["other", "words"])
+        assert main(["replay-bundle", str(folder), "--url", str(client.base_url)]) == 4
+        assert "The reply is another now" in capsys.readouterr().err
+    assert main(["replay-bundle", str(folder), "--url", "http://127.0.0.1:9"]) == 5
+
+
+def rewrite(folder: Path, name: str, **changes: Any) -> None:
+    """Change a file of a bundle as if it had been written so."""
+    found = bundles.read(folder)
+    texts = {file: found[file] for file in bundles.FILES} | {name: {**found[name], **changes}}
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    bundles.write(folder, texts, {key: found["manifest"][key] for key in ("id", "route", "texts")})
+
+
+@pytest.mark.parametrize("name", bundles.NAMES)
+def test_a_missing_or_changed_file_is_found(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "one"
+    bundles.write(folder, {file: {} for file in bundles.FILES}, {"id": "one", "route": "/", "texts": False})
+    assert bundles.read(folder)["manifest"]["id"] == "one"
+    (folder / name).write_bytes(b"{} ")
+    assert main(["replay-bundle", str(folder)]) == 6
+    (folder / name).unlink()
+    assert main(["replay-bundle", str(folder)]) == 6
+    assert f"{name} is missing" in capsys.readouterr().err
+
+
+def test_a_secret_in_a_bundle_fails_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "one"
+    texts: dict[str, Any] = {file: {} for file in bundles.FILES} | {"headers": {"Authorization": KEY}}
+    bundles.write(folder, texts, {"id": "one", "route": "/", "texts": False})
+    assert main(["replay-bundle", str(folder)]) == 6
+    assert "may be a secret" in capsys.readouterr().err
+
+
+def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_BUNDLES", 2)
+    with dumping(tmp_path) as client:
+        made = [ask(client)["id"] for _ in range(4)]
+    assert {path.name for path in tmp_path.iterdir()} == set(made[2:])
+
+
+def test_texts_need_a_folder_and_a_folder_must_be_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a folder"):
+        bundles.open_bundles(Settings(request_dump_texts=True))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        bundles.open_bundles(Settings(request_dump_dir=str(tmp_path / "file")))
+    assert main(["replay-bundle", str(tmp_path / "nowhere")]) == 3
