@@ -353,6 +353,17 @@ def test_health_and_version(client: httpx.Client) -> None:
     body = client.get("/health").json()
     assert body["status"] == "ok" and body["version"] == __version__
     assert set(body["models"]["scripted"]) >= {"active_requests", "queued_requests", "scheduler", "prefix_cache"}
+    assert set(body["engine"]) == {"active_requests", "queued_requests"}
+    assert {"total_requests", "successful_requests", "failed_requests", "throughput_rps", "avg_wait_time_ms"} <= set(
+        body["scheduler"]
+    )
+    assert {"effective_max_concurrent", "queue_depth", "active_prefill", "active_decode", "current_batch_size"} <= set(
+        body["admission"]
+    )
+    assert {"enabled", "position", "entries", "hits", "misses", "evictions", "saved_prefill_tokens"} <= set(
+        body["cache"]["prefix_cache"]
+    )
+    assert {"mode", "entries", "hits", "misses", "evictions", "max_entries"} <= set(body["cache"]["session_cache"])
     assert client.get("/ready").json() == {"status": "ready"}
     assert client.get("/version").json() == {"version": __version__}
 
@@ -438,6 +449,12 @@ def test_metrics_move(client: httpx.Client) -> None:
             assert after[name + label] - before.get(name + label, 0) == by, name
     refusals = 'tahr_http_requests_total{route="/v1/chat/completions",status="4xx"}'
     assert after[refusals] - before.get(refusals, 0) == 1
+    always = ("session_cache_hits_total", "session_cache_misses_total", "session_cache_evictions_total")
+    for name in (*always, "session_cache_entries", "admission_rejected_requests_total"):
+        assert after[f"tahr_{name}"] == 0
+    admission = ("effective_max_concurrent", "queue_depth", "active_prefill", "active_decode", "current_batch_size")
+    for name in (*admission, "completed_requests_total", "failed_requests_total"):
+        assert f"tahr_admission_{name}" + label in after
     assert "vllm:kv_cache_usage_perc" + label in after and "vllm:num_requests_waiting" + label in after
 
 

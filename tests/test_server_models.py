@@ -180,6 +180,33 @@ def test_a_client_that_leaves_frees_its_sequence(story: ServeProcess, stream: bo
 # ---- a chat model -------------------------------------------------------------------------------------------
 
 
+KILLED = """
+import sys, httpx
+body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+with httpx.stream("POST", sys.argv[1] + "/v1/completions", json=body) as stream:
+    for line in stream.iter_lines():
+        print(line, flush=True)
+"""
+
+
+def test_a_client_that_is_killed_frees_its_sequence_and_harms_nobody(story: ServeProcess) -> None:
+    def expected() -> str:
+        return httpx.post(f"{story.address}/v1/completions", json={"prompt": PROMPT, **GREEDY}).text.partition("text")[
+            2
+        ]
+
+    before = expected()
+    client = subprocess.Popen([sys.executable, "-c", KILLED, story.address], stdout=subprocess.PIPE)
+    assert client.stdout and client.stdout.readline().startswith(b"data:")
+    client.send_signal(signal.SIGKILL)
+    assert expected().partition("usage")[0] == before.partition("usage")[0]
+    client.wait()
+    end = time.monotonic() + 2
+    while httpx.get(f"{story.address}/health").json()["admission"]["active_requests"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_chat_with_openais_client(smollm2: Path) -> None:
     with served("--model", f"smol={smollm2}") as server:
         client = sdk(server)

@@ -121,6 +121,25 @@ def test_headers_that_are_too_large(limited: Running) -> None:
         assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer
 
 
+def test_a_large_head_that_comes_all_at_once(limited: Running) -> None:
+    many = b"".join(b"x%d: y\r\n" % i for i in range(protocol.MAX_HEAD_BYTES // 8))
+    answer = exchange(limited, b"GET /health HTTP/1.1\r\nhost: x\r\n" + many + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 431") and answer.count(b"HTTP/1.1") == 1
+    assert httpx.get(limited.address + "/health").status_code == 200
+
+
+def test_times_that_make_no_sense_are_refused() -> None:
+    for name in ("keep_alive_s", "body_timeout_s"):
+        with pytest.raises(ConfigError, match=name):
+            Settings(**{name: 0})
+
+
+def test_a_deadline_of_0_is_none() -> None:
+    with serving(ScriptedEngine(), settings=settings(request_timeout_s=0.0)) as running:
+        slow = {"messages": [{"role": "user", "content": "SLOW"}], "max_tokens": 5}
+        assert httpx.post(running.address + CHAT, json=slow).status_code == 200
+
+
 def test_many_requests_on_one_connection_are_not_large_headers(limited: Running) -> None:
     with httpx.Client(base_url=limited.address) as client:
         for _ in range(50):

@@ -106,18 +106,18 @@ def test_the_session_unheard_for_longest_is_evicted() -> None:
     with talking(session_max_entries=2) as talk:
         for session in ("a", "b", "a", "c"):
             talk.say(f"I am {session}.", session)
-        assert talk.metric("tahr_sessions") == 2
-        assert talk.metric('tahr_session_events_total{event="evicted"}') == 1
+        assert talk.metric("tahr_session_cache_entries") == 2
+        assert talk.metric("tahr_session_cache_evictions_total") == 1
         assert "I am b" not in talk.say("who?", "b")  # which evicts a
         assert "I am c" in talk.say("who?", "c")
-        assert talk.metric('tahr_session_events_total{event="hit"}') == 2
+        assert talk.metric("tahr_session_cache_hits_total") == 2
 
 
 def test_old_messages_are_dropped_to_the_budget() -> None:
     with talking(session_max_tokens=150) as talk:
         for number in range(9):
             asked = talk.say(f"number {number}", "a")
-        assert talk.metric('tahr_session_events_total{event="dropped_message"}') > 0
+        assert talk.metric("tahr_session_cache_dropped_messages_total") > 0
     history = asked.removesuffix("[user]number 8\n[assistant]")
     assert history.startswith("[user]number ") and "number 7" in history and "number 0" not in history
     assert len(history.replace("[user]", "").replace("[assistant]", "").replace("\n", "").encode()) <= 150

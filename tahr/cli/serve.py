@@ -44,7 +44,7 @@ SERVER = (
     Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
-    Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take"),
+    Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
     Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
     Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
     Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
@@ -123,6 +123,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching")
     for option in BATCHING:
         option.add_to(group)
+    group.add_argument(
+        "--enable-batching", action="store_true", help="always so: requests share the steps of the engine"
+    )
     for value, flags in PREFIX_CACHE.items():
         text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
         group.add_argument(*flags, dest="prefix_cache_said", action="append_const", const=value, help=text)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -166,6 +167,7 @@ def said_models(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Sa
         raise ConfigError(f"The model is named by {named} and by --model: use --model for all of them.")
     if args.weight_path is not None:
         return [Said(str(named), quantization=args.quantization)]
+    named = named or os.environ.get("HF_MODEL_ID") or os.environ.get("MODEL_WEIGHT_PATH")
     texts: Sequence[str] = args.models or ([named] if named else [])
     found = [merged(parse_said(text), tables) for text in texts]
     if not found:

@@ -16,7 +16,7 @@ from tahr.engine.runner import Runner
 from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequence import Sequence, State
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
@@ -115,6 +115,9 @@ class Engine:
             **asdict(self.stats),
             requests_running=len(scheduler.running),
             requests_waiting=len(scheduler.line),
+            requests_prefilling=sum(seq.state is State.PREFILLING for seq in list(scheduler.running)),
+            max_batch_size=scheduler.limits.n_seqs,
+            page_size=scheduler.page_size,
             preemptions=scheduler.n_preempted,
             pages_total=sum(pool.n_pages for pool in scheduler.pools),
             pages_used=sum(pool.n_used for pool in scheduler.pools),
@@ -123,6 +126,7 @@ class Engine:
             prefix_evictions=sum(pool.n_evicted for pool in scheduler.pools),
             prefix_tokens_cached=prefix.tokens_cached if prefix else 0,
             prefix_tokens_reused=found.tokens_reused,
+            prefix_enabled=prefix is not None,
         )
 
     # ---- the door ---------------------------------------------------------------------------------------------

@@ -111,6 +111,9 @@ class StatsSnapshot(EngineStats):
 
     requests_running: int = 0
     requests_waiting: int = 0
+    requests_prefilling: int = 0  # of those that run
+    max_batch_size: int = 0
+    page_size: int = 0
     preemptions: int = 0
     pages_total: int = 0
     pages_used: int = 0
@@ -119,6 +122,7 @@ class StatsSnapshot(EngineStats):
     prefix_evictions: int = 0
     prefix_tokens_cached: int = 0
     prefix_tokens_reused: int = 0
+    prefix_enabled: bool = False
 
     @property
     def decode_tokens_per_s(self) -> float:

@@ -65,7 +65,13 @@ def sessions_of(settings: Settings, measures: Measures) -> Sessions | None:
     if settings.session_cache == "off":
         return None
     most = settings.session_max_entries, settings.session_max_tokens
-    return Sessions(*most, measures.session_events, measures.sessions)
+    events = {
+        "hit": measures.session_hits,
+        "miss": measures.session_misses,
+        "evicted": measures.session_evictions,
+        "dropped_message": measures.session_cuts,
+    }
+    return Sessions(*most, events, measures.sessions)
 
 
 class Front:
@@ -74,6 +80,7 @@ class Front:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.phase = Phase.LOADING
+        self.began = time.monotonic()
         self.models: list[Served] = []
         self.measures = Measures()
         self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
@@ -129,6 +136,7 @@ class Front:
         if self.phase is not Phase.READY:
             raise self.not_now()
         if len(self.active) >= self.settings.max_requests:
+            self.measures.rejected.add(())
             message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
             raise Refusal(503, message, code="overloaded", headers={"retry-after": "1"})
         self.active.add(call)
@@ -142,7 +150,7 @@ class Front:
 
     def _deadline(self, call: Call) -> asyncio.TimerHandle | None:
         limit_s = self.settings.request_timeout_s
-        if limit_s is None:
+        if not limit_s:
             return None
         late = Refusal(504, f"The request took longer than the {limit_s:g} seconds this server allows.", code="timeout")
         return asyncio.get_running_loop().call_later(limit_s, call.interrupt, late)

@@ -72,6 +72,7 @@ def check_rate(call: "Call") -> None:
     who = presented_key(call) if call.front.settings.api_keys else call.client
     wait_s = limit.take(who)
     if wait_s:
+        call.front.measures.rejected.add(())
         message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
         raise Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
 

@@ -23,9 +23,16 @@ Gauged = tuple[str, str, str, "Callable[[StatsSnapshot], float]"]
 GAUGES: tuple[Gauged, ...] = (
     ("requests_running", "num_requests_running", "Requests in the batch.", lambda s: s.requests_running),
     ("requests_waiting", "num_requests_waiting", "Requests in the queue.", lambda s: s.requests_waiting),
+    ("admission_effective_max_concurrent", "", "Requests that may run at once.", lambda s: s.max_batch_size),
+    ("admission_queue_depth", "", "Requests that wait to run.", lambda s: s.requests_waiting),
+    ("admission_current_batch_size", "", "Requests that run.", lambda s: s.requests_running),
+    ("admission_active_prefill", "", "Of them, those that read their prompt.", lambda s: s.requests_prefilling),
+    ("admission_active_decode", "", "Of them, those that write.", lambda s: s.requests_running - s.requests_prefilling),
     ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.",
      lambda s: s.pages_used / s.pages_total if s.pages_total else 0.0),
     ("kv_pages", "", "KV pages there are.", lambda s: s.pages_total),
+    ("prefix_cache_entries", "", "Pages that can be found again.",
+     lambda s: s.prefix_tokens_cached // s.page_size if s.page_size else 0),
     ("prefix_cache_tokens", "", "Tokens that can be found again.", lambda s: s.prefix_tokens_cached),
 )  # fmt: skip
 COUNTERS: tuple[Gauged, ...] = (
@@ -38,6 +45,8 @@ COUNTERS: tuple[Gauged, ...] = (
      lambda s: s.prefix_tokens_reused + s.tokens_prefilled),
     ("preemptions_total", "num_preemptions_total", "Sequences that lost their pages for a while.",
      lambda s: s.preemptions),
+    ("admission_completed_requests_total", "", "Requests that came to their end.", lambda s: s.requests_completed),
+    ("admission_failed_requests_total", "", "Requests that ended with an error.", lambda s: s.requests_failed),
     ("steps_total", "", "Steps of the engine.", lambda s: s.steps),
     ("prefill_tokens_total", "", "Prompt tokens that were computed.", lambda s: s.tokens_prefilled),
     ("decode_tokens_total", "", "Tokens that went through a step one at a time.", lambda s: s.tokens_decoded),
@@ -56,6 +65,11 @@ def histogram(ours: str, theirs: str, help: str, bounds: tuple[float, ...]) -> H
     return Histogram(both(ours, theirs), help, bounds)
 
 
+def plain(kind: str, name: str, help: str) -> Number:
+    """One number without labels, which is there from the beginning."""
+    return Number(kind, (f"tahr_{name}",), help, {(): 0})
+
+
 class Measures:
     """All families of one server."""
 
@@ -66,8 +80,12 @@ class Measures:
         self.cached_tokens = counter("prompt_tokens_cached_total", "prompt_tokens_cached_total", "Of them, cached.")
         self.tokens = counter("generation_tokens_total", "generation_tokens_total", "Generated tokens.")
         self.active = Number("gauge", ("tahr_requests_active",), "Requests between their first byte and their last.")
-        self.sessions = Number("gauge", ("tahr_sessions",), "Conversations that are remembered.")
-        self.session_events = counter("session_events_total", "", "Sessions found, not found, let go of, cut short.")
+        self.rejected = plain("counter", "admission_rejected_requests_total", "Requests beyond a rate or a limit.")
+        self.sessions = plain("gauge", "session_cache_entries", "Conversations that are remembered.")
+        self.session_hits = plain("counter", "session_cache_hits_total", "Requests that went on with one.")
+        self.session_misses = plain("counter", "session_cache_misses_total", "Requests that began one.")
+        self.session_evictions = plain("counter", "session_cache_evictions_total", "Conversations that were let go of.")
+        self.session_cuts = plain("counter", "session_cache_dropped_messages_total", "Messages that were let go of.")
         self.first_token = histogram(
             "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival to first token.", LONG_S
         )

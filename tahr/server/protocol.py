@@ -10,6 +10,7 @@ from tahr.server.refusals import Refusal
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_TIMEOUT_S = 20.0
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+TOO_LARGE = b"431 Request Header Fields Too Large", "The headers are larger than 64 KiB: send less."
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -19,6 +20,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_body = False
     _only_head = True  # the data at hand
     _timer: asyncio.TimerHandle | None = None
+    _n_listed_bytes = 0  # of the headers so far: a head may also come complete, all at once
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -29,7 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         self._n_head_bytes = self._n_head_bytes + len(data) if self._only_head else 0
         if self._n_head_bytes > MAX_HEAD_BYTES:
-            self._refuse(b"431 Request Header Fields Too Large", "The headers are larger than 64 KiB: send less.")
+            self._refuse(*TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(b"400 Bad Request", "This is not HTTP/1.1 as the server understands it.")
@@ -37,13 +39,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._forget_timer()
         self._expect_head()
+        self._n_listed_bytes = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._n_listed_bytes += len(name) + len(value) + 4
+        if self._n_listed_bytes <= MAX_HEAD_BYTES:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._forget_timer()
         self._in_body = True
         self._only_head = False
-        super().on_headers_complete()
+        if self._n_listed_bytes > MAX_HEAD_BYTES:
+            self._refuse(*TOO_LARGE)
+        elif not self.transport.is_closing():
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_body = False

@@ -159,5 +159,9 @@ class Health(Struct):
     status: str
     timestamp: float
     version: str
-    models: dict[str, Any]
+    engine: dict[str, Any]
+    scheduler: dict[str, Any]
     admission: dict[str, Any]
+    cache: dict[str, Any]
+    config: dict[str, Any]
+    models: dict[str, Any]

@@ -5,7 +5,7 @@ A session belongs to the key of whoever began it: the same id under another key 
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class Turn:
 class Sessions:
     """The newest part of many conversations; those not heard of for longest go first."""
 
-    def __init__(self, max_entries: int, max_tokens: int, events: Number, count: Number):
+    def __init__(self, max_entries: int, max_tokens: int, events: Mapping[str, Number], count: Number):
         self._max_entries, self._max_tokens = max_entries, max_tokens
         self._events, self._count = events, count
         self._entries: OrderedDict[Owner, list[Message]] = OrderedDict()
@@ -95,7 +95,7 @@ class Sessions:
             self._count.set((), len(self._entries))
 
     def _event(self, name: str, n: int = 1) -> None:
-        self._events.add((("event", name),), n)
+        self._events[name].add((), n)
 
 
 def joined(stored: Sequence[Message], new: Sequence[Message]) -> list[Message]:

@@ -22,7 +22,7 @@ class Settings:
     max_body_bytes: int = 10 * 2**20
     max_requests: int = 4096  # in flight, running or waiting
     max_tokens_cap: int | None = None
-    request_timeout_s: float | None = None
+    request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
     keep_alive_s: float = 15.0  # between comments on a silent stream
     log_interval_s: float = 5.0  # between throughput lines; 0: none
@@ -43,7 +43,9 @@ class Settings:
         "max_body_bytes": whole(1024),
         "max_requests": whole(1),
         "max_tokens_cap": whole(1),
-        "request_timeout_s": Range(0, 1e6, low_included=False),
+        "request_timeout_s": Range(0, 1e6),
+        "body_timeout_s": Range(0, 1e6, low_included=False),
+        "keep_alive_s": Range(0, 1e6, low_included=False),
         "log_interval_s": Range(0, 1e6),
         "grace_s": Range(0, 1e6),
         "session_max_entries": whole(1),

@@ -1,17 +1,15 @@
 """What the server says about itself."""
 
-import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from tahr import __version__
 from tahr.server.call import Call
-from tahr.server.front import Front, Phase, Served
+from tahr.server.front import Front
+from tahr.server.health import report
 from tahr.server.metrics import CONTENT_TYPE
 from tahr.server.refusals import Refusal
-from tahr.server.replies import Health, ModelCard, ModelList, Version
+from tahr.server.replies import ModelCard, ModelList, Version
 
 PAGE = Path(__file__).with_name("page.html")
 PAGE_HEADERS = {
@@ -24,25 +22,7 @@ PAGE_HEADERS = {
 
 async def health(call: Call) -> None:
     """200 only if a request would get a token now."""
-    front = call.front
-    state = front.phase.value if front.ready or front.phase is not Phase.READY else "failing"
-    models = {served.name: described(served) for served in front.models}
-    admission = {"active_requests": len(front.active), "max_requests": front.settings.max_requests}
-    report = Health(state, time.time(), __version__, models, admission)
-    await call.json(report, status=200 if front.ready else 503)
-
-
-def described(served: Served) -> dict[str, Any]:
-    snapshot = served.engine.snapshot()
-    counters = asdict(snapshot)
-    return {
-        "backend": served.engine.backend_summary,
-        "context_size": served.engine.context_size,
-        "active_requests": snapshot.requests_running,
-        "queued_requests": snapshot.requests_waiting,
-        "scheduler": {name: value for name, value in counters.items() if not name.startswith("prefix_")},
-        "prefix_cache": {name.removeprefix("prefix_"): n for name, n in counters.items() if name.startswith("prefix_")},
-    }
+    await call.json(report(call.front), status=200 if call.front.ready else 503)
 
 
 async def ready(call: Call) -> None:
