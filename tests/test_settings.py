@@ -160,7 +160,7 @@ def test_a_value_from_the_environment_changes_a_reply(
 @pytest.mark.parametrize(("name", "path"), SHORT.items())
 def test_short_names(name: str, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     key = all_keys()[path]
-    text = {int: "9", float: "0.5", str: "cpu"}[key.kind]
+    text = {int: "9", float: "0.5", str: "http://cpu"}[key.kind]
     monkeypatch.setenv(name, text)
     assert shown(capsys)[path] == (key.kind(text), "env")
 
