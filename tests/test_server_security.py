@@ -200,6 +200,18 @@ def test_the_rate_limit_belongs_to_a_key() -> None:
         assert client.get("/health").status_code == 200
 
 
+def test_all_keys_share_an_allowance_too() -> None:
+    made = settings(rate_limit=3, rate_limit_total=4, api_keys=("a-key", "b-key"))
+    with serving(ScriptedEngine(), settings=made) as running, httpx.Client(base_url=running.address) as client:
+
+        def post(key: str) -> int:
+            asked = client.post("/tokenize", json={"prompt": "x"}, headers={"authorization": f"Bearer {key}"})
+            return asked.status_code
+
+        assert [post(key) for key in ("a-key", "a-key", "b-key", "b-key", "b-key")] == [200] * 4 + [429]
+        assert client.get("/health").json()["admission"]["rejected_requests"] == 1
+
+
 def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -41,6 +41,7 @@ Ctrl-C ends running requests after --grace seconds; a second one ends at once.""
 
 SERVER = (
     Option(("--rate-limit",), "rate_limit", int, "requests per minute and key (429 beyond)"),
+    Option(("--rate-limit-total",), "rate_limit_total", int, "requests per minute of all keys together"),
     Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),

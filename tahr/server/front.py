@@ -14,7 +14,7 @@ from tahr.errors import ConfigError
 from tahr.server.bundles import open_bundles
 from tahr.server.call import Call
 from tahr.server.engine_port import ServedEngine
-from tahr.server.guard import RateLimit
+from tahr.server.guard import rate_limits
 from tahr.server.measures import Measures
 from tahr.server.refusals import Refusal
 from tahr.server.sessions import Sessions
@@ -83,7 +83,7 @@ class Front:
         self.began = time.monotonic()
         self.models: list[Served] = []
         self.measures = Measures()
-        self.rate_limit = RateLimit(settings.rate_limit) if settings.rate_limit else None
+        self.rate_limits = rate_limits(settings)
         self.sessions = sessions_of(settings, self.measures)
         self.tracer = open_tracer(settings)
         self.bundles = open_bundles(settings)

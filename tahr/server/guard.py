@@ -13,6 +13,7 @@ from tahr.server.refusals import Refusal
 
 if TYPE_CHECKING:
     from tahr.server.call import Call
+    from tahr.server.settings import Settings
 
 MAX_BUCKETS = 10_000
 CORS_ALWAYS = {"access-control-allow-methods": "GET, POST, OPTIONS", "access-control-max-age": "600"}
@@ -65,16 +66,20 @@ async def preflight(call: "Call") -> None:
 
 
 def check_rate(call: "Call") -> None:
-    """Each key, or each address where there are no keys, has its own allowance."""
-    limit = call.front.rate_limit
-    if limit is None:
-        return
-    who = presented_key(call) if call.front.settings.api_keys else call.client
-    wait_s = limit.take(who)
-    if wait_s:
-        call.front.measures.rejected.add(())
-        message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
-        raise Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
+    """Each key, or each address where there are no keys, has its own allowance, and all have one together."""
+    for limit, is_shared in call.front.rate_limits:
+        who = "" if is_shared else presented_key(call) if call.front.settings.api_keys else call.client
+        wait_s = limit.take(who)
+        if wait_s:
+            call.front.measures.rejected.add(())
+            message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
+            raise Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
+
+
+def rate_limits(settings: "Settings") -> "list[tuple[RateLimit, bool]]":
+    """Those that are set, and whether they are shared by all."""
+    asked = ((settings.rate_limit, False), (settings.rate_limit_total, True))
+    return [(RateLimit(per_minute), is_shared) for per_minute, is_shared in asked if per_minute]
 
 
 class RateLimit:

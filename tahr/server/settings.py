@@ -18,6 +18,7 @@ class Settings:
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # none: open
     rate_limit: int | None = None  # requests per minute and key
+    rate_limit_total: int | None = None  # requests per minute of all keys together
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 10 * 2**20
     max_requests: int = 4096  # in flight, running or waiting
@@ -40,6 +41,7 @@ class Settings:
     RANGES: ClassVar[dict[str, Range]] = {
         "port": whole(0, 65535),
         "rate_limit": whole(1),
+        "rate_limit_total": whole(1),
         "max_body_bytes": whole(1024),
         "max_requests": whole(1),
         "max_tokens_cap": whole(1),
