@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU: the backend's tests, then its speed beside vLLM's. Builds and installs nothing.
-# Test tools that are missing here may lie in wheels/ as pure-Python wheels.
+# Everything that needs a GPU: the backend's tests, requests that share an engine, then speed beside vLLM's.
+# Builds and installs nothing. Test tools that are missing here may lie in wheels/ as pure-Python wheels; whole engines
+# need the test data beside the checkout. STEPS="tests" or "cells" does one half; arguments go to gpu_cells.py.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -9,25 +10,48 @@ trap 'rm -rf "$extra"' EXIT
 for wheel in wheels/*.whl; do
     [ -e "$wheel" ] && "$python" -m zipfile -e "$wheel" "$extra"
 done
+export PYTHONPATH=. TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1 PYTEST_TIMEOUT=60
 # The machine's own packages win; what lies in wheels/ fills the gaps.
-export PYTHONPATH=. TAHR_TEST_BACKENDS=reference,cuda TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1
 launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
-tests=(tests/test_ops.py tests/test_cuda.py tests/test_plan.py tests/test_models.py)
+# Backends, then what runs on them. The first is alone on the card, since it counts its memory; compiling kernels is
+# what takes time in the others, so they run side by side.
+tests=(
+    "cuda tests/test_cuda_options.py"
+    "reference,cuda tests/test_ops.py"
+    "reference,cuda tests/test_cuda.py"
+    "reference,cuda tests/test_plan.py tests/test_models.py"
+    "cuda tests/test_engine.py"
+    "cuda tests/test_windows.py"
+    "cuda tests/test_kv_q8.py tests/test_prefix.py"
+)
+failed=0
+
+run_tests() { # number, backends, files...
+    local log="$extra/$1.log" begin=$SECONDS
+    export TAHR_TEST_BACKENDS=$2
+    shift 2
+    timeout "${TEST_S:-280}" "$python" -c "$launch" "$extra" pytest "$@" -q --maxfail=12 --tb=short --no-header \
+        -p no:cacheprovider -r fE --durations=4 >"$log" 2>&1
+    local status=$?
+    echo "exit $status after $((SECONDS - begin)) s: $*" >>"$log"
+    return $status
+}
 
 "$python" -c "import torch, triton; print('torch', torch.__version__, 'triton', triton.__version__)"
-begin=$SECONDS
-timeout 240 "$python" -c "$launch" "$extra" pytest "${tests[@]}" -q --maxfail=25 --tb=short --no-header \
-    -p no:cacheprovider -r fE --durations=5 2>&1 | tail -n "${TEST_LINES:-150}"
-tested=${PIPESTATUS[0]}
-# Requests that share an engine must answer as if alone, on this backend too. Needs the data beside the checkout.
-TAHR_TEST_BACKENDS=cuda timeout 200 "$python" -c "$launch" "$extra" pytest tests/test_engine.py tests/test_windows.py -q \
-    --maxfail=25 --tb=short --no-header -p no:cacheprovider -r fEs 2>&1 | tail -n 40
-tested=$((tested || PIPESTATUS[0])) tests_s=$((SECONDS - begin))
-begin=$SECONDS
-timeout 230 "$python" benchmarks/gpu_cells.py "$@" 2>&1 | tail -n 60
-measured=${PIPESTATUS[0]} cells_s=$((SECONDS - begin))
-
-echo
-echo "step    exit  seconds"
-printf '%-7s %4d  %7d\n' tests "$tested" "$tests_s" cells "$measured" "$cells_s"
-exit $((tested || measured))
+if [[ ${STEPS:-tests cells} == *tests* ]]; then
+    jobs=()
+    for i in "${!tests[@]}"; do
+        run_tests "$i" ${tests[$i]} &
+        jobs+=($!)
+        [ "$i" -eq 0 ] && { wait $! || failed=1; }
+    done
+    for job in "${jobs[@]:1}"; do wait "$job" || failed=1; done
+    for i in "${!tests[@]}"; do
+        echo "=== ${tests[$i]}"
+        tail -n "${TEST_LINES:-40}" "$extra/$i.log"
+    done
+fi
+if [[ ${STEPS:-tests cells} == *cells* ]]; then
+    timeout 230 "$python" benchmarks/gpu_cells.py "$@" 2>&1 | tail -n 60 || failed=1
+fi
+exit $failed

@@ -254,6 +254,8 @@ class EngineConfig:
     quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
+    gpu_memory_utilization: float = 0.9  # of a GPU's memory, the share that weights, KV and steps may take in all
+    deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
     max_batch_size: int = 16  # requests that run at once
@@ -271,6 +273,7 @@ class EngineConfig:
         "context_size": whole(8),
         "page_size": whole(1, 4096),
         "kv_bytes": whole(1, 2**62),
+        "gpu_memory_utilization": Range(0, 1, low_included=False),
         "admit_below": Range(0, 1, low_included=False),
         "max_batch_size": whole(1, 4096),
         "max_prefill_batch": whole(1, 4096),

@@ -11,14 +11,15 @@ from tahr.weights.tensor import HostTensor
 
 USABLE = [name for name in BACKENDS if name != "cuda" or not cuda_presence.problem()]
 NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(USABLE)).split(",") if n]
-_opened: dict[str, Backend] = {}
+_opened: dict[tuple[str, bool], Backend] = {}
 
 
-def backend(name: str) -> Backend:
-    """One instance per name, so that thread pools are not made again for every test."""
-    if name not in _opened:
-        _opened[name] = open_backend(name, n_threads=2 if name == "cpu" else None)
-    return _opened[name]
+def backend(name: str, deterministic: bool = False) -> Backend:
+    """One instance of a kind, so that thread pools are not made again for every test."""
+    kind = name, deterministic and name == "cuda"  # the others always are
+    if kind not in _opened:
+        _opened[kind] = open_backend(name, 2 if name == "cpu" else None, deterministic)
+    return _opened[kind]
 
 
 class DenseReference(ReferenceBackend):

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from backends_here import NAMES, backend
+from tahr.backends.api import Backend
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.assemble import build_engine
 from tahr.engine.engine import Engine
@@ -13,6 +14,11 @@ from tahr.models.loader import Loaded, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
 BACKEND = "cpu" if "cpu" in NAMES else NAMES[0]
+
+
+def here() -> Backend:
+    """What engines run on in tests: replies are compared to the last token, so it is deterministic."""
+    return backend(BACKEND, deterministic=True)
 
 
 class Tally:
@@ -34,21 +40,19 @@ class Tally:
 @cache
 def loaded(path: Path) -> tuple[Loaded, Tokenizer]:
     source = open_model([path])
-    return load(source, backend(BACKEND)), Tokenizer.from_gguf(source.config)
+    return load(source, here()), Tokenizer.from_gguf(source.config)
 
 
 def engine(path: Path, **options: object) -> Engine:
     """An engine of its own for every test; the model is loaded once."""
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
-    return build_engine(backend(BACKEND), loaded(path)[0].decoder, config)[0]
+    return build_engine(here(), loaded(path)[0].decoder, config)[0]
 
 
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:
     """What a page of that many tokens takes, to ask for a pool of so many pages."""
-    store = backend(BACKEND).kv_store(
-        loaded(path)[0].decoder.kv_shapes, [1], page_size, dtype or backend(BACKEND).kv_dtypes[0]
-    )
-    return store.n_bytes
+    shapes = loaded(path)[0].decoder.kv_shapes
+    return here().kv_store(shapes, [1], page_size, dtype or here().kv_dtypes[0]).n_bytes
 
 
 def greedy(max_tokens: int = 16, **options: object) -> SamplingParams:

@@ -1,23 +1,30 @@
 """What the conformance cases do not reach on a GPU: 16-bit products, padded plans, joined matrices, refusals."""
 
+import gc
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import backends_here
-from model_cases import CASES, make_weights, token_ids
+from engines import greedy, submit
+from model_cases import CASES, Config, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from random_weights import random_tensor
 from tahr.backends import cuda_presence, open_backend
-from tahr.backends.api import Backend, KVShape, Rope, Routing, StepLimits, Tensor
+from tahr.backends.api import Backend, KVShape, Plan, Rope, Routing, StepInputs, StepLimits, Tensor
 from tahr.backends.reference import ReferenceBackend
+from tahr.config import EngineConfig
+from tahr.engine.assemble import build_engine
+from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
 from tahr.models import load, open_model
 from test_ops import PAGE, full_store, rows, step_of
+from test_windows import logits_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 # Triton's interpreter multiplies the bits of bf16 numbers as if they were integers; f16 it knows.
@@ -26,13 +33,13 @@ LOOSE = 1e-2  # of the largest value: rows are rounded to 8 bits of fraction bef
 
 
 def check(run, seed: int = 7, tolerance: float = LOOSE) -> None:  # type: ignore[no-untyped-def]
-    """`run` on the GPU and on its oracle give the same arrays."""
-    wanted, got = (
-        run(be, np.random.default_rng(seed)) for be in (backends_here.oracle("cuda"), backends_here.backend("cuda"))
-    )
-    for want, have in zip(wanted, got, strict=True):
-        assert want.shape == have.shape
-        np.testing.assert_allclose(have, want, rtol=0, atol=tolerance * np.abs(want).max())
+    """`run` on the GPU, in its fastest and its deterministic way, gives the arrays of its oracle."""
+    wanted = run(backends_here.oracle("cuda"), np.random.default_rng(seed))
+    for deterministic in (False, True):
+        got = run(backends_here.backend("cuda", deterministic), np.random.default_rng(seed))
+        for want, have in zip(wanted, got, strict=True):
+            assert want.shape == have.shape
+            np.testing.assert_allclose(have, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
 def half_rows(be: Backend, form: str, n: int, width: int, rng: np.random.Generator) -> Tensor:
@@ -97,18 +104,21 @@ DECODES = [
 @pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES)])
 @pytest.mark.parametrize("spans, dim, heads, window, softcap", DECODES)
 def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:  # type: ignore[no-untyped-def]
-    """The kernel of decoding steps, for rows in f32 (exact) and in bf16."""
+    """The kernel of decoding steps, for rows in f32 and in bf16."""
 
-    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+    def run(be: Backend, rng: np.random.Generator, exact_only: bool = False) -> list[np.ndarray]:
         stored = kv_dtype if kv_dtype in be.kv_dtypes else "f32"
         kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), stored)
         step = step_of(be, spans, [0], 64)
         step = step.within(StepLimits(len(spans), len(spans), len(spans), 16, n_tokens_per_seq=1))
         half = half_rows(be, "BF16", len(spans), heads[0] * dim, rng)
         exact = be.tensor(rows(rng, len(spans), heads[0] * dim))
-        return [np.array(be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))) for q in (exact, half)]
+        queries = [exact] if exact_only else [exact, half]
+        return [np.array(be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))) for q in queries]
 
     check(run)
+    if kv_dtype in ReferenceBackend.kv_dtypes:
+        check(partial(run, exact_only=True), tolerance=5e-6)
 
 
 @needs_cuda
@@ -145,6 +155,142 @@ def test_padding_writes_no_keys() -> None:
     assert be.read(plan.result).shape == (1, 16)
     written = np.argwhere(kv.layers[0].cpu().numpy().any(axis=(2, 4)))
     assert {(int(page), int(place)) for _, page, place in written} == {(37 // PAGE, 37 % PAGE)}
+
+
+# ---- rows that keep to themselves -----------------------------------------------------------------------------
+
+# The interpreter multiplies by NumPy, whose order of adding depends on how tall and wide a tile is.
+STEADY = ["F32"] if cuda_presence.interprets() else ["F32", "F16", "BF16"]
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", STEADY)
+@pytest.mark.parametrize("n_cols", [64, 576])
+def test_a_row_is_the_same_among_any_number(form: str, n_cols: int) -> None:
+    be, rng = backends_here.backend("cuda", deterministic=True), np.random.default_rng(5)
+    table = be.weight(random_tensor(form, (200, n_cols), rng))
+    w = be.weight(random_tensor(form, (147, n_cols), rng))
+    gate, up = (be.weight(random_tensor(form, (5, 40, n_cols), rng)) for _ in range(2))
+    down, router = (be.weight(random_tensor(form, shape, rng)) for shape in [(5, n_cols, 40), (5, n_cols)])
+
+    def run(first: int, n: int) -> list[np.ndarray]:
+        step = step_of(be, [(0, n)], [0], 200)
+        step.ids[:n] = np.arange(first, first + n)
+        x = be.rms_norm(be.embed(table, step, 10.0), be.vector(np.ones(n_cols, np.float32)), 1e-6)
+        mixed = be.experts(x, be.linear(x, router), gate, up, down, Routing(3, True), "silu")
+        return [np.array(be.read(y)) for y in (be.linear(x, w), mixed)]
+
+    together = run(0, 127)
+    for first, n in [(0, 1), (126, 1), (3, 16), (5, 17), (40, 32), (20, 65), (1, 120)]:
+        for some, all_rows in zip(run(first, n), together, strict=True):
+            np.testing.assert_array_equal(some, all_rows[first : first + n])
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", STEADY)
+@pytest.mark.parametrize("window", [0, 21])
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
+def test_attention_is_the_same_by_any_cut(form: str, window: int, kv_dtype: str) -> None:
+    """A text read at once, in pieces, and token by token, with and without neighbours."""
+    be, rng = backends_here.backend("cuda", deterministic=True), np.random.default_rng(6)
+    kv = full_store(be, rng, KVShape(2, 32), 3, kv_dtype)
+    table = be.weight(random_tensor(form, (100, 6 * 32), rng))
+
+    def attend(spans: list[tuple[int, int]], decodes: bool = False) -> np.ndarray:
+        """Rows of the first sequence; the others are somewhere else."""
+        step, n = step_of(be, spans, [0], 100), spans[0][1] - spans[0][0]
+        step.ids[:n] = np.arange(*spans[0])
+        if decodes:
+            step = step.within(StepLimits(3, 3, 3, 16, n_tokens_per_seq=1))
+        return np.array(be.read(be.attention(be.embed(table, step, 10.0), step, kv, 0, 0.2, window)))[:n]
+
+    whole = attend([(0, 100), (3, 60), (0, 1)])
+    for begin, end in [(0, 100), (0, 7), (7, 64), (64, 100), (99, 100)]:
+        np.testing.assert_array_equal(attend([(begin, end), (9, 10), (5, 30)]), whole[begin:end])
+    for at in (0, 31, 32, 70, 99):
+        for neighbours in ([(1, 2), (2, 3)], [(88, 89), (0, 1)]):
+            np.testing.assert_array_equal(attend([(at, at + 1), *neighbours], decodes=True), whole[at : at + 1])
+
+
+SMOLLM2 = {**CASES["llama"], "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+           "num_key_value_heads": 3, "vocab_size": 512, "tie_word_embeddings": True}  # fmt: skip
+STEADY_CASES = [(SMOLLM2, "bf16"), (SMOLLM2, "q8_0"), *((CASES[name], "bf16") for name in ("qwen3_moe", "gemma3"))]
+PROMPTS = [[1 + (i * i * k + 3 * i) % 120 for i in range(n)] for k, n in [(7, 90), (5, 9), (11, 40), (3, 61)]]
+
+
+def logits_by_request(eng: Engine, prompts: list[list[int]]) -> list[dict[int, bytes]]:
+    found = logits_of(eng, *(submit(eng, prompt, greedy(12)) for prompt in prompts))
+    return [{at: row for (i, at), row in found.items() if i == place} for place in range(len(prompts))]
+
+
+@needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="Triton's interpreter cannot multiply bf16")
+@pytest.mark.parametrize(("config", "kv_dtype"), STEADY_CASES)
+def test_bf16_requests_are_alone_in_any_batch(config: Config, kv_dtype: str, tmp_path: Path) -> None:
+    """All logits of twenty requests, to the last bit: batched, in chunks, from the prefix cache."""
+    be = backends_here.backend("cuda", deterministic=True)
+    loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config), "BF16")), be)
+
+    def make(chunk: int, cached: bool) -> Engine:
+        asked = EngineConfig(context_size=128, page_size=8, kv_dtype=kv_dtype, prefill_chunk_size=chunk,
+                             max_batch_size=20, prefix_cache=cached)  # fmt: skip
+        return build_engine(be, loaded.decoder, asked)[0]
+
+    single = make(512, cached=False)
+    wanted = [logits_by_request(single, [prompt])[0] for prompt in PROMPTS] * 5
+    assert logits_by_request(make(512, cached=False), PROMPTS * 5) == wanted
+    cutting = make(7, cached=True)
+    assert logits_by_request(cutting, PROMPTS * 5) == wanted
+    assert logits_by_request(cutting, PROMPTS * 5) == wanted
+    assert cutting.snapshot().prefix_tokens_reused > 0
+
+
+def simple_plan(be: Backend) -> tuple[Plan, StepInputs]:
+    """A decoding step that says its own token."""
+    table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
+    step = be.step_inputs(StepLimits(2, 2, 2, 1, n_tokens_per_seq=1))
+    step.counts[:] = 1, 1, 1
+    return be.record(lambda: be.pick_rows(be.embed(table, step), step)), step
+
+
+@needs_cuda
+def test_old_plans_found_to_be_garbage_do_not_break_a_capture() -> None:
+    be = backends_here.backend("cuda")
+    before = gc.get_threshold()
+    for _ in range(3):
+        ring: list[object] = [simple_plan(be)]
+        ring.append(ring)
+        del ring
+    try:
+        gc.set_threshold(1)  # the collector runs at the next occasion
+        plan, _ = simple_plan(be)
+    finally:
+        gc.set_threshold(*before)
+    plan.run()
+    assert be.read(plan.result).shape == (1, 16)
+    assert gc.isenabled()
+
+
+@needs_cuda
+def test_a_capture_that_fails_spoils_no_later_one() -> None:
+    be = backends_here.backend("cuda")
+    table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
+    step = be.step_inputs(StepLimits(2, 2, 2, 1, n_tokens_per_seq=1))
+    step.counts[:] = 1, 1, 1
+    calls = []
+
+    def broken() -> Tensor:
+        x = be.embed(table, step)
+        calls.append(x)
+        if len(calls) > 1:
+            raise ArithmeticError("while capturing, or at the first run where nothing is captured")
+        return x
+
+    with pytest.raises(ArithmeticError):
+        be.record(broken).run()
+    plan, _ = simple_plan(be)
+    plan.run()
+    assert be.read(plan.result).shape == (1, 16)
 
 
 @needs_cuda

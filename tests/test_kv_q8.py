@@ -8,7 +8,7 @@ import pytest
 from backends_here import NAMES, backend, oracle
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from tahr.backends.api import Backend, KVShape, KVStore, Rope
+from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope
 from tahr.config import EngineConfig
 from tahr.engine.capacity import kv_groups, measure
 from tahr.engine.lanes import LaneLimits, Lanes
@@ -90,7 +90,7 @@ def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
 @pytest.fixture(params=WITH_Q8)
 def lanes(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Lanes]:
     """Gemma 3 has layers that see everything and layers that do not."""
-    be, config = backend(request.param), CASES["gemma3"]
+    be, config = backend(request.param, deterministic=True), CASES["gemma3"]
     loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config))), be)
     limits = LaneLimits(n_tokens=256, n_lanes=2, chunk=256)
     return {dtype: Lanes(be, loaded.decoder, limits, dtype) for dtype in ("f32", "q8_0")}
@@ -132,6 +132,6 @@ def test_a_pool_takes_what_was_reckoned(lanes: dict[str, Lanes]) -> None:
     kv = lanes["q8_0"].kv
     config = EngineConfig(page_size=kv.page_size, context_size=64)
     groups = kv_groups(kv.shapes, [0] * len(kv.shapes), kv.page_size, "q8_0")
-    room = measure(config, groups, 512, free_bytes=1 << 30)
+    room = measure(config, groups, 512, Memory(1 << 30, 1 << 30))
     assert room.kv_bytes * kv.n_pages[0] == kv.n_bytes * room.n_pages[0]
     assert kv.n_bytes * 64 == lanes["f32"].kv.n_bytes * 17  # 34 bytes instead of 128

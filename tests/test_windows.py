@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend
-from engines import BACKEND, greedy, run, submit
+from engines import greedy, here, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
-from tahr.backends.api import Backend, KVShape, KVStore, Rope, StepLimits
+from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope, StepLimits
 from tahr.config import EngineConfig
 from tahr.engine.assemble import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
@@ -33,7 +33,8 @@ LAYER_BYTES = 32 * 2 * 2 * 32 * 2  # of a page of 32 tokens in f16
 
 def room(windows: list[int], free_bytes: int = 1 << 40, max_context: int = 4096, **options: object) -> Capacity:
     config = EngineConfig(**{"prefill_chunk_size": 64, "max_batch_size": 4, **options})  # type: ignore[arg-type]
-    return measure(config, kv_groups(SHAPES, windows, config.page_size, "f16"), max_context, free_bytes)
+    groups = kv_groups(SHAPES, windows, config.page_size, "f16")
+    return measure(config, groups, max_context, Memory(free_bytes, 2 * free_bytes))
 
 
 def test_layers_are_grouped_by_window_the_widest_first() -> None:
@@ -127,7 +128,7 @@ PROMPTS = [[1 + (i * i * k + 3 * i) % 120 for i in range(n)] for k, n in [(7, 90
 
 @cache
 def tiny(case: str, folder: Path) -> Loaded:
-    return load(open_model([], write_hf(folder, WINDOWED[case], make_weights(WINDOWED[case]))), backend(BACKEND))
+    return load(open_model([], write_hf(folder, WINDOWED[case], make_weights(WINDOWED[case]))), here())
 
 
 @pytest.fixture(scope="module", params=WINDOWED)
@@ -137,7 +138,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def make(model: Loaded, **options: object) -> Engine:
     config = EngineConfig(**{"context_size": 256, "page_size": 4, "prefill_chunk_size": 16, **options})  # type: ignore[arg-type]
-    return build_engine(backend(BACKEND), model.decoder, config)[0]
+    return build_engine(here(), model.decoder, config)[0]
 
 
 def make_full(model: Loaded, **options: object) -> Engine:

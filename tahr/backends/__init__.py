@@ -6,7 +6,7 @@ from tahr.backends.api import Backend
 from tahr.errors import ConfigError
 
 
-def open_cpu(n_threads: int | None) -> Backend:
+def open_cpu(n_threads: int | None, deterministic: bool) -> Backend:
     try:
         from tahr.backends.cpu import CpuBackend
     except ImportError as error:
@@ -16,7 +16,7 @@ def open_cpu(n_threads: int | None) -> Backend:
     return CpuBackend(n_threads)
 
 
-def open_reference(n_threads: int | None) -> Backend:
+def open_reference(n_threads: int | None, deterministic: bool) -> Backend:
     from tahr.backends.reference import ReferenceBackend
 
     if n_threads is not None:
@@ -24,7 +24,7 @@ def open_reference(n_threads: int | None) -> Backend:
     return ReferenceBackend()
 
 
-def open_cuda(n_threads: int | None) -> Backend:
+def open_cuda(n_threads: int | None, deterministic: bool) -> Backend:
     from tahr.backends import cuda_presence
 
     if n_threads is not None:
@@ -33,10 +33,11 @@ def open_cuda(n_threads: int | None) -> Backend:
         raise ConfigError(f"The cuda backend cannot run here: {problem}.")
     from tahr.backends.cuda import open_device
 
-    return open_device()
+    return open_device(deterministic)
 
 
-BACKENDS: dict[str, Callable[[int | None], Backend]] = {
+# By name; what a backend is opened with: threads, and whether it must be deterministic, which most always are.
+BACKENDS: dict[str, Callable[[int | None, bool], Backend]] = {
     "cpu": open_cpu,
     "cuda": open_cuda,
     "reference": open_reference,
@@ -50,12 +51,12 @@ def automatic(n_threads: int | None) -> str:
     return "cuda" if n_threads is None and cuda_presence.n_gpus() and not cuda_presence.problem() else "cpu"
 
 
-def open_backend(name: str = "auto", n_threads: int | None = None) -> Backend:
-    """The backend of that name; `n_threads` None lets it choose."""
+def open_backend(name: str = "auto", n_threads: int | None = None, deterministic: bool = False) -> Backend:
+    """The backend of that name; `n_threads` None lets it choose, `deterministic` asks for `Backend.deterministic`."""
     chosen = automatic(n_threads) if name == "auto" else name
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
-    return BACKENDS[chosen](n_threads)
+    return BACKENDS[chosen](n_threads, deterministic)
 
 
 def describe_cpu() -> dict[str, str]:

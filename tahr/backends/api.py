@@ -8,7 +8,7 @@ Ops are functional: they return new tensors and never write their arguments (the
 backend may therefore reuse the memory of a tensor as soon as the last Python reference to it is gone.
 
 Unless an op says otherwise: inputs and results are f32, sums are accumulated in f32, and a row's result does not
-depend on which other rows are in the batch.
+depend on which other rows are in the batch (on a backend that is not `deterministic`: but for its last bits).
 """
 
 from abc import ABC, abstractmethod
@@ -224,6 +224,15 @@ class Routing:
     renormalise: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a device has for keys and values, weights and all."""
+
+    free_bytes: int
+    total_bytes: int
+    own: bool = False  # nothing but models lives there, as on a GPU
+
+
 class Plan(Protocol):
     """A recorded step."""
 
@@ -238,8 +247,15 @@ class Backend(ABC):
 
     name: str
     summary: str  # one line for people: which device, which instructions, how many threads
+    deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
 
     # ---- memory -----------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """The memory this backend computes in, as it is now: the host's unless it has its own."""
+        from tahr.backends.host_memory import host_memory
+
+        return host_memory()
 
     @abstractmethod
     def weight(self, tensor: HostTensor) -> Weight:

@@ -15,6 +15,7 @@ from tahr.backends.api import (
     HeadNorms,
     KVShape,
     KVStore,
+    Memory,
     Plan,
     Rope,
     RopeStyle,
@@ -40,27 +41,37 @@ F32 = torch.float32
 class CudaBackend(Backend):
     """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
 
-    A model in f32 is computed in f32 throughout (no TF32) and keeps the promise that a row never depends on its
-    neighbours. In bf16 and f16 models the rows that enter products are rounded to that type and summed in f32; there
-    the kernel depends on how many rows there are, so a row may change in its last bits with the size of its batch.
-    Block-quantised weights are stored dense in bf16 and activations are not rounded to int8.
+    A model in f32 is computed in f32 throughout (no TF32); in bf16 and f16 models the rows that enter products are
+    rounded to that type and summed in f32. Block-quantised weights are stored dense in bf16 and activations are not
+    rounded to int8.
+
+    The fastest kernel depends on how many rows there are, so a row may change in its last bits with the size of its
+    batch. A `deterministic` backend sums in one way whatever the size, and every row keeps to itself.
     """
 
     name = "cuda"
     kv_dtypes = tuple(cuda_kv.TYPES)
 
-    def __init__(self, device: str = "cuda") -> None:
+    def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
+        self.deterministic = deterministic
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        self.summary = f"cuda: {', '.join(describe().values())}"
+        self.summary = f"cuda: {', '.join(describe().values())}{', deterministic' if deterministic else ''}"
         self.stage = Stage()
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
         self._landing = torch.empty(0)
 
     # ---- memory -----------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        if self.device.type == "cpu":
+            return super().memory()
+        free, total = torch.cuda.mem_get_info(self.device)
+        held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return Memory(free + held, total, own=True)  # what torch holds but does not use is free too
 
     def weight(self, tensor: HostTensor) -> Weight:
         return take(tensor, self.device)
@@ -130,8 +141,15 @@ class CudaBackend(Backend):
         decodes = inputs.limits.n_tokens_per_seq == 1
         if decodes and self._pool is not None:
             del result  # its memory is the capture's to use
-            return GraphPlan(self.stage, step, inputs, self._pool)
+            return self._capture(step, inputs, self._pool)
         return EagerPlan(self.stage, step, inputs, result, padded=decodes)
+
+    def _capture(self, step: Callable[[], Tensor], inputs: StepInputs, pool: tuple[int, int]) -> Plan:
+        try:
+            return GraphPlan(self.stage, step, inputs, pool)
+        except Exception:
+            self._pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
+            raise
 
     def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
         sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
@@ -158,13 +176,21 @@ class CudaBackend(Backend):
         return like(x, s), like(x, normed)
 
     def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
-        return like(x, multiply(x, w.data.values, None if bias is None else bias.data))
+        return like(x, self._multiply(x, w.data.values, None if bias is None else bias.data))
 
     def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
         one = joined(ws, biases or [None] * len(ws))
         if one is None:
             return super().linears(x, ws, biases)
-        return [like(x, part) for part in multiply(x, one.values, one.bias).split(one.heights, dim=1)]
+        return [like(x, part) for part in self._multiply(x, one.values, one.bias).split(one.heights, dim=1)]
+
+    def _multiply(self, x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """x @ w.T + bias: f32 in our own tiles and for picked rows, which become logits; else the type of w."""
+        values = x.data.values
+        dtype = wider(x.data.math, w.dtype)
+        if self.deterministic or dtype == F32 or len(values) <= linear.FEW:
+            return linear.tiled_linear(values, w, bias, dtype)
+        return linear.blas_linear(values, w, bias, F32 if x.rows is Rows.PICKED else w.dtype)
 
     def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
         return like(gate, rows.activate(gate.data.values, up.data.values, act, gate.data.math))
@@ -173,7 +199,8 @@ class CudaBackend(Backend):
         self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
     ) -> Tensor:
         mlp = experts.Mlp(gate.data.values, up.data.values, down.data.values, act)
-        chosen = experts.assign(scores.data.values, routing)
+        tile_size = experts.tile_size_for(len(x.data.values), self.deterministic)
+        chosen = experts.assign(scores.data.values, routing, tile_size)
         dtype = wider(x.data.math, *(m.dtype for m in (mlp.gate, mlp.up, mlp.down)))
         return like(x, experts.run_experts(x.data.values, chosen, mlp, dtype))
 
@@ -209,11 +236,12 @@ class CudaBackend(Backend):
         inputs, store = self.stage.enter(step), kv.layers[layer]
         pages = inputs.page_tables[kv.group_of[layer]]
         how = attention.Scoring(scale, window, softcap)
-        dtype = F32 if q.data.math == F32 else store.dtype
-        if step.limits.n_tokens_per_seq == 1:
+        decodes = step.limits.n_tokens_per_seq == 1
+        dtype = attention.product_type(q.data.math, store.dtype)
+        if decodes and not self.deterministic:
             return like(q, attention.attend_decode(q.data.values, store, pages, inputs, how, dtype))
-        n_tokens = np.diff(step.starts[: step.n_seqs + 1]).tolist()
-        return like(q, attention.attend_mixed(q.data.values, store, pages, inputs, n_tokens, how, dtype))
+        n_seqs, most = (len(q.data.values), 1) if decodes else (step.n_seqs, most_tokens(step))
+        return like(q, attention.attend_tiles(q.data.values, store, pages, inputs, n_seqs, most, how, dtype))
 
     def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         inputs, values = self.stage.enter(step), x.data.values
@@ -236,25 +264,21 @@ def like(x: Tensor, values: torch.Tensor) -> Tensor:
     return Tensor(values.shape[1], x.rows, Block(values, x.data.math))
 
 
-def multiply(x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x @ w.T + bias: f32 for few rows and for picked rows, which become logits; else the type of w."""
-    values = x.data.values
-    dtype = wider(x.data.math, w.dtype)
-    if dtype == F32 or len(values) <= linear.FEW:
-        return linear.tiled_linear(values, w, bias, dtype)
-    return linear.blas_linear(values, w, bias, F32 if x.rows is Rows.PICKED else w.dtype)
-
-
 def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
     """The type products run in: f32 if anything is f32, else that of the matrices."""
     return F32 if F32 in (math, *stored) else stored[0]
 
 
-def open_device() -> CudaBackend:
+def most_tokens(step: StepInputs) -> int:
+    """Of any sequence of the step."""
+    return int(np.diff(step.starts[: step.n_seqs + 1]).max(initial=0))
+
+
+def open_device(deterministic: bool = False) -> CudaBackend:
     """The backend on this machine's GPU, or on the CPU where Triton interprets its kernels."""
     if not interprets() and not torch.cuda.is_available():
         raise ConfigError(
             f"torch {torch.__version__} cannot use the GPU that is here. Install a build of torch for the driver's "
             "CUDA version, or use the cpu backend."
         )
-    return CudaBackend("cpu" if interprets() else "cuda")
+    return CudaBackend("cpu" if interprets() else "cuda", deterministic)

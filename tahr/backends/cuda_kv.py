@@ -1,6 +1,7 @@
-"""One layer's keys and values on a CUDA device: `[2, n_pages, n_heads, page_size, head_dim]`.
+"""One layer's keys and values on a CUDA device: `[2, n_pages, n_heads, page_size, numbers of a head]`.
 
-Heads come before places, so that the keys of one head in one page are one run of memory.
+Heads come before places, so that the keys of one head in one page are one run of memory. A q8_0 head is int8: its
+codes, then the bytes of its f16 scales.
 """
 
 from collections.abc import Sequence
@@ -8,14 +9,34 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tahr.backends.api import Bytes, KVShape
+from tahr.backends.api import KV_BLOCK, Bytes, KVShape, stored_head_bytes
 
-TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}  # the default first
+# The default first.
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "q8_0": torch.int8}
 
 
 def make(shape: KVShape, n_pages: int, page_size: int, dtype: str, device: torch.device) -> torch.Tensor:
     """Empty pages."""
-    return torch.zeros((2, n_pages, shape.n_heads, page_size, shape.head_dim), dtype=TYPES[dtype], device=device)
+    kind = TYPES[dtype]
+    n_stored = stored_head_bytes(dtype, shape.head_dim) // kind.itemsize
+    return torch.zeros((2, n_pages, shape.n_heads, page_size, n_stored), dtype=kind, device=device)
+
+
+def head_dim(layer: torch.Tensor) -> int:
+    """How many numbers a head has."""
+    n_stored = int(layer.shape[-1])
+    return n_stored * KV_BLOCK // (KV_BLOCK + 2) if layer.dtype == torch.int8 else n_stored
+
+
+def block_of(layer: torch.Tensor) -> int:
+    """How many codes share a scale; 0 where numbers are stored as they are."""
+    return KV_BLOCK if layer.dtype == torch.int8 else 0
+
+
+def scales(layer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values seen as f16, for the scales among codes; as they are where there are none."""
+    seen = layer.view(torch.float16) if layer.dtype == torch.int8 else layer
+    return seen[0], seen[1]
 
 
 def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
@@ -27,9 +48,9 @@ def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
 
 def write(layer: torch.Tensor, pages: Sequence[int], content: Bytes) -> None:
     """Put what `read` gave into pages."""
-    _, _, n_heads, page_size, head_dim = layer.shape
+    _, _, n_heads, page_size, n_stored = layer.shape
     values = torch.from_numpy(np.array(content)).to(layer.device).view(layer.dtype)
-    layer[:, list(pages)] = values.view(2, len(pages), page_size, n_heads, head_dim).transpose(2, 3)
+    layer[:, list(pages)] = values.view(2, len(pages), page_size, n_heads, n_stored).transpose(2, 3)
 
 
 def copy(layer: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:

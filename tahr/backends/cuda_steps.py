@@ -1,6 +1,8 @@
 """What changes from step to step on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,13 +130,25 @@ class GraphPlan:
         self._inputs = inputs
         self._graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile (another engine loads): only this thread must behave.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             result = stage.run(step, padded=True)
         self.result = owned(result, inputs)
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
         self._graph.replay()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps Python's collector from running: a graph it found to be garbage would be freed, which ends a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def owned(result: Tensor, inputs: StepInputs) -> Tensor:

@@ -42,6 +42,7 @@ ENGINE = (
     Option(("-c", "--ctx-size", "--n-ctx", "--max-model-len"), "context_size", int, "longest conversation in tokens"),
     Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values: f16, f32, bf16 or q8_0"),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
+    Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
 )
 
 THINKING = {
@@ -63,6 +64,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     for option in ENGINE:
         option.add_to(group)
+    text = "replies never depend on other requests: always so on the CPU, slower on a GPU"
+    group.add_argument("--deterministic", action="store_true", default=None, help=text)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

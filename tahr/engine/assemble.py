@@ -50,7 +50,7 @@ def build_engine(
     """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never picked."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
     groups = kv_groups(decoder.kv_shapes, decoder.config.windows, config.page_size, dtype)
-    room = measure(config, groups, decoder.config.max_context)
+    room = measure(config, groups, decoder.config.max_context, backend.memory())
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype, [g.layers for g in groups])
@@ -74,7 +74,7 @@ def assemble(
     files = hub.resolve(model or hub.DEFAULT_MODEL, quant=quantization, progress=progress)
     source = open_model(files.weights, files.directory)
     tokenizer = open_tokenizer(files, source)
-    backend = open_backend(config.backend, n_threads=config.n_threads)
+    backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
     engine, note = build_engine(

@@ -173,7 +173,7 @@ def open_bench(model: str | None, config: EngineConfig, shapes: ListOf[Shape]) -
     """Load a model with memory for these shapes; its tokenizer stays on the disk."""
     files = hub.resolve(model or hub.DEFAULT_MODEL, progress=hub.Progress(sys.stderr))
     source = open_model(files.weights, files.directory)
-    backend = open_backend(config.backend, n_threads=config.n_threads)
+    backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)
     bench = Bench(backend, loaded.decoder, shapes, config.prefill_chunk_size, check_kv_dtype(config.kv_dtype, backend))
     facts = {

@@ -1,19 +1,21 @@
 """What the machine allows: context and KV pages, worked out from the configuration and the memory that is free."""
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 
-from tahr.backends.api import KVShape, stored_head_bytes
+from tahr.backends.api import KVShape, Memory, stored_head_bytes
 from tahr.config import EngineConfig
 from tahr.engine.scheduler import Limits
 from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
 
-KV_SHARE = 4  # a pool takes at most one n-th of the free memory unless told otherwise
+# Unless told otherwise a pool takes at most one n-th of the free memory of a host, which others need too; on a device
+# of its own, what is free within the share the config allows, but for what a step needs.
+KV_SHARE = 4
+SCRATCH_BYTES = 4 << 30
+SCRATCH_SHARE = 8  # of a small device at most one n-th
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,20 @@ def kv_groups(shapes: ListOf[KVShape], windows: ListOf[int], page_size: int, dty
     return [KVGroup(window, layers, sum(layer_bytes[i] for i in layers)) for window, layers in members.items()]
 
 
-def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, free_bytes: int | None = None) -> Capacity:
+def kv_budget(config: EngineConfig, memory: Memory) -> int:
+    """The bytes a KV pool may take."""
+    if config.kv_bytes:
+        return config.kv_bytes
+    if not memory.own:
+        return memory.free_bytes // KV_SHARE
+    spared = int((1 - config.gpu_memory_utilization) * memory.total_bytes)
+    return max(0, memory.free_bytes - spared - min(SCRATCH_BYTES, memory.total_bytes // SCRATCH_SHARE))
+
+
+def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, memory: Memory) -> Capacity:
     """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
     context = asked_context(config, max_context)
-    budget = config.kv_bytes or (free_memory_bytes() if free_bytes is None else free_bytes) // KV_SHARE
+    budget = kv_budget(config, memory)
     n_full = pages_for(context, config.page_size)
     n_fitting = bisect_right(range(1, n_full + 1), budget, key=lambda n: text_bytes(config, groups, n))
     if n_fitting < n_full and (config.context_size or n_fitting < 1):
@@ -122,12 +134,3 @@ def asked_context(config: EngineConfig, max_context: int) -> int:
     if context > max_context:
         raise ConfigError(f"A context of {context} tokens was asked for, but the model was trained for {max_context}.")
     return context
-
-
-def free_memory_bytes() -> int:
-    """Memory a new process could use without swapping."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

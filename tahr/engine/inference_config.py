@@ -20,6 +20,7 @@ class InferenceConfig:
     offload_policy: None = None  # weights stay where the backend keeps them
     backend: str = "auto"
     kv_dtype: str | None = None  # None: the backend's default
+    deterministic: bool = False  # see EngineConfig
     origin: str | None = None  # the reference the files were fetched by, so that they can be fetched again
 
     RANGES: ClassVar[dict[str, Range]] = {

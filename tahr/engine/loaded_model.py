@@ -56,7 +56,7 @@ def load_bytes(config: InferenceConfig, data: bytes, tokenizer_json: bytes | str
 
 
 def build(config: InferenceConfig, source: Source, tokenizer: Tokenizer, fingerprint: Callable[[], str]) -> LoadedModel:
-    backend = open_backend(config.backend, n_threads=n_threads(config))
+    backend = open_backend(config.backend, n_threads(config), config.deterministic)
     loaded = load(source, backend)
     check_vocabulary(tokenizer, loaded.config, source.name)
     return LoadedModel(
@@ -70,7 +70,7 @@ def open_session(config: InferenceConfig, backend: Backend, decoder: Decoder) ->
     asked = EngineConfig(context_size=config.context_size, page_size=PAGE_SIZE, max_batch_size=1)
     # A session can go back to any point of its text, so it keeps the whole of it in every layer.
     groups = kv_groups(decoder.kv_shapes, [0] * len(decoder.kv_shapes), PAGE_SIZE, dtype)
-    context = measure(asked, groups, decoder.config.max_context).context_size
+    context = measure(asked, groups, decoder.config.max_context, backend.memory()).context_size
     chunk = min(config.prefill_chunk_size or context, context)
     return Session(Lanes(backend, decoder, LaneLimits(context, chunk=chunk), dtype), model=decoder)
 

@@ -1,7 +1,9 @@
-"""Paged attention with an online softmax: query tiles for mixed steps, split keys where every sequence decodes.
+"""Paged attention with an online softmax: query tiles for any step, split keys where every sequence decodes.
 
 The query heads that share a key head are rows of one tile, so that each page is read once for all of them. Keys are
-taken in tiles at absolute multiples of a fixed size: how a prompt was cut into steps never changes a result.
+taken in tiles at absolute multiples of a fixed size, and a tile that a row does not see leaves it exactly as it was: by
+query tiles alone, neither the cut of a prompt into steps nor the other sequences change a result. Splits change it in
+its last bits, since there are as many as the card has room for.
 """
 
 from dataclasses import dataclass
@@ -11,10 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
+from tahr.backends import cuda_kv
 from tahr.backends.cuda_kernels.linear import TYPES
 from tahr.backends.cuda_kernels.rows import narrow, tanh
 
-ROWS = 64  # rows (tokens times heads of a group) of a query tile in a mixed step
+ROWS = 64  # rows (tokens times heads of a group) of a query tile
 KEYS = 32  # keys of a tile
 LEAST_ROWS = 16  # the smallest tile matrix units take
 MOST_SPLITS = 32
@@ -31,9 +34,19 @@ class Scoring:
 
 
 @triton.jit
+def load_heads(numbers, scales, place, dim, cols, mask, dtype: tl.constexpr, kv_block: tl.constexpr):
+    """The heads that begin at `place`; with a `kv_block`, codes followed by the scales of so many of them each."""
+    found = tl.load(numbers + place[:, None] + cols[None, :], mask=mask, other=0)
+    if kv_block:
+        scale = tl.load(scales + ((place + dim) // 2)[:, None] + cols[None, :] // kv_block, mask=mask, other=0.0)
+        found = found.to(tl.float32) * scale.to(tl.float32)
+    return found.to(dtype)
+
+
+@triton.jit
 def walk(
-    q, keys, values, pages, kv_head, n_kv, page_size, dim, positions, lowest, begin, end, scale, window, softcap,
-    has_cap: tl.constexpr, dtype: tl.constexpr,
+    q, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored, positions, lowest,
+    begin, end, scale, window, softcap, has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
@@ -48,9 +61,9 @@ def walk(
         at = first + tl.arange(0, block_n)
         inside = (at >= lowest) & (at < end)
         page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
-        place = ((page * n_kv + kv_head) * page_size + at % page_size) * dim
+        place = ((page * n_kv + kv_head) * page_size + at % page_size) * stored
         mask = inside[:, None] & (cols[None, :] < dim)
-        k = tl.load(keys + place[:, None] + cols[None, :], mask=mask, other=0.0).to(dtype)
+        k = load_heads(keys, key_scales, place, dim, cols, mask, dtype, kv_block)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if has_cap:
             scores = softcap * tanh(scores / softcap)
@@ -61,7 +74,7 @@ def walk(
         # A row that has seen nothing yet has no maximum; zero in its place keeps infinities out of the exponents.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         p, fade = tl.exp(scores - base[:, None]), tl.exp(best - base)
-        v = tl.load(values + place[:, None] + cols[None, :], mask=mask, other=0.0).to(dtype)
+        v = load_heads(values, value_scales, place, dim, cols, mask, dtype, kv_block)
         total = total * fade[:, None] + tl.dot(p.to(dtype), v, input_precision="ieee")
         weight = weight * fade + tl.sum(p, 1)
         best = higher
@@ -74,14 +87,17 @@ def average(total, weight):
     return total / tl.where(weight == 0, 1.0, weight)[:, None]
 
 
-@triton.jit
-def mixed_kernel(
-    out, q, keys, values, page_table, starts, positions, scale, window, softcap, table_stride, n_q, n_kv, dim,
-    page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+# Compiled once for every size of pages and tables: another compilation might add in another order.
+@triton.jit(do_not_specialize=["page_table", "starts", "positions", "counts", "window", "table_stride", "page_size"])
+def tiles_kernel(
+    out, q, keys, values, key_scales, value_scales, page_table, starts, positions, counts, scale, window, softcap,
+    table_stride, n_q, n_kv, dim, stored, page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
+    kv_block: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence, key head and tile of its queries."""
     seq, tile, kv_head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if seq >= tl.load(counts + 2):
+        return
     start = tl.load(starts + seq)
     n_tokens = tl.load(starts + seq + 1) - start
     rows = tile * block_m + tl.arange(0, block_m)
@@ -96,18 +112,20 @@ def mixed_kernel(
     earliest = tl.load(positions + start + tile * block_m // group)
     lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0)
     total, weight, _ = walk(
-        tl.load(q + spot, mask=mask, other=0.0).to(dtype), keys, values, page_table + seq.to(tl.int64) * table_stride,
-        kv_head, n_kv, page_size, dim, where, lowest, lowest // block_n * block_n, end, scale, window, softcap,
-        has_cap, dtype, block_m, block_n, block_d,
+        tl.load(q + spot, mask=mask, other=0.0).to(dtype), keys, values, key_scales, value_scales,
+        page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored, where,
+        lowest, lowest // block_n * block_n, end, scale, window, softcap,
+        has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     tl.store(out + spot, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def decode_kernel(
-    out, sums, weights, maxima, q, keys, values, page_table, starts, lengths, counts, scale, window, softcap,
-    table_stride, n_q, n_kv, dim, page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
-    n_splits: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, starts, lengths, counts,
+    scale, window, softcap, table_stride, n_q, n_kv, dim, stored, page_size, group, has_cap: tl.constexpr,
+    dtype: tl.constexpr, kv_block: tl.constexpr, n_splits: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence, key head and split of its keys; a lone split finishes the result itself."""
     seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -125,9 +143,9 @@ def decode_kernel(
     begin = (floor + split * share) * block_n
     total, weight, best = walk(
         tl.load(q + spot, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
-        page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim,
+        key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
         tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
-        scale, window, softcap, has_cap, dtype, block_m, block_n, block_d,
+        scale, window, softcap, has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     if n_splits == 1:
         tl.store(out + spot, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
@@ -152,24 +170,25 @@ def join_kernel(out, sums, weights, maxima, dim, n_splits: tl.constexpr, block_d
     tl.store(out + head * dim + cols, narrow(result, out.dtype.element_ty), mask=cols < dim)
 
 
-def attend_mixed(
+def attend_tiles(
     q: torch.Tensor,
     store: torch.Tensor,
     pages: torch.Tensor,
     inputs: Any,
-    n_tokens: list[int],
+    n_seqs: int,
+    most_tokens: int,
     how: Scoring,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Attention of a step whose sequences advance by `n_tokens` each; products of factors in `dtype`."""
-    _, _, n_kv, page_size, dim = store.shape
+    """Attention of up to `n_seqs` sequences that advance by up to `most_tokens`; products of factors in `dtype`."""
+    _, _, n_kv, page_size, stored = store.shape
+    dim = cuda_kv.head_dim(store)
     n_q = q.shape[1] // dim
-    group, out = n_q // n_kv, torch.empty_like(q)
-    grid = (len(n_tokens), triton.cdiv(max(n_tokens, default=0) * group, ROWS), n_kv)
-    mixed_kernel[grid](
-        out, q, store[0], store[1], pages, inputs.starts, inputs.positions,
-        how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, page_size, group,
-        how.softcap > 0, TYPES[dtype], ROWS, KEYS, max(LEAST_ROWS, triton.next_power_of_2(dim)), num_warps=4,
+    group, out = n_q // n_kv, torch.zeros_like(q)  # rows that are padding stay zero
+    tiles_kernel[(n_seqs, triton.cdiv(most_tokens * group, ROWS), n_kv)](
+        out, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.starts, inputs.positions, inputs.counts,
+        how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, stored, page_size, group,
+        how.softcap > 0, TYPES[dtype], cuda_kv.block_of(store), ROWS, KEYS, block_d(dim), num_warps=4,
     )  # fmt: skip
     return out
 
@@ -178,22 +197,33 @@ def attend_decode(
     q: torch.Tensor, store: torch.Tensor, pages: torch.Tensor, inputs: Any, how: Scoring, dtype: torch.dtype
 ) -> torch.Tensor:
     """Attention of a step in which every row of q is one sequence's newest token, or padding."""
-    _, _, n_kv, page_size, dim = store.shape
+    _, _, n_kv, page_size, stored = store.shape
+    dim = cuda_kv.head_dim(store)
     n_seqs, n_q = q.shape[0], q.shape[1] // dim
     group, out = n_q // n_kv, torch.empty_like(q)
     n_splits = splits(n_seqs * n_kv, pages.shape[1] * page_size)
-    block_d = max(LEAST_ROWS, triton.next_power_of_2(dim))
     sums = q.new_empty((n_seqs * n_q, n_splits, dim), dtype=torch.float32)
     weights, maxima = (q.new_empty((n_seqs * n_q, n_splits), dtype=torch.float32) for _ in range(2))
     decode_kernel[(n_seqs, n_kv, n_splits)](
-        out, sums, weights, maxima, q, store[0], store[1], pages, inputs.starts, inputs.lengths,
-        inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, page_size,
-        group, how.softcap > 0, TYPES[dtype], n_splits, max(LEAST_ROWS, triton.next_power_of_2(group)), KEYS, block_d,
-        num_warps=4,
+        out, sums, weights, maxima, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.starts, inputs.lengths,
+        inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, stored, page_size,
+        group, how.softcap > 0, TYPES[dtype], cuda_kv.block_of(store), n_splits,
+        max(LEAST_ROWS, triton.next_power_of_2(group)), KEYS, block_d(dim), num_warps=4,
     )  # fmt: skip
     if n_splits > 1:
-        join_kernel[(n_seqs * n_q,)](out, sums, weights, maxima, dim, n_splits, block_d, num_warps=1)
+        join_kernel[(n_seqs * n_q,)](out, sums, weights, maxima, dim, n_splits, block_d(dim), num_warps=1)
     return out
+
+
+def product_type(math: torch.dtype, stored: torch.dtype) -> torch.dtype:
+    """What queries, keys and values are multiplied in: the type of the store where rows are rounded anyway."""
+    return math if math == torch.float32 or stored == torch.int8 else stored
+
+
+def block_d(dim: int) -> int:
+    """Columns of a tile that holds a head."""
+    size: int = max(LEAST_ROWS, triton.next_power_of_2(dim))
+    return size
 
 
 def splits(n_pairs: int, n_keys: int) -> int:

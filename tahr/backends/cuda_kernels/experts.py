@@ -8,7 +8,7 @@ import triton.language as tl
 
 from tahr.backends.api import Activation, Routing
 from tahr.backends.cuda_kernels.linear import FEW, TYPES
-from tahr.backends.cuda_kernels.rows import activated, narrow
+from tahr.backends.cuda_kernels.rows import BLOCK, activated, narrow
 
 MANY = 64  # assignments of a tile in a large step
 BLOCK_N, BLOCK_K = 32, 32
@@ -19,6 +19,7 @@ class Assignments:
     """Row r * n_active + j is the j-th choice of row r; `tile_*` say which slice of `order` each tile takes."""
 
     shares: torch.Tensor  # [n_rows, n_active]
+    renormalise: bool
     order: torch.Tensor  # assignments sorted by expert
     tile_experts: torch.Tensor  # as many experts as there are: the tile is empty
     tile_begins: torch.Tensor
@@ -26,15 +27,13 @@ class Assignments:
     tile_size: int
 
 
-def assign(scores: torch.Tensor, routing: Routing) -> Assignments:
+def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
     """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
     n_rows, n_experts = scores.shape
     chances = torch.softmax(scores.float(), dim=1)
     ranked, experts = torch.sort(chances, dim=1, descending=True, stable=True)  # stable: ties to the lower index
     shares, chosen = ranked[:, : routing.n_active], experts[:, : routing.n_active].reshape(-1)
-    if routing.renormalise:
-        shares = shares / shares.sum(dim=1, keepdim=True)
-    n, tile_size = n_rows * routing.n_active, FEW if n_rows <= FEW else MANY
+    n = n_rows * routing.n_active
     per_expert = torch.zeros(n_experts, dtype=torch.int64, device=scores.device)
     per_expert.scatter_add_(0, chosen, torch.ones_like(chosen))
     last_tile = torch.cumsum((per_expert + tile_size - 1) // tile_size, 0)
@@ -46,7 +45,12 @@ def assign(scores: torch.Tensor, routing: Routing) -> Assignments:
     tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
     begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
     order = torch.argsort(chosen, stable=True)
-    return Assignments(shares, order, tile_experts, begins, ends[expert], tile_size)
+    return Assignments(shares, routing.renormalise, order, tile_experts, begins, ends[expert], tile_size)
+
+
+def tile_size_for(n_rows: int, deterministic: bool) -> int:
+    """Larger tiles run another matrix instruction, so results would depend on the number of rows."""
+    return FEW if deterministic or n_rows <= FEW else MANY
 
 
 @triton.jit
@@ -106,6 +110,32 @@ def down_kernel(
     tl.store(out + row[:, None] * n_out + outs[None, :], total, mask=alive[:, None] & (outs[None, :] < n_out))
 
 
+@triton.jit
+def weigh_kernel(out, parts, shares, width, share_stride, n_active, renormalise: tl.constexpr, block: tl.constexpr):
+    """The sum of a row's parts by their shares, in order."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * block + tl.arange(0, block)
+    whole = 0.0
+    for i in range(n_active):
+        whole += tl.load(shares + row * share_stride + i)
+    total = tl.zeros((block,), tl.float32)
+    for i in range(n_active):
+        share = tl.load(shares + row * share_stride + i)
+        if renormalise:
+            share = share / whole
+        total += share * tl.load(parts + (row * n_active + i) * width + cols, mask=cols < width, other=0.0)
+    tl.store(out + row * width + cols, total, mask=cols < width)
+
+
+def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
+    """The parts [n_rows, n_active, width] of every row as one."""
+    n_rows, n_active, width = parts.shape
+    out, shares = parts.new_empty((n_rows, width)), chosen.shares
+    grid = (n_rows, triton.cdiv(width, BLOCK))
+    weigh_kernel[grid](out, parts, shares, width, shares.stride(0), n_active, chosen.renormalise, BLOCK)
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Mlp:
     """The stacked matrices of all experts, [n_experts, n_out, n_cols] each."""
@@ -129,4 +159,4 @@ def run_experts(x: torch.Tensor, chosen: Assignments, mlp: Mlp, dtype: torch.dty
     )
     outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
     down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](outer, inner, mlp.down, *tiles, n_out, n_ffn, *blocks)
-    return (outer * chosen.shares[:, :, None]).sum(dim=1)
+    return weighted(outer, chosen)

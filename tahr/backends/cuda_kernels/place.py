@@ -6,8 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
+from tahr.backends import cuda_kv
 from tahr.backends.api import RopeStyle
 from tahr.backends.cuda_kernels.rows import narrow
+
+TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
 
 
 @triton.jit
@@ -32,10 +35,29 @@ def rotated(x, gain, eps, cos_sin, half, cols, dim, normed: tl.constexpr, pairs:
 
 
 @triton.jit
+def store_head(numbers, scales, place, head, dim, cols, inside, kv_block: tl.constexpr, block: tl.constexpr):
+    """Write a head; with a `kv_block`, as codes followed by the scales of so many of them each."""
+    if kv_block == 0:
+        tl.store(numbers + place + cols, narrow(head, numbers.dtype.element_ty), mask=inside)
+    else:
+        parts = tl.reshape(head, (block // kv_block, kv_block))
+        most = tl.max(tl.abs(parts), 1) + tl.sum(parts * 0.0, 1)  # what is not finite makes the sum NaN
+        scale = tl.div_rn(most, tl.full(most.shape, 127.0, tl.float32)).to(tl.float16)
+        scale = tl.where(scale == float("inf"), float("nan"), scale).to(tl.float16)
+        exact = scale.to(tl.float32)
+        inverse = tl.where(exact == 0, 0.0, tl.div_rn(tl.full(most.shape, 1.0, tl.float32), exact))
+        codes = parts * inverse[:, None] + TO_WHOLE - TO_WHOLE
+        codes = tl.minimum(tl.maximum(codes, -127.0), 127.0).to(tl.int8)
+        tl.store(numbers + place + cols, tl.reshape(codes, (block,)), mask=inside)
+        at = tl.arange(0, block // kv_block)
+        tl.store(scales + (place + dim) // 2 + at, scale, mask=at < dim // kv_block)
+
+
+@triton.jit(do_not_specialize=["slots", "counts", "page_size"])
 def place_kernel(
-    out, q, k, v, keys, values, angles, q_gain, k_gain, slots, counts, eps,
-    q_stride, k_stride, v_stride, n_q, n_kv, dim, half, page_size,
-    normed: tl.constexpr, pairs: tl.constexpr, block: tl.constexpr,
+    out, q, k, v, keys, values, key_scales, value_scales, angles, q_gain, k_gain, slots, counts, eps,
+    q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
+    normed: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program per token and head: the query heads first, then the key heads, then the value heads."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -51,14 +73,14 @@ def place_kernel(
         return
     slot = tl.load(slots + token).to(tl.int64)
     kv_head = (head - n_q) % n_kv
-    at = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * dim + cols
+    place = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * stored
     if head < n_q + n_kv:
         x = k + token * k_stride + kv_head * dim
         turned = rotated(x, k_gain, eps, cos_sin, half, cols, dim, normed, pairs, inside)
-        tl.store(keys + at, narrow(turned, keys.dtype.element_ty), mask=inside)
+        store_head(keys, key_scales, place, turned, dim, cols, inside, kv_block, block)
     else:
         copied = tl.load(v + token * v_stride + kv_head * dim + cols, mask=inside, other=0.0).to(tl.float32)
-        tl.store(values + at, narrow(copied, values.dtype.element_ty), mask=inside)
+        store_head(values, value_scales, place, copied, dim, cols, inside, kv_block, block)
 
 
 def place_qkv(
@@ -71,15 +93,17 @@ def place_qkv(
     gains: tuple[torch.Tensor, torch.Tensor, float] | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Write the keys and values of live tokens to `store` [2, pages, heads, page_size, dim]; the rotated queries."""
+    """Write the keys and values of live tokens to `store` (see `cuda_kv`); the rotated queries."""
     q, k, v = qkv
-    _, _, n_kv, page_size, dim = store.shape
+    _, _, n_kv, page_size, stored = store.shape
+    dim = cuda_kv.head_dim(store)
     n_tokens, n_q = q.shape[0], q.shape[1] // dim
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     q_gain, k_gain, eps = gains or (angles, angles, 0.0)
     place_kernel[(n_tokens, n_q + 2 * n_kv)](
-        out, q, k, v, store[0], store[1], angles, q_gain, k_gain, slots, inputs.counts, eps,
-        q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, angles.shape[1] // 2, page_size,
-        gains is not None, style == "pairs", triton.next_power_of_2(dim), num_warps=1,
+        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), angles, q_gain, k_gain, slots, inputs.counts, eps,
+        q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, stored, angles.shape[1] // 2, page_size,
+        gains is not None, style == "pairs", cuda_kv.block_of(store), triton.next_power_of_2(dim), num_warps=1,
+        enable_fp_fusion=False,  # a code is a rounded product, rounded again
     )  # fmt: skip
     return out
