@@ -232,6 +232,13 @@ def test_other_sites_are_kept_out_unless_asked_for(limited: Running) -> None:
     assert httpx.options(limited.address + CHAT).status_code == 405
 
 
+def test_a_name_that_somebody_points_to_this_machine_is_another_site(limited: Running) -> None:
+    port = limited.address.rsplit(":", 1)[1]
+    for name, status in (("evil.example", 403), ("localhost", 200), ("127.0.0.1", 200), ("[::1", 403)):
+        headers = {"origin": f"http://{name}:{port}", "host": f"{name}:{port}"}
+        assert httpx.post(limited.address + CHAT, json=BODY, headers=headers).status_code == status, name
+
+
 def test_allowed_origins() -> None:
     made = settings(cors_origins=("https://app.example",), api_keys=("key",))
     with serving(ScriptedEngine(), settings=made) as running:

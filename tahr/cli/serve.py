@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,22 +154,27 @@ def run(args: argparse.Namespace) -> int:
     start_log(requests=not args.no_request_log)
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
-    load = partial(load_models, models, Progress(sys.stderr), step_logs(settings))
-    running = Running(settings, load, announce)
-    note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
-    return running.run()
+    with step_logs(settings) as logs:
+        running = Running(settings, partial(load_models, models, Progress(sys.stderr), logs), announce)
+        note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
+        return running.run()
 
 
-def step_logs(settings: "Settings") -> "list[StepLog]":
+@contextmanager
+def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
     """The files that are to hear of every step."""
     from tahr.engine.step_log import ChromeTrace, DecisionLog
 
-    logs: list[StepLog] = []
-    if settings.decision_trace_jsonl:
-        logs.append(DecisionLog(Path(settings.decision_trace_jsonl)))
-    if settings.chrome_trace:
-        logs.append(ChromeTrace(Path(settings.chrome_trace)))
-    return logs
+    wanted: list[tuple[Callable[[Path], StepLog], str | None]] = [
+        (DecisionLog, settings.decision_trace_jsonl),
+        (ChromeTrace, settings.chrome_trace),
+    ]
+    logs = [log(Path(path).expanduser()) for log, path in wanted if path]
+    try:
+        yield logs
+    finally:
+        for each in logs:
+            each.close()
 
 
 def announce(address: str, models: "list[Served]") -> None:

@@ -61,7 +61,7 @@ class Bundles:
         self._environment = environment(settings)
         self._written: deque[Path] = deque()
         self._room = threading.Semaphore(MAX_PENDING)
-        self._n_refused = 0
+        self._n_unnamed = 0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tahr-bundles")
 
     def finish(self, call: "Call", began: float) -> None:
@@ -71,8 +71,9 @@ class Bundles:
         if not self._room.acquire(blocking=False):
             log.warning("A request is not dumped: %d others wait to be written.", MAX_PENDING)
             return
-        self._n_refused += call.ask is None
-        name = call.ask.dialect.id if call.ask else f"refused-{int(time.time() * 1e3)}-{self._n_refused}"
+        self._n_unnamed += call.ask is None
+        kind = "refused" if call.status >= 400 else "request"
+        name = call.ask.dialect.id if call.ask else f"{kind}-{int(time.time() * 1e3)}-{self._n_unnamed}"
         seconds = time.perf_counter() - began
         self._pool.submit(self._write, call, name, seconds)
 
