@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tahr.cli.served import Said, option_paths, parse_said
+from tahr.cli.layers import option_paths
+from tahr.cli.served import Said, parse_said
 from test_server_models import served
 from test_settings import bare, refused, shown, write
 

@@ -88,6 +88,16 @@ def test_a_model_has_a_file_of_its_own(
     assert shown(capsys, "qwen3:0.6b")[KEY] == (300, "env")
 
 
+def test_a_model_file_may_use_the_names_of_options(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'ctx = 200\nthreads = 3\ntemp = 0.5\ntop_k = 7\nseed = 1\nsystem = "Be kind."\n[sampling]\ntop_p = 0.5'
+    write(bare / "xdg/tahr/models/qwen3-0.6b.toml", text)
+    found = shown(capsys, "qwen3:0.6b", verb="run")
+    paths = (KEY, "engine.n_threads", "sampling.temperature", "sampling.top_k", "sampling.seed", "chat.system")
+    assert [found[path][0] for path in paths] == [200, 3, 0.5, 7, 1, "Be kind."]
+    assert found["sampling.top_p"] == (0.5, "config")
+    assert shown(capsys, "qwen3:0.6b")[KEY] == (200, "config")
+
+
 @pytest.mark.parametrize(
     ("model", "stem"),
     [

@@ -215,7 +215,25 @@ def profile_values(model: str, sections: Sequence[str], warn: Callable[[str], No
     """What a user's file about this model says."""
     path = profile_of(model)
     file = read_file(path if path.is_file() else None, warn)
-    return mine(file_values(file, all_keys(), warn), usable_keys(sections))
+    short = option_paths() | {"system": "chat.system"}
+    named = {short.get(name, name): value for name, value in flat(file.content).items()}
+    return mine(file_values(File(file.where, named), all_keys(), warn), usable_keys(sections))
+
+
+MODEL_SECTIONS = ("engine", "sampling")  # what one model can have of its own
+
+
+def option_paths() -> dict[str, str]:
+    """The paths of all options a model can have, by every name: those of the flags, and those of the fields."""
+    from tahr.cli import options
+    from tahr.cli.serve import BATCHING
+
+    paths = {path.split(".")[1]: path for path in usable_keys(MODEL_SECTIONS)}
+    for table in (options.ENGINE, BATCHING, options.SAMPLING):
+        for option in table:
+            spelled = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
+            paths |= dict.fromkeys(spelled, paths[option.field])
+    return paths | {"ctx": "engine.context_size"}
 
 
 @dataclass(frozen=True, slots=True)

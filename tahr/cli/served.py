@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.cli import options
-from tahr.cli.layers import Key, Layers, hint, profile_values, usable_keys
-from tahr.cli.serve import BATCHING
+from tahr.cli.layers import MODEL_SECTIONS, Key, Layers, hint, option_paths, profile_values, usable_keys
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.hub.refs import ALIASES, SOURCES, quant_of
@@ -19,7 +18,6 @@ from tahr.server.loading import ModelChoice
 
 Warn = Callable[[str], None]
 
-SECTIONS = ("engine", "sampling")  # what one model can have of its own
 OPTION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)=(?!=)(.*)", re.DOTALL)  # a pin has two of =
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TABLE = {"source": str, "quantization": str, "names": list}  # of a [models.NAME], beside the options
@@ -41,16 +39,6 @@ class Said:
     @property
     def label(self) -> str:
         return self.name or self.source
-
-
-def option_paths() -> dict[str, str]:
-    """The paths of all options a model can have, by every name: those of the flags, and those of the fields."""
-    paths = {path.split(".")[1]: path for path in usable_keys(SECTIONS)}
-    for table in (options.ENGINE, BATCHING, options.SAMPLING):
-        for option in table:
-            spelled = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
-            paths |= dict.fromkeys(spelled, paths[option.field])
-    return paths | {"ctx": "engine.context_size"}
 
 
 # ---- on the command line ------------------------------------------------------------------------------------
@@ -111,7 +99,7 @@ def key_of(name: str, where: str) -> Key:
     paths = option_paths()
     if name not in paths:
         raise ConfigError(f"{where} has the option {name}, which is none a model can have{hint(name, paths)}")
-    key = usable_keys(SECTIONS)[paths[name]]
+    key = usable_keys(MODEL_SECTIONS)[paths[name]]
     if key.many:
         raise ConfigError(f"{name} of {where} is a list: set it in the table [models.NAME] of the settings.")
     return key
@@ -126,7 +114,7 @@ def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> Said:
     for field_name, kind in TABLE.items():
         if field_name in table and not isinstance(table[field_name], kind):
             raise ConfigError(f"{where} says {table[field_name]!r} for {field_name}: give a text (a list for names).")
-    paths, keys, values = option_paths(), usable_keys(SECTIONS), {}
+    paths, keys, values = option_paths(), usable_keys(MODEL_SECTIONS), {}
     for option, value in table.items():
         if option in paths:
             values[paths[option]] = keys[paths[option]].check(value, where)
@@ -195,7 +183,7 @@ def choices_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Cho
 
 
 def choice_of(said: Said, layers: Layers, warn: Warn) -> Choice:
-    about = layers.about({**profile_values(said.source, SECTIONS, warn), **said.table}, said.own)
+    about = layers.about({**profile_values(said.source, MODEL_SECTIONS, warn), **said.table}, said.own)
     try:
         config, sampling = EngineConfig(**about.values("engine")), SamplingParams(**about.values("sampling"))
     except ConfigError as error:
