@@ -1,20 +1,24 @@
 """Matrix kernels beside the machine's roof, measured in the same run: GB/s for one row, GOP/s for many.
 
 usage: benchmarks/kernels.py [--formats Q4_0,Q8_0] [--isa avx2] [-t THREADS] [--rows 1,4,256] [--shape 2048x2048]
+       [--json FILE]
 """
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
+from tahr.cli.environment import environment, line
 from tahr.weights.formats import FORMATS
 
 NATIVE_FORMATS = "F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,IQ4_NL,IQ4_XS,MXFP4"
@@ -115,27 +119,43 @@ class Product:
         return good_seconds([partial(tape.run, self.machine.pool) for tape in self.tapes])
 
 
-def figures(machine: Machine, name: str, shape: tuple[int, int], n_rows: int) -> str:
-    """A cell of the table: one row is a matter of bytes, many rows of operations, a few of both."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How fast `n_rows` rows times one matrix is, and how much of what binds it: reading, or arithmetic."""
+
+    format: str
+    n_rows: int
+    bytes_per_s: float
+    ops_per_s: float
+    share: float
+
+    def cell(self) -> str:
+        return f"{self.bytes_per_s / 1e9:6.1f} GB/s {self.ops_per_s / 1e9:7.0f} GOP/s {self.share:4.0%}"
+
+
+def measured(machine: Machine, name: str, shape: tuple[int, int], n_rows: int) -> Figure:
+    """One row is a matter of bytes, many rows of operations, a few of both."""
     file_bytes = shape[0] * shape[1] // FORMATS[name].block * FORMATS[name].block_bytes
     product = Product(machine, name, shape, n_rows, -(-STREAM_BYTES // file_bytes) if n_rows < 32 else 1)
     seconds = product.seconds()
     n_bytes, n_ops = product.matrices[0].n_bytes, 2 * shape[0] * shape[1] * n_rows
     roof = machine.float_ops_per_s if product.matrices[0].dense else machine.int_ops_per_s
     share = max(n_bytes / machine.read_bytes_per_s, n_ops / roof) / seconds
-    return f"{n_bytes / seconds / 1e9:6.1f} GB/s {n_ops / seconds / 1e9:7.0f} GOP/s {share:4.0%}"
+    return Figure(name, n_rows, n_bytes / seconds, n_ops / seconds, share)
 
 
-def table(machine: Machine, names: list[str], shape: tuple[int, int], row_counts: list[int]) -> Iterator[str]:
+def table(machine: Machine, names: list[str], shape: tuple[int, int], row_counts: list[int]) -> Iterator[list[Figure]]:
+    """A list per format, printed as a line of the table when it is there."""
     heads = "  ".join(f"{n} row{'s' * (n > 1)}".rjust(30) for n in row_counts)
-    yield f"{'format':7s} {'packed/file':>11s}  {heads}"
+    print(f"{'format':7s} {'packed/file':>11s}  {heads}", flush=True)
     for name in names:
         print(f"\r{name} ", end="", file=sys.stderr, flush=True)
         packed = native.packed_bytes(name, machine.isa, 1, *shape)
         file = shape[0] * shape[1] // FORMATS[name].block * FORMATS[name].block_bytes
-        cells = "  ".join(figures(machine, name, shape, n) for n in row_counts)
+        figures = [measured(machine, name, shape, n) for n in row_counts]
         print("\r\033[K", end="", file=sys.stderr)
-        yield f"{name:7s} {packed / file:11.3f}  {cells}"
+        print(f"{name:7s} {packed / file:11.3f}  {'  '.join(figure.cell() for figure in figures)}", flush=True)
+        yield figures
 
 
 def main() -> None:
@@ -146,16 +166,23 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rows", default="1,4,256")
     parser.add_argument("--shape", default="2048x2048", help="rows x columns of the matrices")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="figures for roof_plot.py")
     wanted = parser.parse_args()
     rows, cols = (int(n) for n in wanted.shape.split("x"))
-    machine = measure(wanted.isa, wanted.threads)
+    machine, facts = measure(wanted.isa, wanted.threads), environment()
+    print(line(facts))
     print(
         f"{os.uname().machine}, {wanted.isa}, {wanted.threads} threads, matrices {rows} x {cols}; roof: "
         f"{machine.read_bytes_per_s / 1e9:.1f} GB/s, int8 {machine.int_ops_per_s / 1e9:.0f} GOP/s, "
         f"f32 {machine.float_ops_per_s / 1e9:.0f} GOP/s; %: share of the roof that binds"
     )
-    for line in table(machine, wanted.formats.split(","), (rows, cols), [int(n) for n in wanted.rows.split(",")]):
-        print(line, flush=True)
+    row_counts = [int(n) for n in wanted.rows.split(",")]
+    figures = [f for some in table(machine, wanted.formats.split(","), (rows, cols), row_counts) for f in some]
+    if wanted.json:
+        run = {"isa": wanted.isa, "n_threads": wanted.threads, "shape": [rows, cols]}
+        roofs = {k: getattr(machine, k) for k in ("read_bytes_per_s", "int_ops_per_s", "float_ops_per_s")}
+        record = {"environment": facts, **run, "roofs": roofs, "figures": [asdict(f) for f in figures]}
+        wanted.json.write_text(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.cli import main
+from tahr.cli.bench_gate import judge, key_of
 from tahr.cli.compared import Compared, table, worst_first
 from tahr.engine.bench import Bench, Result, Shape
 from tahr.models import open_model
@@ -136,6 +138,28 @@ def test_bench_refuses(words: list[str], said: str, model: Path, capsys: pytest.
     assert said in capsys.readouterr().err
 
 
+def test_a_baseline_is_a_gate(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(model), "-p", "8", "-n", "0", "-r", "1", *ON]
+    records = json.loads(printed(capsys, *words, "--json"))
+    before = tmp_path / "before.json"
+    for factor, code, said in ((0.001, 0, "ok"), (1000, 1, "SLOWER")):
+        before.write_text(json.dumps([{**record, "median_ts": record["median_ts"] * factor} for record in records]))
+        assert main([*words, "--baseline", str(before)]) == code
+        assert f": {said}" in capsys.readouterr().err
+    assert main([*words[:3], "9", *words[4:], "--baseline", str(before)]) == 3
+    assert "The baseline has no pp9" in capsys.readouterr().err
+    before.write_text("{}")
+    assert main([*words, "--baseline", str(tmp_path / "none.json")]) == 3
+    assert "cannot be used" in capsys.readouterr().err
+
+
+def test_five_percent_slower_is_as_fast() -> None:
+    fields = ("model_type", "model_size", "backends", "n_threads", "cpu_info")
+    record = {"test": "pp8", "median_ts": 95.1, **dict.fromkeys(fields, 1)}
+    assert judge([record], {key_of(record): 100.0}, 0.05) == 0
+    assert judge([{**record, "median_ts": 94.9}], {key_of(record): 100.0}, 0.05) == 1
+
+
 # ---- compare ------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +219,23 @@ def test_ctx_reads_that_much_and_generates_after_it(
     words = ["--ctx", "8,16", "--gen", "2", "-np", "1", "--turn", "4,2", "--reps", "1", "--json"]
     rows = json.loads(printed(capsys, "compare", str(model), *words, *ON))["rows"]
     assert [row["test"] for row in rows] == ["pp8", "pp16", "tg2 @ d8", "tg2 @ d16", "pp4+tg2"]
+
+
+def test_a_sweep_is_a_matrix_over_models_and_goes_on_after_a_bad_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "llama-bench", FAKE_BENCH.replace("LOG", repr(str(tmp_path / "log"))))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("tahr.cli.compare.SWEEP", ((8, 0, 0), (0, 2, 0), (0, 2, 8), (16, 0, 8)))
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF but not much more")
+    assert main(["compare", str(model), str(tmp_path / "bad.gguf"), "--sweep", "-r", "1", *ON]) == 6
+    shown, said = capsys.readouterr()
+    assert "bad.gguf" in said
+    head = next(line for line in shown.splitlines() if "tg2 @ d8" in line and "pp8" in line)
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["model", "pp8", "tg2", "tg2 @ d8", "pp16 @ d8"]
+    ratios = shown.splitlines()[shown.splitlines().index(head) + 2].split("|")[2:-1]
+    assert all(cell.strip().endswith("x") for cell in ratios[:3]) and ratios[3].strip() == "ERR"
+    assert len(shown.split("worst first:")[1].strip().splitlines()) == 3
 
 
 FAKE_MODULE = '''
@@ -281,3 +322,40 @@ def test_every_group_runs_and_is_written_down(stories: Path, tmp_path: Path) -> 
         "chunked_prefill": 4,
     }  # fmt: skip
     assert written["environment"]["cpu_info"]
+
+
+# ---- programs beside the package -----------------------------------------------------------------------------
+
+
+def script(name: str, *words: str) -> str:
+    """What a program of benchmarks/ prints."""
+    path = Path(__file__).parents[1] / "benchmarks" / name
+    environment = {**os.environ, "PYTHONPATH": str(path.parents[1])}
+    done = subprocess.run(
+        [sys.executable, str(path), *words], check=True, env=environment, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def test_kernels_are_measured_and_drawn(tmp_path: Path) -> None:
+    figures, drawn = tmp_path / "roof.json", tmp_path / "roof.svg"
+    shown = script(
+        "kernels.py", "--formats", "Q4_0,F16", "--rows", "1,64", "--shape", "256x256", "-t", "1", "--json", str(figures)
+    )
+    record = json.loads(figures.read_text())
+    assert [(f["format"], f["n_rows"]) for f in record["figures"]] == [
+        ("Q4_0", 1),
+        ("Q4_0", 64),
+        ("F16", 1),
+        ("F16", 64),
+    ]
+    assert all(f["share"] > 0 for f in record["figures"]) and record["environment"]["cpu_info"] in shown
+    script("roof_plot.py", str(figures), str(drawn))
+    names = [element.text for element in ElementTree.parse(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert "Q4_0" in names and f"{record['figures'][3]['share']:.0%}" in names
+
+
+def test_loading_is_timed_in_fresh_processes(stories: Path) -> None:
+    row = script("load_time.py", str(stories), "-r", "1").splitlines()[-1].split("|")
+    load, first, process = (float(cell.split()[0]) for cell in row[3:6])
+    assert load > 0 and first > 0 and load + first <= process

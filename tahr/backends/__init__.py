@@ -1,5 +1,6 @@
 """Where ops run: the table of backends, and what each finds on this machine."""
 
+import os
 from collections.abc import Callable
 
 from tahr.backends.api import Backend
@@ -56,6 +57,8 @@ def open_backend(name: str = "auto", n_threads: int | None = None, deterministic
     chosen = automatic(n_threads) if name == "auto" else name
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
+    if os.environ.get("TAHR_PROFILE") == "1" and chosen != "cpu":
+        raise ConfigError(f"TAHR_PROFILE=1 times ops of the cpu backend, not of {chosen}: unset it, or use cpu.")
     return BACKENDS[chosen](n_threads, deterministic)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from tahr import _native as native
 from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight
 from tahr.backends.cpu_memory import Arena, Buffer, Count, address_of
+from tahr.backends.cpu_profile import new_tape
 from tahr.errors import GenerateError
 
 
@@ -12,7 +13,7 @@ class Queue:
     """Ops waiting to be run, with everything their structs point at."""
 
     def __init__(self, isa: str):
-        self.tape = native.Tape(isa)
+        self.tape = new_tape(isa)
         self.arena = Arena()
         self.kept: dict[int, object] = {}
         self.tables: list[tuple[StepInputs, Weight]] = []

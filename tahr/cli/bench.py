@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tahr.cli.bench_gate import judge, read_baseline
 from tahr.cli.console import note
 from tahr.cli.shapes import add_machine, add_shapes, engine, shapes
 
@@ -19,7 +22,10 @@ examples:
   tahr bench model.gguf -p 512 -n 0 -r 3         reading alone, three times
   tahr bench model.gguf -p 0 -n 64 -np 1,8 -d 0,4096
                                                  one and eight sequences, at the start and after 4096 tokens
-  tahr bench model.gguf --pg 512,128 --json      both in one, as JSON"""
+  tahr bench model.gguf --pg 512,128 --json      both in one, as JSON
+  tahr bench model.gguf --json > before.json     and after a change:
+  tahr bench model.gguf --baseline before.json   exit code 1 if anything is more than 5 % slower
+  tahr bench model.gguf -n 0 --profile           which op takes how much of the time"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shapes(parser, n_gen=128, n_seqs=[1], n_reps=5)
     add_machine(parser)
+    parser.add_argument("--profile", action="store_true", help="time per op, at the end (as TAHR_PROFILE=1)")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="fail if slower than in this file, written by --json"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=5.0, metavar="%", help="how much slower is still as fast (default 5)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from tahr.cli.environment import environment, line
     from tahr.engine.bench import open_bench
 
+    baseline = read_baseline(args.baseline) if args.baseline else {}
+    if args.profile:
+        os.environ["TAHR_PROFILE"] = "1"
     wanted, facts = shapes(args), environment()
     opened = open_bench(args.model, engine(args), wanted)
     note(f"{opened.name} on {opened.backend_summary}; {line(facts)}")
@@ -48,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             print(result.line(), flush=True)
     if args.json:
         print(json.dumps(records, indent=1))
-    return 0
+    return judge(records, baseline, args.tolerance / 100) if args.baseline else 0
 
 
 def ticker(shape: "Shape", n_reps: int) -> Any:

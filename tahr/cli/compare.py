@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tahr.cli.bench import say, wipe
 from tahr.cli.console import note
 from tahr.cli.shapes import add_machine, add_shapes, counts, engine, shapes
+from tahr.errors import TahrError
 
 if TYPE_CHECKING:
     from tahr.cli.compared import Compared
@@ -20,6 +21,7 @@ examples:
   tahr compare model.gguf                              pp512, tg64, and tg64 with 8 sequences
   tahr compare model.gguf --peer-python venv/bin/python    llama.cpp by the module llama_cpp of another Python
   tahr compare model.gguf --ctx 512,4096 --gen 32      read as many tokens; generate after as many
+  tahr compare model.gguf -n 32 -np 1 -d 4096          pp512 and tg32 after 4096 tokens
   tahr compare *.gguf --sweep                          a matrix over models, and what is worst
 
 llama.cpp is the program llama-bench on the PATH, or the module llama_cpp (pip install llama-cpp-python).
@@ -41,23 +43,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tahr.cli.compared import compare, table, worst_first
+    from tahr.cli.compared import compare, matrix, table, worst_first
     from tahr.cli.environment import environment, line
 
     facts, wanted = environment(), wanted_shapes(args)
     note(line(facts))
     rows: list[Compared] = []
+    failed = 0
     for model in args.models:
-        found = compare(model, engine(args), wanted, args.reps, (args.peer_python, args.llama_bench), say)
-        wipe()
+        try:
+            found = compare(model, engine(args), wanted, args.reps, (args.peer_python, args.llama_bench), say)
+        except TahrError as error:
+            if len(args.models) == 1:
+                raise
+            note(f"error: {model}: {error}")  # the other models are still worth their figures
+            failed = error.exit_code
+            continue
+        finally:
+            wipe()
         rows += found
         if not args.json:
             print(table(found), flush=True)
     if args.json:
         print(json.dumps({"environment": facts, "rows": [row.record() for row in rows]}, indent=1))
     elif args.sweep:
-        print("\nworst first:\n" + worst_first(rows))
-    return 0
+        print(f"\n{matrix(rows)}\n\nworst first:\n{worst_first(rows)}" if rows else "")
+    return failed
 
 
 def wanted_shapes(args: argparse.Namespace) -> "list[Shape]":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,11 +106,22 @@ def one_shape(opened: Opened, peer: Peer | None, why: str, shape: Shape, n_reps:
 
 def table(rows: list[Compared]) -> str:
     """Rows under a head, columns aligned; reads as Markdown too."""
-    cells = [HEAD, *(row.cells() for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(HEAD))]
+    return aligned([HEAD, *(row.cells() for row in rows)])
+
+
+def aligned(cells: ListOf[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = ["| " + " | ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)) + " |" for row in cells]
     rule = "|" + "|".join("-" * (n + 2) for n in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def matrix(rows: list[Compared]) -> str:
+    """Ratios alone: a row for each model, a column for each test."""
+    tests = list(dict.fromkeys(row.ours.shape.label for row in rows))
+    ratios = {(row.model, row.ours.shape.label): f"{row.ratio:.2f}x" if row.ratio else ERR for row in rows}
+    models = dict.fromkeys(row.model for row in rows)
+    return aligned([("model", *tests), *((model, *(ratios[model, test] for test in tests)) for model in models)])
 
 
 def worst_first(rows: list[Compared]) -> str:

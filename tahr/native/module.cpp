@@ -74,6 +74,11 @@ void run_tape(const Recorder& recorder, Pool& pool) {
   recorder.tape.run(pool);
 }
 
+std::vector<int64_t> run_tape_timed(const Recorder& recorder, Pool& pool) {
+  nb::gil_scoped_release release;
+  return recorder.tape.run_timed(pool);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -99,6 +104,8 @@ NB_MODULE(_native, m) {
            "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a)
       .def_prop_ro("n_panels", &Matrix::n_panels)
       .def_prop_ro("n_bytes", [](const Matrix& self) { return self.packed.n_bytes; })
+      .def_prop_ro("format", [](const Matrix& self) { return format_name(self.packed.format); })
+      .def_prop_ro("shape", [](const Matrix& self) { return std::tuple(self.packed.n_stack, self.packed.rows, self.packed.cols); })
       .def_prop_ro("dense", [](const Matrix& self) { return is_dense(self.packed.format); })
       .def("rows_before", [](const Matrix& self, int64_t panel) { return rows_before(self.packed, panel); }, "panel"_a)
       .def("fill", fill, "begin"_a, "end"_a, "source"_a, "n_bytes"_a, "pool"_a,
@@ -110,7 +117,8 @@ NB_MODULE(_native, m) {
   tape.def("__init__", [](Recorder* self, const std::string& isa) { new (self) Recorder{find_isa(isa), {}}; }, "isa"_a)
       .def("__len__", [](const Recorder& self) { return self.tape.size(); })
       .def("clear", [](Recorder& self) { self.tape.clear(); })
-      .def("run", run_tape, "pool"_a, "All threads walk the tape; other Python threads run meanwhile.");
+      .def("run", run_tape, "pool"_a, "All threads walk the tape; other Python threads run meanwhile.")
+      .def("run_timed", run_tape_timed, "pool"_a, "The same; returns the nanoseconds of each op.");
   bind_row_ops(m, tape);
   bind_matrix_ops(tape);
 }

@@ -1,5 +1,7 @@
 #include "tape.h"
 
+#include <chrono>
+
 namespace tahr {
 
 void Tape::run(Pool& pool) const {
@@ -10,6 +12,24 @@ void Tape::run(Pool& pool) const {
       if (i + 1 < ops_.size()) pool.meet();  // the pool itself meets after the last
     }
   });
+}
+
+// The last thread to finish an op reads the clock: a thread that was kept waiting by the system would blame another op.
+std::vector<int64_t> Tape::run_timed(Pool& pool) const {
+  using Clock = std::chrono::steady_clock;
+  std::vector<int64_t> nanoseconds(ops_.size());
+  auto before = Clock::now();
+  pool.run([&](const Lane& lane) {
+    for (size_t i = 0; i < ops_.size(); i++) {
+      ops_[i](lane);
+      pool.meet([&] {
+        const auto now = Clock::now();
+        nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+        before = now;
+      });
+    }
+  });
+  return nanoseconds;
 }
 
 }  // namespace tahr

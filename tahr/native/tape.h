@@ -1,6 +1,7 @@
 // A tape is a list of ops that every thread walks from start to end, with a barrier after each.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@ class Tape {
   }
 
   void run(Pool& pool) const;
+  std::vector<int64_t> run_timed(Pool& pool) const;  // the nanoseconds of each op, with the wait for its last thread
   void clear() { ops_.clear(); }
   size_t size() const { return ops_.size(); }
 

@@ -52,7 +52,16 @@ class Pool {
 
   // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again.
   void meet() {
-    barrier_.wait([this] { next_.store(0, std::memory_order_relaxed); });
+    meet([] {});
+  }
+
+  // The same; the last thread to arrive does `then` before anyone goes on.
+  template <class Then>
+  void meet(Then then) {
+    barrier_.wait([&] {
+      next_.store(0, std::memory_order_relaxed);
+      then();
+    });
   }
 
  private:
