@@ -46,6 +46,7 @@ VERBS = {
     "bench-serve": Verb("bench_serve"),
     "compare": Verb("compare"),
     "replay-bundle": Verb("replay_bundle"),
+    "perplexity": Verb("perplexity"),
     "version": Verb("version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
