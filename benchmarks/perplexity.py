@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,17 @@ def padded_entry(tensor: HostTensor, new: dict[int, int], factor: float) -> Entr
     return Entry(tensor.name, FORMATS["F32"], shape, pieces)
 
 
-def by_tahr(path: Path, cut: list[Window]) -> tuple[Perplexity, np.ndarray]:
+def dense(tensor: HostTensor) -> HostTensor:
+    """The values a tensor stands for, as f32."""
+    return HostTensor(tensor.name, FORMATS["F32"], tensor.shape, tensor.dense().reshape(-1).view(np.uint8))
+
+
+def by_tahr(path: Path, cut: list[Window], exact: bool = False) -> tuple[Perplexity, np.ndarray]:
     """The perplexity, and the log-probabilities of the first window."""
-    backend = open_backend("cpu")
-    probe = Probe(backend, load(open_model([path]), backend).decoder, WINDOW, chunk=WINDOW)
+    backend, source = open_backend("cpu"), open_model([path])
+    if exact:
+        source = replace(source, tensors={name: dense(tensor) for name, tensor in source.tensors.items()})
+    probe = Probe(backend, load(source, backend).decoder, WINDOW, chunk=WINDOW)
     found = Perplexity.of(np.concatenate([surprise(probe, window) for window in cut]))
     (first,) = probe.run(cut[0].ids[:-1], N_UNSCORED - 1)
     return found, logprobs(first)
@@ -117,11 +124,9 @@ def mean_kl(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def measure(kind: str, source: Path, folder: Path, cut: list[Window], python: str) -> Measured:
-    path, dense = folder / f"{kind}.gguf", folder / "dense.gguf"
+    path = folder / f"{kind}.gguf"
     rewrite(hub.resolve(str(source)), path, kind)
-    rewrite(hub.resolve(str(path)), dense, "F32", requantize=True)
-    exact, e = by_tahr(dense, cut)
-    dense.unlink()
+    exact, e = by_tahr(path, cut, exact=True)
     ours, q = by_tahr(path, cut)
     theirs, p = by_llama_cpp(python, path, cut, folder)
     path.unlink()

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", type=Path, metavar="FILE", help="fail if slower than in this file, written by --json"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=5.0, metavar="%", help="how much slower is still as fast (default 5)"
+        "--tolerance", type=float, default=5.0, metavar="N", help="per cent slower that are still as fast (default 5)"
     )
 
 
