@@ -41,10 +41,8 @@ class ByteTokenizer:
 
     n_vocab, bos_id, eos_id, drops_first_space = N_VOCAB, BOS, EOS, False
 
-    special_names = re.compile("</?s>")  # which it does not read, so there is nothing to disguise
-
-    def disguise(self, text: str) -> str:
-        return text
+    def swap_special(self, text: str, new: Callable[[int], str]) -> str:
+        return text  # it reads no special tokens
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return [BOS] * add_special + list(text.encode())

@@ -90,6 +90,14 @@ def test_names_are_text_and_the_words_around_them_merge_as_in_text() -> None:
     assert made.decode(tokens, skip_special=False) == CHATML.render(user(ATTACK))
 
 
+def test_a_number_more_makes_another_name() -> None:
+    made = tokenizer_of("llama-bpe")
+    for name, is_one in (("<|reserved_special_token_7|>", True), ("<|reserved_special_token_7000|>", False)):
+        assert (made.swap_special(name, str) != name) is is_one
+        tokens = encode_chat(made, ChatTemplate("<|eot_id|>{{ messages[0].content }}"), user(f"a{name}b"))
+        assert made.decode(tokens) == f"a{name}b"
+
+
 def test_tools_and_variables_are_marked_too() -> None:
     made = tokenizer_of("qwen2")
     template = ChatTemplate("<|im_start|>{{ tools | tojson }}{{ mood }}<|im_end|>")

@@ -17,9 +17,9 @@ class Marks:
     """Stand-ins for the names of special tokens in what people say: words no text holds and no template touches."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self._names = tokenizer.special_names
+        self._tokenizer = tokenizer
         self._secret = os.urandom(12).hex()
-        self._found: dict[str, str] = {}  # name -> mark
+        self._found: dict[int, str] = {}  # by token
 
     def __len__(self) -> int:
         return len(self._found)
@@ -27,7 +27,7 @@ class Marks:
     def put(self, value: Any) -> Any:
         """The same value, every text in it marked."""
         if isinstance(value, str):
-            return self._names.sub(lambda found: self._mark(found[0]), value)
+            return self._tokenizer.swap_special(value, self._mark)
         if isinstance(value, Mapping):
             return {self.put(key): self.put(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -36,12 +36,12 @@ class Marks:
 
     def take_back(self, text: str) -> str:
         """A rendered text with the names where their marks are."""
-        for name, mark in self._found.items():
-            text = text.replace(mark, name)
+        for token, mark in self._found.items():
+            text = text.replace(mark, self._tokenizer.piece(token))
         return text
 
-    def _mark(self, name: str) -> str:
-        return self._found.setdefault(name, f"{self._secret}n{len(self._found)}z")
+    def _mark(self, token: int) -> str:
+        return self._found.setdefault(token, f"{self._secret}n{token}z")
 
 
 def encode_chat(

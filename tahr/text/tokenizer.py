@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,19 +60,25 @@ class Tokenizer:
         ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
-    @cached_property
-    def special_names(self) -> re.Pattern[str]:
-        """Finds the names of special tokens in a text, the longest where several begin at one place."""
-        names = sorted(filter(None, self._special_ids), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) or r"(?!)")
-
     def disguise(self, text: str) -> str:
         """The text with its special tokens under aliases, by which `encode` without `parse_special` knows them."""
-        return self.special_names.sub(lambda found: alias(self._special_ids[found[0]]), text)
+        return self.swap_special(text, alias)
+
+    def swap_special(self, text: str, new: Callable[[int], str]) -> str:
+        """The text with something else for each name of a special token; of several at one place the longest counts."""
+        ids = self._special_ids
+        return self._special_names.sub(lambda found: new(ids[found[0]]) if found[0] in ids else found[0], text)
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
-        return {self._vocab.pieces[i] or "": i for i in self._vocab.special}
+        return {name: i for i in self._vocab.special if (name := self._vocab.pieces[i])}
+
+    @cached_property
+    def _special_names(self) -> re.Pattern[str]:
+        """Finds them. Some vocabularies have thousands that differ in a number alone, so any number will do."""
+        names = sorted(self._special_ids, key=len, reverse=True)
+        forms = dict.fromkeys(re.sub("[0-9]+", "[0-9]+", re.escape(name)) for name in names)
+        return re.compile("|".join(forms) or "(?!)")
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of these tokens; bytes that are no UTF-8 read as U+FFFD."""

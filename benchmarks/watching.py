@@ -1,0 +1,66 @@
+"""What it costs to watch a server: microseconds per step and per request of each kind of trace.
+
+python benchmarks/watching.py
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace as Thing
+from typing import Any
+
+from tahr.config import NEUTRAL_SAMPLING, SamplingParams
+from tahr.engine.sequence import Sequence
+from tahr.engine.stats import RequestStats
+from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
+from tahr.errors import ConfigError
+from tahr.server.measures import Measures, Meter
+from tahr.server.tracing import Tracer
+
+N_SEQUENCES = 16
+UNBOUNDED = 2**40
+
+
+def best_us(work: Callable[[], Any], times: int = 1000, rounds: int = 5) -> float:
+    """Microseconds of one call in the best round."""
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(times):
+            work()
+        best = min(best, time.perf_counter() - began)
+    return best / times * 1e6
+
+
+def step_us(watch: Watch) -> float:
+    sequences = [Sequence([1, 2, 3], SamplingParams(), 10) for _ in range(N_SEQUENCES)]
+    work: Any = [Thing(sequence=each, n_tokens=1, picks=True) for each in sequences]
+    scheduler: Any = Thing(running=sequences, n_steps=1, n_preempted=0, line=[], pools=[Thing(n_used=3, n_pages=9)])
+    return best_us(lambda: watch.step(scheduler, work, 0.0))
+
+
+def span_us() -> float:
+    logging.disable(logging.CRITICAL)  # nobody listens there
+    tracer = Tracer("http://127.0.0.1:9", "127.0.0.1")
+    meter = Meter(Measures(), "m", 10, 1)
+    meter.ended, meter.stats = "stop", [RequestStats(10, 5, 0, 0, 1.0, 2.0, 3.0, 4.0)]
+    ask = Thing(prompts=[Thing(params=NEUTRAL_SAMPLING)], dialect=Thing(id="x"))
+    call: Any = Thing(path="/v1/completions", method="POST", meter=meter, ask=ask, status=200, header=lambda _: "")
+    return best_us(lambda: tracer.finish(call, 1.0), 200, 3)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, log in (("decision trace", DecisionLog), ("chrome trace", ChromeTrace)):
+            watch = Watch("m", [log(Path(folder) / name, UNBOUNDED)])
+            print(f"{name}: {step_us(watch):.0f} us per step of {N_SEQUENCES} sequences")
+    try:
+        print(f"span with three parts: {span_us():.0f} us per request")
+    except ConfigError as error:
+        print(error)
+
+
+if __name__ == "__main__":
+    main()
