@@ -1,6 +1,12 @@
 #include "cpu_features.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -17,12 +23,38 @@ struct Feature {
 
 #if defined(__x86_64__)
 
+#if defined(TAHR_AMX_MODEL)
+
+bool has_tiles() { return true; }
+
+#else
+
+// Tile registers are saved by the system only for a process that has asked for them.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // of the Linux x86 user ABI; old headers lack them
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
+// Not by __builtin_cpu_supports: compilers differ in whether they know these names.
+bool has_tiles() {
+  constexpr unsigned TILE = 1u << 24, INT8 = 1u << 25;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE) && (d & INT8) && may_use_tiles();
+}
+
+#endif
+
 // __builtin_cpu_supports takes a literal, hence the macro; it also checks that the system saves the registers.
 #define FEATURE(name) Feature{name, __builtin_cpu_supports(name) != 0}
 std::vector<Feature> find() {
   __builtin_cpu_init();
   return {FEATURE("avx2"),     FEATURE("fma"),      FEATURE("f16c"),     FEATURE("avx512f"),
-          FEATURE("avx512bw"), FEATURE("avx512dq"), FEATURE("avx512vl"), FEATURE("avx512vnni")};
+          FEATURE("avx512bw"), FEATURE("avx512dq"), FEATURE("avx512vl"), FEATURE("avx512vnni"),
+          {"amx", has_tiles()}};
 }
 #undef FEATURE
 
@@ -75,6 +107,7 @@ std::vector<std::string> cpu_features() {
 
 bool has_avx2() { return has({"avx2", "fma", "f16c"}); }
 bool has_avx512vnni() { return has_avx2() && has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"}); }
+bool has_amx() { return has_avx512vnni() && has({"amx"}); }
 bool has_neon_dotprod() { return has({"asimdhp", "asimddp"}); }
 bool has_neon_i8mm() { return has_neon_dotprod() && has({"i8mm"}); }
 

@@ -13,6 +13,7 @@ bool always() { return true; }
 const std::vector<Isa>& isas() {
   static const std::vector<Isa> table = {
 #if defined(__x86_64__)
+      {"amx", has_amx, &avx512vnni::row_kernels, &amx::matmul_kernels},
       {"avx512vnni", has_avx512vnni, &avx512vnni::row_kernels, &avx512vnni::matmul_kernels},
       {"avx2", has_avx2, &avx2::row_kernels, &avx2::matmul_kernels},
 #elif defined(__aarch64__)

@@ -3,6 +3,9 @@
 
 #include "matmul_ops.h"
 #include "matmul_tile.h"
+#if defined(TAHR_ISA_amx)
+#include "matmul_amx.h"
+#endif
 
 namespace tahr::TAHR_ISA {
 
@@ -73,9 +76,29 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   }
 }
 
+// As many rows as a block of tile registers takes, if there are enough; returns the first that is left.
+int64_t run_amx_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+#if defined(TAHR_ISA_amx)
+  const PackedMatrix& m = *s.job->matrix;
+  if (is_dense(m.format) || rows.end - rows.begin < AMX_MIN_ROWS) return rows.begin;
+  AmxBlock block{&m, s.matrix, panels, s.job->bias, int((rows.end - rows.begin) / AMX_TILE_ROWS * AMX_TILE_ROWS), {}, {}};
+  for (int r = 0; r < block.n_rows; r++) {
+    const Tile tile = tile_of(s, rows.begin + r, 1);
+    block.x[r] = tile.x[0];
+    block.out[r] = tile.out[0];
+  }
+  run_amx_block(block, scratch);
+  return rows.begin + block.n_rows;
+#else
+  (void)s, (void)panels, (void)scratch;
+  return rows.begin;
+#endif
+}
+
 // All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
-void run_block(const Segment& s, Range rows, Range panels) {
+void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const Format format = s.job->matrix->format;
+  rows.begin = run_amx_rows(s, rows, panels, scratch);
   for (int64_t row = rows.begin; row < rows.end;) {
     int rung = 0;
     while (2 << rung <= max_rows(format) && row + (2 << rung) <= rows.end) rung++;
@@ -120,7 +143,7 @@ void run_segments(int64_t n, SegmentAt at, Lane lane) {
     for (; mine < before + grid.n_blocks; mine = claim(lane)) {
       const int64_t block = mine - before;
       const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
-      run_block(s, rows, cut(block / grid.n_row_blocks, grid.panels, 0, s.job->matrix->n_panels));
+      run_block(s, rows, cut(block / grid.n_row_blocks, grid.panels, 0, s.job->matrix->n_panels), lane.scratch);
     }
     before += grid.n_blocks;
   }

@@ -125,6 +125,7 @@ struct MatmulKernels {
 namespace scalar { extern const MatmulKernels matmul_kernels; }
 namespace avx2 { extern const MatmulKernels matmul_kernels; }
 namespace avx512vnni { extern const MatmulKernels matmul_kernels; }
+namespace amx { extern const MatmulKernels matmul_kernels; }
 namespace neon_dotprod { extern const MatmulKernels matmul_kernels; }
 namespace neon_i8mm { extern const MatmulKernels matmul_kernels; }
 

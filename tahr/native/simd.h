@@ -19,7 +19,7 @@
 // otherwise take minutes over it with sanitizers.
 #define TAHR_INLINE static inline __attribute__((always_inline))
 
-#if defined(TAHR_ISA_avx512vnni)
+#if defined(TAHR_ISA_avx512vnni) || defined(TAHR_ISA_amx)
 #include "simd_avx512.h"
 #elif defined(TAHR_ISA_avx2)
 #include "simd_avx2.h"

@@ -1,0 +1,26 @@
+// Many rows at once by tile instructions. Only for the instruction set `amx`.
+#pragma once
+
+#include "matmul.h"
+
+namespace tahr::TAHR_ISA {
+
+constexpr int AMX_TILE_ROWS = 8;   // rows of a tile: eight take half the time of sixteen
+constexpr int AMX_MAX_ROWS = 64;   // of a block
+constexpr int AMX_MIN_ROWS = 8;    // fewer are left to the kernels for a few rows
+
+// Some panels of a matrix, met by some rows.
+struct AmxBlock {
+  const PackedMatrix* matrix;
+  int64_t index;  // of the matrix in its stack
+  Range panels;
+  const float* bias;                  // of the matrix, or null
+  int n_rows;                         // a multiple of AMX_TILE_ROWS
+  const std::byte* x[AMX_MAX_ROWS];   // QuantBlocks
+  float* out[AMX_MAX_ROWS];           // whole rows of the result
+};
+
+// Every sum is made by the operations of `quantised_tile` in their order, so the results are the same to the bit.
+void run_amx_block(const AmxBlock& block, std::byte* scratch);
+
+}  // namespace tahr::TAHR_ISA
