@@ -12,7 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(command -v python3)} out=$(mkdir -p "${OUT:-build/xeon/results}" && cd "${OUT:-build/xeon/results}" && pwd)
 steps=" ${STEPS:-build test kernels race profile} " llama=${LLAMA:-wheels/llama.cpp.tar.gz}
-threads=("${@:-1}") && [ $# -gt 0 ] || threads=(1 4 16)
+threads=("$@") && [ $# -gt 0 ] || threads=(1 4 16)
 most=${threads[-1]} files=build/xeon/files bench=build/xeon/llama/bin/llama-bench
 export PYTHONPATH=.:build/xeon/site PYTHONUNBUFFERED=1
 

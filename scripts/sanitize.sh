@@ -16,6 +16,7 @@ $venv/bin/python -m pip install --quiet --disable-pip-version-check numpy tokeni
 
 echo "Building with sanitizers ..."
 $venv/bin/cmake -S . -B $build -G Ninja -DCMAKE_MAKE_PROGRAM="$root/$venv/bin/ninja" -DTAHR_SANITIZE=ON -DTAHR_SELFTEST=ON \
+  -DTAHR_AMX_MODEL=ON \
   -DPython_EXECUTABLE="$root/$venv/bin/python" > /dev/null
 $venv/bin/ninja -C $build
 

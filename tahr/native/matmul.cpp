@@ -80,7 +80,7 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
 int64_t run_amx_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 #if defined(TAHR_ISA_amx)
   const PackedMatrix& m = *s.job->matrix;
-  if (is_dense(m.format) || rows.end - rows.begin < AMX_MIN_ROWS) return rows.begin;
+  if (is_dense(m.format) || rows.end - rows.begin < AMX_TILE_ROWS) return rows.begin;
   AmxBlock block{&m, s.matrix, panels, s.job->bias, int((rows.end - rows.begin) / AMX_TILE_ROWS * AMX_TILE_ROWS), {}, {}};
   for (int r = 0; r < block.n_rows; r++) {
     const Tile tile = tile_of(s, rows.begin + r, 1);
@@ -111,6 +111,11 @@ void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 // ---- sharing the work ----
 
 constexpr int64_t BLOCK_BYTES = 1 << 17;  // of weights: stays in the second-level cache while rows pass by
+#if defined(TAHR_ISA_amx)
+constexpr int64_t TILED_BLOCK_BYTES = 1 << 20;  // panels pass by once, but all share the rows that were made ready for tiles
+#else
+constexpr int64_t TILED_BLOCK_BYTES = BLOCK_BYTES;
+#endif
 constexpr int64_t BLOCK_ROWS = 64;        // a multiple of every tile's
 constexpr int64_t BLOCKS_PER_THREAD = 4;  // at least, where there are panels enough: threads finish together
 
@@ -122,7 +127,8 @@ struct Grid {
 Grid grid_of(const Segment& s, int n_threads) {
   const PackedMatrix& m = *s.job->matrix;
   const int64_t n_rows = s.last - s.first, n_row_blocks = (n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-  const int64_t fitting = BLOCK_BYTES / m.panel_bytes, fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
+  const int64_t fitting = (n_rows < BLOCK_ROWS ? BLOCK_BYTES : TILED_BLOCK_BYTES) / m.panel_bytes;
+  const int64_t fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
   const int64_t fewer = fitting < fair ? fitting : fair, panels = fewer < 1 ? 1 : fewer;
   return {panels, BLOCK_ROWS, n_row_blocks, (m.n_panels + panels - 1) / panels * n_row_blocks};
 }
@@ -132,15 +138,17 @@ Range cut(int64_t index, int64_t size, int64_t first, int64_t last) {
   return {begin, end < last ? end : last};
 }
 
-// Walks the segments `at(0)` .. `at(n - 1)`; whoever is free takes the next block.
+// Walks the segments `at(0)` .. `at(n - 1)`: the first block is a thread's own, so that they need not all ask for one at once,
+// then whoever is free takes the next.
 template <class SegmentAt>
 void run_segments(int64_t n, SegmentAt at, Lane lane) {
-  int64_t before = 0, mine = claim(lane);
+  const auto next = [&] { return lane.n_threads + claim(lane); };
+  int64_t before = 0, mine = lane.thread;
   for (int64_t i = 0; i < n; i++) {
     const Segment s = at(i);
     if (s.first == s.last) continue;
     const Grid grid = grid_of(s, lane.n_threads);
-    for (; mine < before + grid.n_blocks; mine = claim(lane)) {
+    for (; mine < before + grid.n_blocks; mine = next()) {
       const int64_t block = mine - before;
       const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
       run_block(s, rows, cut(block / grid.n_row_blocks, grid.panels, 0, s.job->matrix->n_panels), lane.scratch);

@@ -1,8 +1,9 @@
 // Blocks of many rows by tile instructions.
 //
 // A tile product is exact int32 over the columns of one scale; it goes through memory to the vector registers, where it is
-// scaled and added as the kernels for a few rows do it. That, not the multiplying, takes the time. So the columns are cut into
-// chunks for which everything stays in the nearest cache: activations of up to 64 rows, codes of two panels.
+// scaled and added as the kernels for a few rows do it. Storing and adding take two thirds of the time, so what matters is that
+// they find everything in the nearest cache: the columns are cut into chunks for which activations of 64 rows and codes of a
+// panel fit. Three tile registers are enough, and faster than more.
 #include "matmul_amx.h"
 
 #include <array>
@@ -10,16 +11,16 @@
 
 #include "amx_tiles.h"
 #include "matmul_tile.h"
+#include "partial.h"
 
 namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int CHUNK = 8;   // pieces of 32 columns
-constexpr int PAIR = 2;    // panels multiplied side by side: they share the activations
+constexpr int CHUNK = 8;             // pieces of 32 columns
 constexpr int64_t MAX_PANELS = 128;  // at a time: their sums lie in the scratch memory
 
-enum Tiles { C0, C1, X, W0, W1 };
+enum Tiles { C, X, W };
 
 struct Panel {
   alignas(64) uint8_t codes[CHUNK][8 * 64];  // signed
@@ -27,10 +28,10 @@ struct Panel {
 };
 
 struct Workspace {
-  Panel panels[PAIR];
-  alignas(64) int32_t dots[2][PAIR][AMX_TILE_ROWS][LANES];
+  Panel panel;
+  alignas(64) int32_t dots[2][AMX_TILE_ROWS][LANES];
   alignas(64) QuantBlock x[CHUNK][AMX_MAX_ROWS];
-  alignas(64) float sums[MAX_PANELS + 1][AMX_MAX_ROWS][LANES];
+  alignas(64) float sums[MAX_PANELS][AMX_MAX_ROWS][LANES];
 };
 static_assert(sizeof(Workspace) <= LANE_SCRATCH_BYTES);
 
@@ -43,9 +44,9 @@ struct Pieces {
 template <Format F>
 tiles::Shape shape() {
   tiles::Shape shape;
-  for (int c : {C0, C1}) shape.set(c, AMX_TILE_ROWS, tiles::ROW_BYTES);
+  shape.set(C, AMX_TILE_ROWS, tiles::ROW_BYTES);
   shape.set(X, AMX_TILE_ROWS, row_of(F).group);
-  for (int w : {W0, W1}) shape.set(w, row_of(F).group / 4, tiles::ROW_BYTES);
+  shape.set(W, row_of(F).group / 4, tiles::ROW_BYTES);
   return shape;
 }
 
@@ -65,52 +66,54 @@ void unpack_panel(const std::byte* packed, int64_t cols, Pieces pieces, Panel& p
   }
 }
 
-// Products of group `g` of the chunk's columns, for eight rows from `row` on and both panels.
+// Products of group `g` of the chunk's columns, for the tile of rows from `row` on.
 template <Format F>
-TAHR_INLINE void multiply(Workspace& work, int row, int g) {
+TAHR_INLINE void multiply(Workspace& work, int64_t row, int g) {
   constexpr int group = row_of(F).group, n_groups = 32 / group;
   const int piece = g / n_groups, at = g % n_groups * group;
   tiles::load<X>(work.x[piece][row].codes + at, sizeof(QuantBlock));
-  tiles::load<W0>(work.panels[0].codes[piece] + at * LANES, tiles::ROW_BYTES);
-  tiles::zero<C0>();
-  tiles::dot<C0, X, W0>();
-  tiles::load<W1>(work.panels[1].codes[piece] + at * LANES, tiles::ROW_BYTES);
-  tiles::zero<C1>();
-  tiles::dot<C1, X, W1>();
-  tiles::store<C0>(work.dots[g % 2][0], tiles::ROW_BYTES);
-  tiles::store<C1>(work.dots[g % 2][1], tiles::ROW_BYTES);
+  tiles::load<W>(work.panel.codes[piece] + at * LANES, tiles::ROW_BYTES);
+  tiles::zero<C>();
+  tiles::dot<C, X, W>();
+  tiles::store<C>(work.dots[g % 2], tiles::ROW_BYTES);
+}
+
+// The same operations in the same order as in the kernels for a few rows.
+template <Format F>
+TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x, int half, Floats sums) {
+  constexpr FormatRow row = row_of(F);
+  sums = fma(to_floats(dots), mul(s.scale, set1(x.scale)), sums);
+  if constexpr (has_min(row.scales)) {
+    const int32_t minus_sum = half ? x.minus_sum - x.minus_half : x.minus_half;
+    sums = fnma(s.min, set1(row.group == 32 ? x.scaled_sum : x.scale * float(-minus_sum)), sums);
+  }
+  return sums;
 }
 
 template <Format F>
-TAHR_INLINE void combine(const Workspace& work, int row, int g, Floats (&sums)[AMX_TILE_ROWS][PAIR]) {
+TAHR_INLINE void combine(const Workspace& work, int64_t row, int g, Floats (&sums)[AMX_TILE_ROWS]) {
   constexpr int n_groups = 32 / row_of(F).group;
-  const ScaleMin s[PAIR] = {work.panels[0].scales[g], work.panels[1].scales[g]};
+  const ScaleMin s = work.panel.scales[g];
   const QuantBlock* x = work.x[g / n_groups] + row;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++)
-#pragma GCC unroll 2
-    for (int p = 0; p < PAIR; p++) {
-      const Ints dots{_mm512_load_si512(work.dots[g % 2][p][r])};
-      sums[r][p] = add_scaled<F>(dots, s[p], x[r], g % n_groups, sums[r][p]);
-    }
+    sums[r] = add_scaled<F>({_mm512_load_si512(work.dots[g % 2][r])}, s, x[r], g % n_groups, sums[r]);
 }
 
-// Adds the chunk's columns to the sums of eight rows and two panels. Tiles are one group ahead of the vectors.
+// Adds the chunk's columns to the sums of a tile of rows. Tiles are one group ahead of the vectors.
 template <Format F>
-void add_chunk(Workspace& work, Pieces pieces, int row, float (*const (&kept)[PAIR])[LANES]) {
-  constexpr int n_groups = 32 / row_of(F).group;
-  Floats sums[AMX_TILE_ROWS][PAIR];
-#pragma GCC unroll 8
-  for (int r = 0; r < AMX_TILE_ROWS; r++)
-    for (int p = 0; p < PAIR; p++) sums[r][p] = pieces.first ? load(kept[p][row + r]) : set1(0.0f);
+void add_chunk(Workspace& work, Pieces pieces, int64_t row, float (*kept)[LANES]) {
+  const int n_groups = pieces.n * (32 / row_of(F).group);
+  Floats sums[AMX_TILE_ROWS];
+#pragma GCC unroll 16
+  for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = pieces.first ? load(kept[row + r]) : set1(0.0f);
   multiply<F>(work, row, 0);
-  for (int g = 0; g < pieces.n * n_groups; g++) {
-    if (g + 1 < pieces.n * n_groups) multiply<F>(work, row, g + 1);
+  for (int g = 0; g < n_groups; g++) {
+    if (g + 1 < n_groups) multiply<F>(work, row, g + 1);
     combine<F>(work, row, g, sums);
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < AMX_TILE_ROWS; r++)
-    for (int p = 0; p < PAIR; p++) store(kept[p][row + r], sums[r][p]);
+#pragma GCC unroll 16
+  for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
 }
 
 void copy_x(const AmxBlock& block, Pieces pieces, Workspace& work) {
@@ -120,17 +123,14 @@ void copy_x(const AmxBlock& block, Pieces pieces, Workspace& work) {
   }
 }
 
-// An odd panel at the end is multiplied with itself as neighbour; the neighbour's sums go nowhere.
 template <Format F>
 void add_pieces(const AmxBlock& block, Range panels, Pieces pieces, Workspace& work) {
   const PackedMatrix& m = *block.matrix;
   copy_x(block, pieces, work);
-  for (int64_t panel = panels.begin; panel < panels.end; panel += PAIR) {
-    const int64_t at = panel - panels.begin, next = panel + 1 < panels.end ? panel + 1 : panel;
-    unpack_panel<F>(m.panel(block.index, panel), m.cols, pieces, work.panels[0]);
-    unpack_panel<F>(m.panel(block.index, next), m.cols, pieces, work.panels[1]);
-    for (int row = 0; row < block.n_rows; row += AMX_TILE_ROWS)
-      add_chunk<F>(work, pieces, row, {work.sums[at], work.sums[at + 1]});
+  for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+    unpack_panel<F>(m.panel(block.index, panel), m.cols, pieces, work.panel);
+    for (int64_t row = 0; row < block.n_rows; row += AMX_TILE_ROWS)
+      add_chunk<F>(work, pieces, row, work.sums[panel - panels.begin]);
   }
 }
 
@@ -138,12 +138,9 @@ void write(const AmxBlock& block, Range panels, const Workspace& work) {
   for (int r = 0; r < block.n_rows; r++)
     for (int64_t panel = panels.begin; panel < panels.end; panel++) {
       const int64_t first = panel * LANES, left = block.matrix->rows - first;
-      Tile tile;
-      tile.out[0] = block.out[r] + first;
-      tile.bias = block.bias ? block.bias + first : nullptr;
-      tile.n = left < LANES ? int(left) : LANES;
-      Floats sums[1] = {load(work.sums[panel - panels.begin][r])};
-      finish<1>(tile, sums);
+      const int n = left < LANES ? int(left) : LANES;
+      const Floats sums = load(work.sums[panel - panels.begin][r]);
+      store_some(block.out[r] + first, block.bias ? add(sums, load_some(block.bias + first, n)) : sums, n);
     }
 }
 

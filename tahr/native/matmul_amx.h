@@ -5,9 +5,8 @@
 
 namespace tahr::TAHR_ISA {
 
-constexpr int AMX_TILE_ROWS = 8;   // rows of a tile: eight take half the time of sixteen
+constexpr int AMX_TILE_ROWS = 16;  // fewer are left to the kernels for a few rows
 constexpr int AMX_MAX_ROWS = 64;   // of a block
-constexpr int AMX_MIN_ROWS = 8;    // fewer are left to the kernels for a few rows
 
 // Some panels of a matrix, met by some rows.
 struct AmxBlock {

@@ -138,40 +138,31 @@ TAHR_INLINE ScaleMin read_scales(const uint8_t* scales, int64_t group) {
 
 constexpr int log2(int n) { return n > 1 ? 1 + log2(n / 2) : 0; }
 
-// Of a group's codes: all 32 columns of the block, or for 16-column groups its first or second half.
-template <Format F>
-TAHR_INLINE int32_t minus_sum(const QuantBlock& x, int half) {
-  return row_of(F).group == 32 ? x.minus_sum : half ? x.minus_sum - x.minus_half : x.minus_half;
-}
-
-// Adds a group's integer products to the sums. Every kernel does it here, so that their results are the same.
-template <Format F>
-TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x, int half, Floats sums) {
-  constexpr FormatRow row = row_of(F);
-  sums = fma(to_floats(dots), mul(s.scale, set1(x.scale)), sums);
-  if constexpr (has_min(row.scales)) {
-    const float scaled = row.group == 32 ? x.scaled_sum : x.scale * float(-minus_sum<F>(x, half));
-    sums = fnma(s.min, set1(scaled), sums);
-  }
-  return sums;
-}
-
 // Adds a group of columns (the first, or for 16-column groups also the second half of the blocks) to the sums.
 template <Format F, int Half, int Rows>
 TAHR_INLINE void add_group(const Codes (&w)[8], const ScaleMin& s, const QuantBlock* const (&x)[Rows], Floats* sums) {
   constexpr FormatRow row = row_of(F);
   constexpr int count = row.group / 4, offset = code_offset(row);
   static_assert((offset & (offset - 1)) == 0, "offsets are powers of two");
+  const auto minus_sum = [](const QuantBlock& block) __attribute__((always_inline)) {
+    return row.group == 32 ? block.minus_sum : Half ? block.minus_sum - block.minus_half : block.minus_half;
+  };
   Ints dots[Rows];
   const int8_t* codes[Rows];
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) {
     codes[r] = x[r]->codes;
-    dots[r] = offset ? shift_left<log2(offset)>(set1(minus_sum<F>(*x[r], Half))) : set1(0);
+    dots[r] = offset ? shift_left<log2(offset)>(set1(minus_sum(*x[r]))) : set1(0);
   }
   dot<Half * count, count, max_code(row), Rows>(dots, w, codes);
 #pragma GCC unroll 8
-  for (int r = 0; r < Rows; r++) sums[r] = add_scaled<F>(dots[r], s, *x[r], Half, sums[r]);
+  for (int r = 0; r < Rows; r++) {
+    sums[r] = fma(to_floats(dots[r]), mul(s.scale, set1(x[r]->scale)), sums[r]);
+    if constexpr (has_min(row.scales)) {
+      const float scaled = row.group == 32 ? x[r]->scaled_sum : x[r]->scale * float(-minus_sum(*x[r]));
+      sums[r] = fnma(s.min, set1(scaled), sums[r]);
+    }
+  }
 }
 
 template <Format F, int Rows>
