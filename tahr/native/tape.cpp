@@ -9,12 +9,12 @@ void Tape::run(Pool& pool) const {
   pool.run([&](const Lane& lane) {
     for (size_t i = 0; i < ops_.size(); i++) {
       ops_[i](lane);
-      if (i + 1 < ops_.size()) pool.meet();  // the pool itself meets after the last
+      if (i + 1 < ops_.size()) pool.meet(lane);  // the pool itself meets after the last
     }
   });
 }
 
-// The last thread to finish an op reads the clock: a thread that was kept waiting by the system would blame another op.
+// The clock is read when all threads have finished an op and none has begun the next.
 std::vector<int64_t> Tape::run_timed(Pool& pool) const {
   using Clock = std::chrono::steady_clock;
   std::vector<int64_t> nanoseconds(ops_.size());
@@ -22,7 +22,7 @@ std::vector<int64_t> Tape::run_timed(Pool& pool) const {
   pool.run([&](const Lane& lane) {
     for (size_t i = 0; i < ops_.size(); i++) {
       ops_[i](lane);
-      pool.meet([&] {
+      pool.meet(lane, [&] {
         const auto now = Clock::now();
         nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
         before = now;

@@ -21,8 +21,8 @@ inline void pause() {
 
 }  // namespace
 
-void Barrier::spin_while(uint32_t turn) const {
-  for (int i = 0; turn_.load(std::memory_order_acquire) == turn; i++) {
+void Barrier::spin_until(const Turn& turn, uint32_t wanted) {
+  for (int i = 0; turn.load(std::memory_order_acquire) != wanted; i++) {
     if (i < MAX_PAUSES)
       pause();
     else
@@ -58,13 +58,13 @@ void Pool::run(const std::function<void(const Lane&)>& job) {
     wake_.notify_all();
   }
   job(lane(0));
-  meet();
+  meet(lane(0));
 }
 
 void Pool::work(int thread) {
   for (uint64_t seen = 0; wait_for_job(seen); seen++) {
     (*job_)(lane(thread));
-    meet();
+    meet(lane(thread));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,29 +14,38 @@
 
 namespace tahr {
 
-// All threads meet here. The last one to arrive does `reset` before anyone leaves.
+// All threads meet here. Each says on a cache line of its own that it has come; the first thread reads them all, does
+// `reset` and lets everyone go. With one counter for all, sixteen
+// threads would take turns at its line, which costs as much again.
 class Barrier {
  public:
-  explicit Barrier(int n_threads) : n_threads_(n_threads) {}
+  explicit Barrier(int n_threads) : n_threads_(n_threads), arrived_(new Turn[size_t(n_threads)]) {}
 
   template <class Reset>
-  void wait(Reset reset) {
-    const uint32_t turn = turn_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_threads_) {
-      reset();
-      arrived_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
-    } else {
-      spin_while(turn);
+  void wait(int thread, Reset reset) {
+    Turn& mine = arrived_[size_t(thread)];
+    const uint32_t turn = mine.load(std::memory_order_relaxed) + 1;
+    if (thread > 0) {
+      mine.store(turn, std::memory_order_release);
+      spin_until(leave_, turn);
+      return;
     }
+    for (int i = 1; i < n_threads_; i++) spin_until(arrived_[size_t(i)], turn);
+    reset();
+    mine.store(turn, std::memory_order_relaxed);
+    leave_.store(turn, std::memory_order_release);
   }
 
  private:
-  void spin_while(uint32_t turn) const;
+  struct alignas(64) Turn : std::atomic<uint32_t> {
+    Turn() : std::atomic<uint32_t>(0) {}
+  };
+
+  static void spin_until(const Turn& turn, uint32_t wanted);
 
   const int n_threads_;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> turn_{0};
+  std::unique_ptr<Turn[]> arrived_;
+  Turn leave_;
 };
 
 class Pool {
@@ -51,14 +61,14 @@ class Pool {
   void run(const std::function<void(const Lane&)>& job);
 
   // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again.
-  void meet() {
-    meet([] {});
+  void meet(const Lane& lane) {
+    meet(lane, [] {});
   }
 
-  // The same; the last thread to arrive does `then` before anyone goes on.
+  // The same; the first thread does `then` when all have come, before anyone goes on.
   template <class Then>
-  void meet(Then then) {
-    barrier_.wait([&] {
+  void meet(const Lane& lane, Then then) {
+    barrier_.wait(lane.thread, [&] {
       next_.store(0, std::memory_order_relaxed);
       then();
     });
