@@ -1,7 +1,7 @@
 """Matrix kernels beside the machine's roof, measured in the same run: GB/s for one row, GOP/s for many.
 
 usage: benchmarks/kernels.py [--formats Q4_0,Q8_0] [--isa avx2] [-t THREADS] [--rows 1,4,256] [--shape 2048x2048]
-       [--json FILE]
+       [--stream MIB] [--json FILE]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tahr.weights.formats import FORMATS
 
 NATIVE_FORMATS = "F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,IQ4_NL,IQ4_XS,MXFP4"
 PART_BYTES = 2 << 20
-STREAM_BYTES = 96 * PART_BYTES  # of weights one-row products walk through: more than any cache holds
+STREAM_MIB = 192  # of weights one-row products walk through: more than the caches of most machines hold
 ROUND_S = 0.3
 ROOF_S = 2.0
 
@@ -34,6 +34,7 @@ class Machine:
 
     isa: str
     pool: native.Pool
+    stream_bytes: int
     read_bytes_per_s: float
     int_ops_per_s: float
     float_ops_per_s: float
@@ -60,10 +61,10 @@ def good_seconds(runs: Sequence[Callable[[], None]]) -> float:
     return seconds[len(seconds) // 20]
 
 
-def measure(isa: str, n_threads: int) -> Machine:
+def measure(isa: str, n_threads: int, stream_bytes: int = STREAM_MIB << 20) -> Machine:
     """The roofs: a loop that only reads, one that only multiplies int8, one that only multiplies f32."""
     pool = native.Pool(n_threads)
-    data = np.full(STREAM_BYTES, 1, np.uint8)
+    data = np.full(stream_bytes // PART_BYTES * PART_BYTES, 1, np.uint8)
 
     def tape(kind: str, part: NDArray[np.uint8], n_repeats: int = 0) -> Callable[[], None]:
         tape = native.Tape(isa)
@@ -78,7 +79,7 @@ def measure(isa: str, n_threads: int) -> Machine:
         return native.Tape(isa).roof_work(kind) * n_repeats * n_threads / seconds
 
     read_s = seconds_of([tape("bytes", part) for part in data.reshape(-1, PART_BYTES)], ROOF_S)[0]
-    return Machine(isa, pool, PART_BYTES / read_s, ops_per_s("ints"), ops_per_s("floats"))
+    return Machine(isa, pool, stream_bytes, PART_BYTES / read_s, ops_per_s("ints"), ops_per_s("floats"))
 
 
 class Product:
@@ -136,7 +137,7 @@ class Figure:
 def measured(machine: Machine, name: str, shape: tuple[int, int], n_rows: int) -> Figure:
     """One row is a matter of bytes, many rows of operations, a few of both."""
     file_bytes = shape[0] * shape[1] // FORMATS[name].block * FORMATS[name].block_bytes
-    product = Product(machine, name, shape, n_rows, -(-STREAM_BYTES // file_bytes) if n_rows < 32 else 1)
+    product = Product(machine, name, shape, n_rows, -(-machine.stream_bytes // file_bytes) if n_rows < 32 else 1)
     seconds = product.seconds()
     n_bytes, n_ops = product.matrices[0].n_bytes, 2 * shape[0] * shape[1] * n_rows
     roof = machine.float_ops_per_s if product.matrices[0].dense else machine.int_ops_per_s
@@ -166,10 +167,11 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rows", default="1,4,256")
     parser.add_argument("--shape", default="2048x2048", help="rows x columns of the matrices")
+    parser.add_argument("--stream", type=int, default=STREAM_MIB, help="MiB of weights one row walks through")
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures for roof_plot.py")
     wanted = parser.parse_args()
     rows, cols = (int(n) for n in wanted.shape.split("x"))
-    machine, facts = measure(wanted.isa, wanted.threads), environment()
+    machine, facts = measure(wanted.isa, wanted.threads, wanted.stream << 20), environment()
     print(line(facts))
     print(
         f"{os.uname().machine}, {wanted.isa}, {wanted.threads} threads, matrices {rows} x {cols}; roof: "

@@ -56,7 +56,7 @@ run_kernels() {
     for isa in $("$python" -c "from tahr import _native; print(*_native.isas()[:2])"); do
         for shape in 3072x1024 1024x3072; do
             "$python" benchmarks/kernels.py --isa "$isa" -t "$most" --shape $shape --formats Q8_0,Q4_0,Q4_K,Q6_K \
-                --rows "${ROWS:-1,8,16,64,512}" 2>&1
+                --rows "${ROWS:-1,8,16,64,512}" --stream 1024 2>&1
         done
     done
 }

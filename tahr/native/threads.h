@@ -15,8 +15,7 @@
 namespace tahr {
 
 // All threads meet here. Each says on a cache line of its own that it has come; the first thread reads them all, does
-// `reset` and lets everyone go. With one counter for all, sixteen
-// threads would take turns at its line, which costs as much again.
+// `reset` and lets everyone go. With one counter for all, sixteen threads would take turns at its line, which takes twice as long.
 class Barrier {
  public:
   explicit Barrier(int n_threads) : n_threads_(n_threads), arrived_(new Turn[size_t(n_threads)]) {}
