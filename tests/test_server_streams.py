@@ -205,6 +205,21 @@ def test_a_client_that_leaves_frees_its_sequence(
     assert until(lambda: not engine.live, 1.0) and engine.seen[-1].aborted
 
 
+def test_a_client_that_never_reads_frees_its_sequence() -> None:
+    engine = ScriptedEngine(context_size=200_000)
+    settings = Settings(port=0, log_interval_s=0, keep_alive_s=0.1, reader_timeout_s=0.3)
+    body = json.dumps({"prompt": "x", "max_tokens": 150_000, "ignore_eos": True, "stream": True}).encode()
+    with serving(engine, settings=settings) as running, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", int(running.address.rsplit(":", 1)[1])))
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        assert until(lambda: bool(engine.live))
+        assert until(lambda: not engine.live and not running.front.active, 10)
+        assert engine.seen[-1].aborted and httpx.get(running.address + "/health").status_code == 200
+
+
 def test_a_client_that_leaves_in_the_middle_of_its_body(server: Running, client: httpx.Client) -> None:
     with socket.create_connection(server.address.removeprefix("http://").split(":")) as connection:  # type: ignore[arg-type]
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")

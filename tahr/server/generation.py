@@ -171,7 +171,16 @@ async def beat(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> 
             n_shown, quiet_since = progress.n_read, now
             await call.write(ask.dialect.progress(progress, now - shown_at))
         elif now - quiet_since >= every_s * 0.9:
+            await nudge(call)
+
+
+async def nudge(call: Call) -> None:
+    """A comment. A client that does not read even that for so long has left, whatever its connection says."""
+    try:
+        async with asyncio.timeout(call.front.settings.reader_timeout_s):
             await call.write(KEEP_ALIVE)
+    except TimeoutError:
+        call.interrupt(ClientGone())
 
 
 # ---- pieces -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class Settings:
     request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
     keep_alive_s: float = 15.0  # between comments on a silent stream
+    reader_timeout_s: float = 120.0  # for a client to read what waits for it
     log_interval_s: float = 5.0  # between throughput lines; 0: none
     grace_s: float = 10.0  # for running requests after a signal
     session_cache: str = "off"  # or memory: conversations by id
@@ -48,6 +49,7 @@ class Settings:
         "request_timeout_s": Range(0, 1e6),
         "body_timeout_s": Range(0, 1e6, low_included=False),
         "keep_alive_s": Range(0, 1e6, low_included=False),
+        "reader_timeout_s": Range(0, 1e6, low_included=False),
         "log_interval_s": Range(0, 1e6),
         "grace_s": Range(0, 1e6),
         "session_max_entries": whole(1),

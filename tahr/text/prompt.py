@@ -18,7 +18,7 @@ class Marks:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._secret = os.urandom(12).hex()
+        self._secret = ""  # drawn when it is first needed, because most texts name no special token
         self._found: dict[int, str] = {}  # by token
 
     def __len__(self) -> int:
@@ -41,6 +41,7 @@ class Marks:
         return text
 
     def _mark(self, token: int) -> str:
+        self._secret = self._secret or os.urandom(12).hex()
         return self._found.setdefault(token, f"{self._secret}n{token}z")
 
 
