@@ -115,6 +115,29 @@ def test_broken_utf8_survives() -> None:
     assert opened.metadata["ts"][0].encode("utf-8", "surrogateescape") == stored
 
 
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize(
+    "strings",
+    [
+        [],
+        [b""],
+        [b"", b"", b""],
+        [b"a", b"\xc4\xa0b", b"\xf0\x9f", b"\x9f\x98"],  # halves of a character stay halves
+        [b"\xf0\x9f", b"", b"\x98\x80"],
+        [b"with \0 inside", b"a", b"\0"],
+        [b"x" * 255, b"y"],
+        [b"x" * 256, b"y"],  # a length of more than a byte
+        [b"y", b"z" * 70_000, b""],
+    ],
+)
+def test_arrays_of_strings(strings: list[bytes], version: int) -> None:
+    metadata = {"before": Typed("u8", 7), "ts": Typed("[str]", strings), "after": Typed("u8", 9)}
+    found = open_gguf(Gguf(metadata, version=version).to_bytes()).metadata
+    assert [text.encode("utf-8", "surrogateescape") for text in found["ts"]] == strings
+    assert found["before"] == 7 and found["after"] == 9
+    assert len(open_gguf(Gguf({"ts": metadata["ts"]}, version=version).to_bytes()).metadata["ts"]) == len(strings)
+
+
 def test_files_of_the_gguf_package(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="the gguf package writes this test's file")
     path = tmp_path / "m.gguf"

@@ -10,6 +10,7 @@ import pytest
 
 from tahr.backends import cpu_profile as profiling
 from tahr.backends import open_backend
+from tahr.backends.cpu_queue import new_tape
 from tahr.engine.probe import all_logits
 from tahr.errors import ConfigError
 from tahr.models.loader import load, open_model
@@ -53,7 +54,7 @@ def test_a_timed_model_gives_the_same_numbers(stories: Path, monkeypatch: pytest
 
 def test_nothing_is_timed_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TAHR_PROFILE", raising=False)
-    assert type(profiling.new_tape(native.isas()[0])) is native.Tape
+    assert type(new_tape(native.isas()[0])) is native.Tape
 
 
 def test_only_the_cpu_backend_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

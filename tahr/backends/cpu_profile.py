@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,11 +13,6 @@ from tahr import _native as native
 VARIABLE = "TAHR_PROFILE"
 # A step of one token is a matter of memory, one of many a matter of arithmetic: sums over both would say nothing.
 SIZES = {1: "steps of 1 token", 16: "steps of 2 to 16 tokens", sys.maxsize: "steps of more than 16 tokens"}
-
-
-def asked() -> bool:
-    """Whether ops are to be timed."""
-    return os.environ.get(VARIABLE) == "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +137,6 @@ def profile_of_process() -> Profile:
     return _profiles[0]
 
 
-def new_tape(isa: str) -> native.Tape:
-    """A tape; a timed one if asked."""
-    return cast(native.Tape, TimedTape(isa, profile_of_process())) if asked() else native.Tape(isa)
+def timed_tape(isa: str) -> native.Tape:
+    """A tape whose ops count in the profile of the process."""
+    return cast(native.Tape, TimedTape(isa, profile_of_process()))

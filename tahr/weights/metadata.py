@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile
 from tahr.weights.source import Source
@@ -152,20 +153,49 @@ class Cursor:
 
     def _strings(self, field: str) -> MetadataArray:
         # The hot loop of opening a model: a vocabulary has up to hundreds of thousands of strings.
-        head, unpack, view, end = self.size.size, self.size.unpack_from, self.view, len(self.view)
+        head = self.size.size
         n_items = self.count(f"items of {field}", head)
-        start = at = self.at
+        if not n_items:
+            return MetadataArray(0, list)
+        start = self.at
+        ends = self._short_ends(n_items)
+        if ends is None:
+            ends = self._any_ends(n_items, field)
+        self.at = int(ends[-1])
+        stored = self.source.data[start : self.at]
+        return MetadataArray(n_items, lambda: _decode_strings(stored, ends - np.uint64(start), head))
+
+    def _short_ends(self, n_items: int) -> NDArray[np.uint64] | None:
+        """Where strings end; None unless all are shorter than 256 bytes, so that one byte of a length says it all."""
+        at, head, view = self.at, self.size.size, self.view
+        ends = array("Q")
+        append = ends.append
+        try:
+            for _ in range(n_items):
+                at += view[at] + head
+                append(at)
+        except IndexError:
+            return None
+        found = np.frombuffer(ends, np.uint64)
+        begins = np.append(np.uint64(self.at), found[:-1])
+        if at > len(view) or any(self.source.data[begins + np.uint64(i)].any() for i in range(1, head)):
+            return None
+        return found
+
+    def _any_ends(self, n_items: int, field: str) -> NDArray[np.uint64]:
+        """The same for strings of any length."""
+        head, unpack, view, end = self.size.size, self.size.unpack_from, self.view, len(self.view)
+        at = self.at
         ends = array("Q")
         try:
             for _ in range(n_items):
                 at += head + unpack(view, at)[0]
                 if at > end:
-                    raise self.damage(f"the items of {field} run past the end of the file", start)
+                    raise self.damage(f"the items of {field} run past the end of the file")
                 ends.append(at)
         except struct.error as error:
-            raise self.damage(f"the items of {field} run past the end of the file", start) from error
-        self.at = at
-        return MetadataArray(n_items, lambda: _decode_strings(view, start, ends, head))
+            raise self.damage(f"the items of {field} run past the end of the file") from error
+        return np.frombuffer(ends, np.uint64)
 
     def _arrays(self, field: str, depth: int, start: int) -> MetadataArray:
         if depth + 1 >= MAX_DEPTH:
@@ -178,14 +208,20 @@ class Cursor:
         return MetadataArray(n_items, lambda: items)
 
 
-def _decode_strings(view: memoryview, start: int, ends: "array[int]", head: int) -> list[str]:
-    # Slices of bytes are cheaper than slices of a view.
-    stored = bytes(view[start : ends[-1]]) if ends else b""
-    texts, begin = [], head
-    for end in ends:
-        texts.append(stored[begin : end - start].decode("utf-8", "surrogateescape"))
-        begin = end - start + head
-    return texts
+def _decode_strings(stored: NDArray[np.uint8], ends: NDArray[np.uint64], head: int) -> list[str]:
+    """Strings that lie one after the other, each behind its length; `ends` counts from the first byte of `stored`."""
+    # All at once: a zero in place of each length, and then cut there.
+    begins = np.append(np.uint64(0), ends[:-1])
+    marked, kept = stored.copy(), np.ones(len(stored), np.bool_)
+    marked[begins] = 0
+    for i in range(1, head):
+        kept[begins + np.uint64(i)] = False
+    texts = _text(marked[kept].tobytes()).split("\0")[1:]
+    if len(texts) == len(ends):
+        return texts
+    # Some string has a zero in it.
+    whole = stored.tobytes()
+    return [_text(whole[begin + head : end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _text(stored: bytes) -> str:
