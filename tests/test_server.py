@@ -411,6 +411,12 @@ def test_malformed_bodies(client: httpx.Client, path: str, data: bytes) -> None:
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_every_answer_has_an_id_to_quote(client: httpx.Client) -> None:
+    fine, bad = client.post(CHAT, json={"messages": HELLO}), [client.post(CHAT, json={}) for _ in range(2)]
+    assert fine.headers["x-request-id"] == fine.json()["id"]
+    assert len({each.headers["x-request-id"] for each in bad}) == 2 and all(each.status_code == 400 for each in bad)
+
+
 def test_unknown_routes_and_methods(client: httpx.Client) -> None:
     lost = client.get("/v2/nothing")
     assert lost.status_code == 404 and lost.json()["error"]["code"] == "route_not_found"
@@ -442,6 +448,8 @@ def test_metrics_move(client: httpx.Client) -> None:
         (("tahr_prompt_tokens_total", "vllm:prompt_tokens_total"), made["usage"]["prompt_tokens"]),
         (("tahr_time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_count"), 1),
         (("tahr_inter_token_latency_seconds_count", "vllm:inter_token_latency_seconds_count"), 4),
+        (("tahr_request_prompt_tokens_sum", "vllm:request_prompt_tokens_sum"), made["usage"]["prompt_tokens"]),
+        (("tahr_request_generation_tokens_sum", "vllm:request_generation_tokens_sum"), 5),
         (("tahr_request_seconds_count", "vllm:e2e_request_latency_seconds_count"), 1),
         (("tahr_requests_active",), 0),
     ):

@@ -1,5 +1,6 @@
 """The ASGI application: a table of routes, and what becomes of an error."""
 
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -99,6 +100,7 @@ class App:
 
     async def _refuse(self, call: Call, refusal: Refusal) -> None:
         if not call.status:
+            call.more_headers.setdefault("x-request-id", f"req-{os.urandom(12).hex()}")  # clients quote it
             await call.refuse(refusal)
 
     def _count(self, call: Call, route: Route | None) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tahr.server")
 
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 # Our name, the name other engines' dashboards ask for, what it says, and where it is found in a snapshot.
@@ -104,6 +105,10 @@ class Measures:
         self.decode = histogram(
             "request_decode_seconds", "request_decode_time_seconds", "First token to last token.", LONG_S
         )
+        self.prompt_lengths = histogram("request_prompt_tokens", "request_prompt_tokens", "Tokens of prompts.", LENGTHS)
+        self.reply_lengths = histogram(
+            "request_generation_tokens", "request_generation_tokens", "Tokens of replies.", LENGTHS
+        )
         self._families = [each for each in vars(self).values() if isinstance(each, Number | Histogram)]
 
     def text(self, engines: "Mapping[str, StatsSnapshot]") -> bytes:
@@ -189,7 +194,9 @@ class Meter:
         if stats.n_generated_tokens > 1:
             self.measures.per_token.observe(self.labels, stats.decode_s / (stats.n_generated_tokens - 1))
         self.prefill_rate, self.decode_rate = stats.prompt_tokens_per_s, stats.tokens_per_s
+        self.measures.reply_lengths.observe(self.labels, stats.n_generated_tokens)
         if index == 0:
+            self.measures.prompt_lengths.observe(self.labels, stats.n_prompt_tokens)
             self.n_cached += stats.n_cached_tokens
 
     def end(self) -> None:
