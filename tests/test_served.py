@@ -107,6 +107,22 @@ def test_a_table_is_asked_for_by_its_name_and_gives_way_to_flags(
     assert found["models.fast.engine.context_size"] == (300, "cli") and found[CTX] == (100, "env")
 
 
+def test_run_knows_the_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("tahr.toml"), TOML)
+    assert shown(capsys, "fast", verb="run")[CTX] == (64, "config")
+    assert shown(capsys, "fast", "-c", "99", verb="run")[CTX] == (99, "cli")
+    assert shown(capsys, "qwen3:0.6b", verb="run")[CTX] == (512, "config")
+
+
+def test_run_runs_a_written_down_model(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tahr.cli import main
+
+    write(Path("tahr.toml"), f'[models.tale]\nsource = "{stories}"\nctx = 64\nmax_tokens = 3\ntemperature = 0')
+    assert main(["run", "tale", "--raw", "-p", "Once", "--no-stats"]) == 0
+    said = capsys.readouterr()
+    assert "context 64 tokens" in said.err and said.out.strip()
+
+
 def test_each_of_several_models_has_its_file(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(bare / "xdg/tahr/models/qwen3-0.6b.toml", "[engine]\ncontext_size = 200")
     found = shown(capsys, "--model", "a=qwen3:0.6b", "--model", "x=gemma3:270m")

@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tahr.cli import options
 from tahr.cli.console import OUTPUTS, JsonlOutput, note, values_line
@@ -13,6 +14,7 @@ from tahr.errors import ConfigError, ModelNotFound, TahrError
 
 if TYPE_CHECKING:
     from tahr.cli.conversation import Conversation
+    from tahr.cli.layers import Layers
     from tahr.text.chat import ChatTemplate
 
 HELP = "talk to a model, or ask it one thing"
@@ -61,19 +63,21 @@ def run(args: argparse.Namespace) -> int:
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
     general = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
-    layers = general.about(profile_values(named or DEFAULT_MODEL, SECTIONS, note), {})
+    source, table, quantization = written_down(named, general)
+    layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
     sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))
         return 0
-    name = named or default_model()
+    name = source or default_model()
     prompt = read_prompt(args)
 
     from tahr import LLM
     from tahr.cli.conversation import Conversation
     from tahr.hub.progress import Progress
 
-    with LLM(name, config=config, quantization=args.quantization, progress=Progress(sys.stderr)) as llm:
+    chosen = args.quantization or quantization
+    with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
         output = OUTPUTS[args.output_format](stats=not args.no_stats)
         variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
         conversation = Conversation(llm, output, sampling, variables, raw=args.raw)
@@ -83,6 +87,16 @@ def run(args: argparse.Namespace) -> int:
         show_banner(conversation, args.verbose)
         output.ready(llm.name, llm.backend_summary)
         return chat(conversation) if prompt is None else one_shot(conversation, prompt)
+
+
+def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapping[str, Any], str | None]":
+    """A model that the settings know by that name: where it comes from, its options, which quantisation of it."""
+    if named is None or named not in layers.models:
+        return named, {}, None
+    from tahr.cli.served import Said, merged, parse_table
+
+    said = merged(Said(named), {named: parse_table(named, layers.models[named], note)})
+    return said.source, said.table, said.quantization
 
 
 def refuse_contradictions(args: argparse.Namespace) -> None:
