@@ -107,6 +107,15 @@ def test_a_table_is_asked_for_by_its_name_and_gives_way_to_flags(
     assert found["models.fast.engine.context_size"] == (300, "cli") and found[CTX] == (100, "env")
 
 
+def test_the_environment_may_name_the_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(Path("tahr.toml"), TOML)
+    monkeypatch.setenv("HF_MODEL_ID", "fast")
+    assert shown(capsys)[CTX] == (64, "config")
+    assert shown(capsys, "deep")[CTX] == (512, "config")
+
+
 def test_run_knows_the_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("tahr.toml"), TOML)
     assert shown(capsys, "fast", verb="run")[CTX] == (64, "config")
