@@ -203,14 +203,13 @@ def row(cell: str, ours: float, unit: str, vllm: float, lower: bool = False, not
     print(f"  {cell:<28}{ours:>10,.1f} {unit:<6} vLLM {vllm:>9,.1f}   {ratio:5.2f}x   {note}", flush=True)
 
 
-def make_engine(name: str, backend: RandomBackend) -> tuple[Engine, int]:
-    """An engine for every cell, and the bytes one decoded token reads."""
-    decoder, n_bytes = make_decoder(SHAPES[name], backend)
+def make_engine(decoder: Decoder, backend: RandomBackend) -> Engine:
+    """An engine for every cell."""
     config = EngineConfig(
         context_size=4096, max_batch_size=256, max_prefill_batch=256, prefill_chunk_size=4096, max_prefill_tokens=8192,
         prefix_cache=False, kv_bytes=24 << 30, admit_below=1.0,
     )  # fmt: skip
-    return build_engine(backend, decoder, config)[0], n_bytes
+    return build_engine(backend, decoder, config)[0]
 
 
 def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int, roof: tuple[float, float]) -> None:
@@ -234,7 +233,8 @@ def measure(name: str, roof: tuple[float, float]) -> None:
     """All cells of one shape."""
     began = time.perf_counter()
     shape, backend = SHAPES[name], RandomBackend()
-    engine, n_bytes = make_engine(name, backend)
+    decoder, n_bytes = make_decoder(shape, backend)
+    engine = make_engine(decoder, backend)
     ready_s = time.perf_counter() - began
     print(f"Qwen3-{name} shape, bf16: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
     measure_one(engine, backend, shape, n_bytes, roof)
@@ -246,6 +246,17 @@ def measure(name: str, roof: tuple[float, float]) -> None:
         times = serve(engine, n, N_IN, N_OUT)
         note = f"device alone decodes {n / plan_seconds(engine, n):,.0f} tok/s"
         row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm, note=note)
+    del engine
+    measure_deterministic(make_engine(decoder, RandomBackend(deterministic=True)), shape)
+
+
+def measure_deterministic(engine: Engine, shape: Shape) -> None:
+    """What `--deterministic` costs; sampling is then the host's, so many requests at once say nothing of the device."""
+    serve(engine, 1, N_IN, 4)
+    serve(engine, 1, LONG, 2)
+    one, long = serve(engine, 1, N_IN, N_OUT), serve(engine, 1, LONG, 1)
+    row("deterministic, decode", one.decode_rate, "tok/s", shape.vllm[1])
+    row(f"deterministic, {LONG} read", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True)
 
 
 def main() -> None:

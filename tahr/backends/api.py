@@ -27,6 +27,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu"]
 RopeStyle = Literal["halves", "pairs"]
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 INT8_BLOCK = 32  # activations meeting block-quantised weights are rounded to int8 in groups of this many columns
@@ -248,6 +249,7 @@ class Backend(ABC):
     name: str
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
+    draws: bool = False  # it has `draw`, and tokens are drawn faster there than on the host
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -325,6 +327,14 @@ class Backend(ABC):
     @abstractmethod
     def record(self, step: Callable[[], Tensor]) -> Plan:
         """Call `step` once, keeping its ops instead of running them."""
+
+    def draw(self, logits: Tensor, n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
+        """Flush, then a token of each live row among its first `n_vocab`; -1 where the best logit is not finite.
+
+        At temperature 0 the best one, the lower id of equals; else the one on which `chances[i]` falls when the weights
+        exp(logit / temperature) are counted up as `engine.sampling` counts them.
+        """
+        raise NotImplementedError(f"the {self.name} backend leaves drawing to the host, as `draws` says")
 
     def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
         """Step sizes worth a plan of their own, smallest first; the last one holds everything.

@@ -11,8 +11,10 @@ from tahr.backends.api import (
     Activation,
     Backend,
     Bytes,
+    Doubles,
     Floats,
     HeadNorms,
+    Ints,
     KVShape,
     KVStore,
     Memory,
@@ -28,7 +30,7 @@ from tahr.backends.api import (
     Weight,
     layer_groups,
 )
-from tahr.backends.cuda_kernels import attention, experts, linear, place, rows
+from tahr.backends.cuda_kernels import attention, draw, experts, linear, place, rows
 from tahr.backends.cuda_presence import describe, interprets
 from tahr.backends.cuda_steps import Block, EagerPlan, GraphPlan, Stage, make_inputs
 from tahr.backends.cuda_weights import joined, take
@@ -55,6 +57,7 @@ class CudaBackend(Backend):
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
         self.deterministic = deterministic
+        self.draws = not deterministic  # a border between two tokens may lie elsewhere than on the host, by rounding
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -150,6 +153,14 @@ class CudaBackend(Backend):
         except Exception:
             self._pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
             raise
+
+    def draw(self, logits: Tensor, n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
+        live = logits.data.live(logits.rows)
+        with np.errstate(divide="ignore"):
+            heats = np.where(temperatures == 0, 0, np.minimum(1 / temperatures, 1e30)).astype(np.float32)
+        sent = (torch.from_numpy(values).to(self.device) for values in (heats, chances))
+        tokens: Ints = draw.draw(live, n_vocab, *sent).cpu().numpy()
+        return tokens
 
     def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
         sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.config import SamplingParams
+from tahr.engine.drawing import draw, drawable
 from tahr.engine.output import Writer
 from tahr.engine.runner import Runner
 from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
@@ -159,6 +160,11 @@ class Engine:
     def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[Pick | TahrError]]:
         """Run the step; the sequences that get a token now, and the tokens."""
         began = perf_counter()
+        if self.runner.backend.draws and (ready := drawable(work)):
+            answers = draw(self.runner, work, ready, self.n_vocab)
+            n_decoded = self.scheduler.advance(work)
+            self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
+            return ready, answers
         logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
         n_decoded = self.scheduler.advance(work)
         ready, rows = self._ready(work, logits)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Backend, KVStore, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Doubles, Ints, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
 from tahr.engine.scheduler import Work
 from tahr.kv.tables import PageCopy
@@ -31,12 +31,19 @@ class Runner:
 
     def run(self, work: list[Work]) -> NDArray[np.float32]:
         """The wanted rows of logits, in the order of the work."""
+        return self.backend.read(self._replay(work))
+
+    def draw(self, work: list[Work], n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
+        """Tokens in place of the wanted rows, where the backend draws them: see `Backend.draw`."""
+        return self.backend.draw(self._replay(work), n_vocab, temperatures, chances)
+
+    def _replay(self, work: list[Work]) -> Tensor:
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
         self.batch.fill(work)
         plan = self.plan_for(self.bucket_for(work))
         plan.run()
-        return self.backend.read(plan.result)
+        return plan.result
 
     def _copy_pages(self, copies: list[PageCopy]) -> None:
         for group in {copy.group for copy in copies}:

@@ -1,0 +1,47 @@
+"""Steps whose tokens the device draws itself: where every request takes the best token, or draws from all by its
+temperature, the logits need not come to the host."""
+
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+
+from tahr.engine.runner import Runner
+from tahr.engine.sampling.picker import Pick
+from tahr.engine.sampling.rows import not_numbers
+from tahr.engine.sampling.stages import DRAW_FROM_ALL, TAKE_BEST
+from tahr.engine.scheduler import Work
+from tahr.engine.sequence import Sequence
+from tahr.errors import TahrError
+
+PLAIN = (TAKE_BEST, DRAW_FROM_ALL)
+
+
+def drawable(work: ListOf[Work]) -> list[Sequence]:
+    """The sequences that get a token in this step, if the device can draw all of them; else nobody."""
+    ready = []
+    for seq, _, picks, n_rows, _ in work:
+        if n_rows > picks:
+            return []  # somebody wants to see the logits of a prompt
+        if picks:
+            if not is_plain(seq):
+                return []
+            ready.append(seq)
+    return ready
+
+
+def is_plain(seq: Sequence) -> bool:
+    """Whether nothing but the logits and a random number is needed."""
+    parts = bool(seq.forks) and not seq.n_generated  # one row, several tokens
+    if parts or not seq.request:
+        return False
+    picker = seq.request.picker
+    return picker.chain in PLAIN and not picker.edits and picker.params.logprobs is None
+
+
+def draw(runner: Runner, work: list[Work], ready: ListOf[Sequence], n_vocab: int) -> list[Pick | TahrError]:
+    """Run the step; the tokens of those that get one."""
+    pickers = [seq.request.picker for seq in ready if seq.request]
+    temperatures = np.array([picker.params.temperature for picker in pickers], np.float64)
+    chances = [picker.chances(seq.n_generated)[1] for picker, seq in zip(pickers, ready, strict=True)]
+    tokens = runner.draw(work, n_vocab, temperatures, np.array(chances, np.float64))
+    return [not_numbers() if token < 0 else Pick(token) for token in tokens.tolist()]
