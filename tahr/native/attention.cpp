@@ -10,8 +10,9 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int TILE_VECTORS = KV_TILE / LANES;
-constexpr int ROWS = LANES == 16 ? 4 : 2;  // query rows per pass: their sums fill about half of the registers
+constexpr int ROWS = LANES == 16 ? 4 : 2;  // query rows per pass: with VECTORS, their sums fill about half of the registers
+constexpr int VECTORS = 4;
+static_assert(KV_TILE % (VECTORS * LANES) == 0);
 
 // ---- a piece of work: some queries of one sequence against one key head, over a range of spans ----
 
@@ -29,7 +30,13 @@ int first_seen(const AttentionOp& op, int position) {
   return op.window && position >= op.window ? position - op.window + 1 : 0;
 }
 
-bool shared_by_span(const AttentionOp& op) { return op.counts[0] <= SPLIT_TOKENS; }
+// Spans are shared out in small steps, if any sequence has more than one.
+bool shared_by_span(const AttentionOp& op) {
+  if (op.counts[0] > SPLIT_TOKENS) return false;
+  for (int seq = 0; seq < op.counts[2]; seq++)
+    if (op.lengths[seq] > KV_SPAN) return true;
+  return false;
+}
 
 // Finds the numbered pieces of a step. Numbers only grow while a thread works, so the search goes on where it was.
 class Pieces {
@@ -95,9 +102,12 @@ void merge(State& total, const State& span, int dim) {
   total.top = top;
 }
 
-void finish(const State& total, int dim, float* out) {
+// Writes the head that lies at `at`.
+void finish(const AttentionOp& op, const State& total, int64_t at) {
   const float inverse = 1.0f / total.sum;
-  for (int i = 0; i < dim; i++) out[i] = total.weighted[i] * inverse;
+  const int dim = op.kv.head_dim;
+  for (int i = 0; i < dim; i++) op.out[at + i] = total.weighted[i] * inverse;
+  quantise_part(op.quantised_out, op.out, at, at + dim);
 }
 
 // ---- a thread's workspace ----
@@ -109,12 +119,13 @@ struct Workspace {
   float* values;       // [KV_TILE][padded]
   float* q;            // [n_rows][dim]
   float* scores;       // [n_rows][KV_TILE], then weights
+  float* sums;         // [n_rows][LANES]: of the weights of a span, to be added up when it ends
   float shrink[MAX_QUERY_TILE];  // what the older weights are worth now that a larger score was seen
   State span[MAX_QUERY_TILE], total[MAX_QUERY_TILE];
 };
 
 constexpr size_t WORKSPACE_FLOATS =
-    size_t{MAX_HEAD_DIM} * (2 * KV_TILE + 3 * MAX_QUERY_TILE) + size_t{MAX_QUERY_TILE} * KV_TILE;
+    size_t{MAX_HEAD_DIM} * (2 * KV_TILE + 3 * MAX_QUERY_TILE) + size_t{MAX_QUERY_TILE} * (KV_TILE + LANES);
 static_assert(WORKSPACE_FLOATS * sizeof(float) <= LANE_SCRATCH_BYTES);
 
 Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
@@ -127,6 +138,7 @@ Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* s
   w.keys = take(w.dim * KV_TILE);
   w.values = take(w.padded * KV_TILE);
   w.scores = take(w.n_rows * KV_TILE);
+  w.sums = take(w.n_rows * LANES);
   w.q = take(w.n_rows * w.dim);
   for (int row = 0; row < w.n_rows; row++) {
     w.span[row].weighted = take(w.padded);
@@ -142,37 +154,67 @@ const float* query(const AttentionOp& op, const Piece& piece, int row) {
 
 // ---- one tile of keys and values ----
 
-// Tokens [begin, end) of the tile at `tile` come from as many runs as pages hold them.
-void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
+// Calls `use(page, offset, n, at)` for the runs of tokens [begin, end) that lie in one page: `n` from token `at` on.
+template <class Use>
+TAHR_INLINE void for_runs(const AttentionOp& op, const Piece& piece, int begin, int end, Use use) {
   const KvLayer& kv = op.kv;
   const int32_t* pages = op.page_table + int64_t{piece.seq} * op.n_pages_per_seq;
   for (int at = begin; at < end;) {
     const int offset = at % kv.page_size;
     const int n = end - at < kv.page_size - offset ? end - at : kv.page_size - offset;
-    const int64_t page = kv.page_at(pages[at / kv.page_size], piece.kv_head);
-    with_type(kv.type, [&](auto stored) {
-      stored.read_keys(kv, kv.keys + page, offset, n, w.keys + at - tile, KV_TILE);
-      stored.read_values(kv, kv.values + page, offset, n, w.values + (at - tile) * w.padded, w.padded);
-    });
+    use(kv.page_at(pages[at / kv.page_size], piece.kv_head), offset, n, at);
     at += n;
   }
 }
 
+// Tokens [begin, end) of the tile at `tile`. Keys come in whole vectors where pages are such: their neighbours' scores
+// are not looked at.
+void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
+  const KvLayer& kv = op.kv;
+  const int whole = kv.page_size % LANES ? 1 : LANES;
+  with_type(kv.type, [&](auto stored) {
+    const int first = begin / whole * whole, last = (end + whole - 1) / whole * whole;
+    for_runs(op, piece, first, last, [&](int64_t page, int offset, int n, int at) {
+      stored.read_keys(kv, kv.keys + page, offset, n, w.keys + at - tile, KV_TILE);
+    });
+    for_runs(op, piece, begin, end, [&](int64_t page, int offset, int n, int at) {
+      stored.read_values(kv, kv.values + page, offset, n, w.values + (at - tile) * w.padded, w.padded);
+    });
+  });
+}
+
+// Asks for the pages of a tile before it is their turn: each lies elsewhere in memory.
+void prefetch_tile(const AttentionOp& op, const Piece& piece, int begin, int end) {
+  const int64_t n_bytes = op.kv.page_size * stored_head_bytes(op.kv.type, op.kv.head_dim);
+  for_runs(op, piece, begin, end, [&](int64_t page, int, int, int) {
+    for (int64_t i = 0; i < n_bytes; i += 64) {
+      prefetch(op.kv.keys + page + i);
+      prefetch(op.kv.values + page + i);
+    }
+  });
+}
+
+// The scores of N rows for VECTORS vectors of tokens from `token` on.
 template <int N>
-void score_rows(const Workspace& w, int row) {
-  Floats sums[N][TILE_VECTORS];
+void score_block(const Workspace& w, int row, int token) {
+  Floats sums[N][VECTORS];
   for (auto& of_row : sums)
     for (auto& s : of_row) s = set1(0.0f);
+  const float* q[N];
+  for (int r = 0; r < N; r++) q[r] = w.q + (row + r) * w.dim;
   for (int i = 0; i < w.dim; i++) {
-    Floats keys[TILE_VECTORS];
-    for (int j = 0; j < TILE_VECTORS; j++) keys[j] = load(w.keys + i * KV_TILE + j * LANES);
-    for (int r = 0; r < N; r++) {
-      const Floats q = set1(w.q[(row + r) * w.dim + i]);
-      for (int j = 0; j < TILE_VECTORS; j++) sums[r][j] = fma(q, keys[j], sums[r][j]);
-    }
+    Floats keys[VECTORS];
+    for (int j = 0; j < VECTORS; j++) keys[j] = load(w.keys + i * KV_TILE + token + j * LANES);
+    for (int r = 0; r < N; r++)
+      for (int j = 0; j < VECTORS; j++) sums[r][j] = fma(set1(q[r][i]), keys[j], sums[r][j]);
   }
   for (int r = 0; r < N; r++)
-    for (int j = 0; j < TILE_VECTORS; j++) store(w.scores + (row + r) * KV_TILE + j * LANES, sums[r][j]);
+    for (int j = 0; j < VECTORS; j++) store(w.scores + (row + r) * KV_TILE + token + j * LANES, sums[r][j]);
+}
+
+template <int N>
+void score_rows(const Workspace& w, int row) {
+  for (int token = 0; token < KV_TILE; token += VECTORS * LANES) score_block<N>(w, row, token);
 }
 
 void fill_outside(float* scores, int begin, int end, float value) {
@@ -195,14 +237,15 @@ void weigh_row(const AttentionOp& op, Workspace& w, int row, int begin, int end)
     store(scores + t, op.softcap > 0 ? mul(cap, tanh(div(s, cap))) : s);
   }
   fill_outside(scores, begin, end, -INFINITY);
-  Floats tops = set1(state.top), sums = set1(0.0f);
+  Floats tops = set1(state.top);
   for (int t = 0; t < KV_TILE; t += LANES) tops = max(tops, load(scores + t));
   const float top = max_lane(tops);
   for (int t = 0; t < KV_TILE; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
   fill_outside(scores, begin, end, 0);
-  for (int t = 0; t < KV_TILE; t += LANES) sums = add(sums, load(scores + t));
   w.shrink[row] = top == state.top ? 1.0f : std::exp(state.top - top);
-  state.sum = state.sum * w.shrink[row] + sum(sums);
+  Floats sums = mul(load(w.sums + row * LANES), set1(w.shrink[row]));
+  for (int t = 0; t < KV_TILE; t += LANES) sums = add(sums, load(scores + t));
+  store(w.sums + row * LANES, sums);
   state.top = top;
 }
 
@@ -228,7 +271,7 @@ void gather_block(Workspace& w, int row, int col, int begin, int end) {
 template <int N>
 void gather_rows(Workspace& w, int row, int begin, int end) {
   int col = 0;
-  for (; col + 4 * LANES <= w.padded; col += 4 * LANES) gather_block<N, 4>(w, row, col, begin, end);
+  for (; col + VECTORS * LANES <= w.padded; col += VECTORS * LANES) gather_block<N, VECTORS>(w, row, col, begin, end);
   for (; col < w.padded; col += LANES) gather_block<N, 1>(w, row, col, begin, end);
 }
 
@@ -268,12 +311,20 @@ void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace&
 }
 
 void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {
-  for (int row = 0; row < w.n_rows; row++) clear(w.span[row], w.padded);
+  for (int row = 0; row < w.n_rows; row++) {
+    clear(w.span[row], w.padded);
+    store(w.sums + row * LANES, set1(0.0f));
+  }
   const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
   const int seen = first_seen(op, op.positions[piece.first]) / KV_TILE * KV_TILE;
   const int begin = seen > span * KV_SPAN ? seen : span * KV_SPAN;
   const int end = last < (span + 1) * KV_SPAN ? last : (span + 1) * KV_SPAN;
-  for (int tile = begin; tile < end; tile += KV_TILE) attend_tile(op, piece, tile, w);
+  for (int tile = begin; tile < end; tile += KV_TILE) {
+    const int next = tile + KV_TILE, after = next + KV_TILE < end ? next + KV_TILE : end;
+    if (w.n_rows <= ROWS) prefetch_tile(op, piece, next, after);
+    attend_tile(op, piece, tile, w);
+  }
+  for (int row = 0; row < w.n_rows; row++) w.span[row].sum = sum(load(w.sums + row * LANES));
 }
 
 // ---- spans worked on by different threads ----
@@ -303,7 +354,7 @@ void work(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
     for (int row = 0; row < w.n_rows; row++) merge(w.total[row], w.span[row], w.dim);
   }
   if (shared_by_span(op)) return;
-  for (int row = 0; row < w.n_rows; row++) finish(w.total[row], w.dim, op.out + (query(op, piece, row) - op.q));
+  for (int row = 0; row < w.n_rows; row++) finish(op, w.total[row], query(op, piece, row) - op.q);
 }
 
 // The head-th of all the heads of all tokens.
@@ -316,7 +367,7 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
     float* part = partial(op, token, head % op.n_q_heads, span);
     merge(total, {part, part[dim], part[dim + 1]}, dim);
   }
-  finish(total, dim, op.out + head * dim);
+  finish(op, total, head * dim);
 }
 
 }  // namespace
@@ -327,11 +378,9 @@ void attention(const AttentionOp& op, Lane lane) {
 }
 
 void merge_spans(const AttentionOp& op, Lane lane) {
-  const int64_t dim = op.kv.head_dim;
+  if (!shared_by_span(op)) return;
   const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, lane);
-  if (shared_by_span(op))
-    for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, lane.scratch);
-  quantise_part(op.quantised_out, op.out, heads.begin * dim, heads.end * dim);
+  for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, lane.scratch);
 }
 
 }  // namespace tahr::TAHR_ISA

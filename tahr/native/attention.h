@@ -12,7 +12,7 @@
 
 namespace tahr {
 
-constexpr int KV_TILE = 32;         // tokens whose keys and values are converted to f32 together
+constexpr int KV_TILE = 64;         // tokens whose keys and values are converted to f32 together
 constexpr int KV_SPAN = 512;        // tokens between restarts of the running softmax
 constexpr int MAX_QUERY_TILE = 64;  // query rows (tokens x grouped heads) that share a converted tile
 constexpr int MAX_HEAD_DIM = 512;

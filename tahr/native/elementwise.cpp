@@ -52,7 +52,7 @@ float sum_of_squares(const float* x, int64_t width) {
 
 void norm_row(const NormOp& op, const float* x, float* out) {
   const float inverse = 1.0f / std::sqrt(sum_of_squares(x, op.width) / float(op.width) + op.eps);
-  for (int64_t i = 0; i < op.width; i++) out[i] = x[i] * inverse * op.gain[i];
+  map({0, op.width}, x, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, set1(inverse)), gain); });
 }
 
 Floats silu(Floats x) { return mul(x, sigmoid(x)); }
@@ -74,11 +74,12 @@ Floats gelu(Floats x) {
 }  // namespace
 
 void norm(const NormOp& op, Lane lane) {
+  const Floats scale = set1(op.scale);
   const Range rows = share(*op.n_rows, lane);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     const int64_t at = row * op.width;
     if (op.y)
-      for (int64_t i = at; i < at + op.width; i++) op.sum[i] = op.x[i] + op.scale * op.y[i];
+      map({at, at + op.width}, op.x, op.y, op.sum, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
     norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
     quantise_part(op.quantised_out, op.out, at, at + op.width);
   }

@@ -16,6 +16,12 @@ struct Lane {
   std::atomic<int64_t>* next;  // shared by the threads of this op and zero when it begins: the next piece of work to claim
 };
 
+// Bytes that a thread is going to read first in an op; none: begin == end.
+struct Stretch {
+  const std::byte* begin;
+  const std::byte* end;
+};
+
 struct Range {
   int64_t begin, end;
 };

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "matmul_ops.h"
-#include "matmul_tile.h"
+#include "matmul_many.h"
 #if defined(TAHR_ISA_amx)
 #include "matmul_amx.h"
 #endif
@@ -35,6 +35,25 @@ constexpr std::array<TileRow, N_FORMATS> make_tiles(std::index_sequence<I...>) {
 
 constexpr auto TILES = make_tiles(std::make_index_sequence<N_FORMATS>{});
 
+using ManyFn = void (*)(const ManyRows&);
+
+template <Format F, int Panels>
+constexpr ManyFn many_fn() {
+  if constexpr (is_dense(F)) return nullptr;
+  else return many_rows<F, Panels>;
+}
+
+struct ManyRow {
+  ManyFn one, several;  // one panel, and MANY_PANELS of them
+};
+
+template <size_t... I>
+constexpr std::array<ManyRow, N_FORMATS> make_many(std::index_sequence<I...>) {
+  return {ManyRow{many_fn<Format(I), 1>(), many_fn<Format(I), MANY_PANELS>()}...};
+}
+
+constexpr auto MANY = make_many(std::make_index_sequence<N_FORMATS>{});
+
 // ---- which rows meet which matrix ----
 
 // Rows first .. last of a job: row i reads x row source[i] / pairs_per_row and writes out row source[i] (i itself for both
@@ -50,15 +69,19 @@ struct Segment {
 
 int64_t x_row_bytes(const PackedMatrix& m) { return is_dense(m.format) ? m.cols * 4 : quantised_row_bytes(m.cols); }
 
+const std::byte* x_row(const Segment& s, int64_t row) {
+  return s.x + (s.source ? s.source[row] / s.pairs_per_row : row) * x_row_bytes(*s.job->matrix);
+}
+
+float* out_row(const Segment& s, int64_t row) { return s.job->out + (s.source ? s.source[row] : row) * s.job->matrix->rows; }
+
 // A tile of `n` rows from `row` on, at the matrix's first panel.
 Tile tile_of(const Segment& s, int64_t row, int n) {
-  const PackedMatrix& m = *s.job->matrix;
   Tile tile;
-  tile.cols = m.cols;
+  tile.cols = s.job->matrix->cols;
   for (int r = 0; r < n; r++) {
-    const int64_t at = s.source ? s.source[row + r] : row + r;
-    tile.x[r] = s.x + (s.source ? at / s.pairs_per_row : at) * x_row_bytes(m);
-    tile.out[r] = s.job->out + at * m.rows;
+    tile.x[r] = x_row(s, row + r);
+    tile.out[r] = out_row(s, row + r);
   }
   return tile;
 }
@@ -95,10 +118,33 @@ int64_t run_amx_rows(const Segment& s, Range rows, Range panels, std::byte* scra
 #endif
 }
 
+// All of some panels times many rows; past the last row its neighbours in a tile repeat it, and nobody reads their sums.
+void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+  const PackedMatrix& m = *s.job->matrix;
+  ManyRows job;
+  job.panel_bytes = m.panel_bytes;
+  job.cols = m.cols;
+  job.n_rows = int(rows.end - rows.begin);
+  job.scratch = scratch;
+  for (int r = 0; r < job.n_rows + MANY_TILE; r++)
+    job.x[r] = reinterpret_cast<const QuantBlock*>(x_row(s, rows.begin + (r < job.n_rows ? r : job.n_rows - 1)));
+  for (int64_t panel = panels.begin; panel < panels.end;) {
+    const bool several = panel + MANY_PANELS <= panels.end;
+    const int64_t first = panel * LANES;
+    job.panels = m.panel(s.matrix, panel);
+    job.bias = s.job->bias ? s.job->bias + first : nullptr;
+    job.n = m.rows - first;
+    for (int r = 0; r < job.n_rows; r++) job.out[r] = out_row(s, rows.begin + r) + first;
+    (several ? MANY[size_t(m.format)].several : MANY[size_t(m.format)].one)(job);
+    panel += several ? MANY_PANELS : 1;
+  }
+}
+
 // All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
 void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const Format format = s.job->matrix->format;
   rows.begin = run_amx_rows(s, rows, panels, scratch);
+  if (!is_dense(format) && rows.end - rows.begin >= MIN_MANY_ROWS) return run_many(s, rows, panels, scratch);
   for (int64_t row = rows.begin; row < rows.end;) {
     int rung = 0;
     while (2 << rung <= max_rows(format) && row + (2 << rung) <= rows.end) rung++;
@@ -116,7 +162,7 @@ constexpr int64_t TILED_BLOCK_BYTES = 1 << 20;  // panels pass by once, but all 
 #else
 constexpr int64_t TILED_BLOCK_BYTES = BLOCK_BYTES;
 #endif
-constexpr int64_t BLOCK_ROWS = 64;        // a multiple of every tile's
+constexpr int64_t BLOCK_ROWS = MAX_MANY_ROWS;
 constexpr int64_t BLOCKS_PER_THREAD = 4;  // at least, where there are panels enough: threads finish together
 
 // The blocks that a segment is cut into.
@@ -129,7 +175,8 @@ Grid grid_of(const Segment& s, int n_threads) {
   const int64_t n_rows = s.last - s.first, n_row_blocks = (n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   const int64_t fitting = (n_rows < BLOCK_ROWS ? BLOCK_BYTES : TILED_BLOCK_BYTES) / m.panel_bytes;
   const int64_t fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
-  const int64_t fewer = fitting < fair ? fitting : fair, panels = fewer < 1 ? 1 : fewer;
+  const int64_t fewer = fitting < fair ? fitting : fair, whole = fewer / MANY_PANELS * MANY_PANELS;
+  const int64_t panels = n_rows >= MIN_MANY_ROWS && whole ? whole : fewer < 1 ? 1 : fewer;
   return {panels, BLOCK_ROWS, n_row_blocks, (m.n_panels + panels - 1) / panels * n_row_blocks};
 }
 
@@ -138,8 +185,14 @@ Range cut(int64_t index, int64_t size, int64_t first, int64_t last) {
   return {begin, end < last ? end : last};
 }
 
-// Walks the segments `at(0)` .. `at(n - 1)`: the first block is a thread's own, so that they need not all ask for one at once,
-// then whoever is free takes the next.
+// Deals `n` pieces out so that threads taking turns each read one stretch of memory: the i-th taken is this one.
+int64_t dealt(int64_t i, int64_t n, int n_threads) {
+  const int64_t each = n / n_threads;
+  return i < each * n_threads ? i % n_threads * each + i / n_threads : i;
+}
+
+// Walks the segments `at(0)` .. `at(n - 1)`: the first block is a thread's own, so that they need not all ask for one at once
+// and may fetch it beforehand, then whoever is free takes the next.
 template <class SegmentAt>
 void run_segments(int64_t n, SegmentAt at, Lane lane) {
   const auto next = [&] { return lane.n_threads + claim(lane); };
@@ -149,9 +202,10 @@ void run_segments(int64_t n, SegmentAt at, Lane lane) {
     if (s.first == s.last) continue;
     const Grid grid = grid_of(s, lane.n_threads);
     for (; mine < before + grid.n_blocks; mine = next()) {
-      const int64_t block = mine - before;
+      const int64_t block = mine - before, n_cuts = grid.n_blocks / grid.n_row_blocks;
       const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
-      run_block(s, rows, cut(block / grid.n_row_blocks, grid.panels, 0, s.job->matrix->n_panels), lane.scratch);
+      const int64_t panels = dealt(block / grid.n_row_blocks, n_cuts, lane.n_threads);
+      run_block(s, rows, cut(panels, grid.panels, 0, s.job->matrix->n_panels), lane.scratch);
     }
     before += grid.n_blocks;
   }
@@ -170,6 +224,19 @@ void linear(const LinearOp& op, Lane lane) {
     return Segment{&job, 0, x_of(op, job), nullptr, 1, 0, *op.n_rows};
   };
   run_segments(op.n_jobs, at, lane);
+}
+
+// Some of the first block's weights, unless there are so many rows that reading is not what takes the time.
+Stretch linear_reads_first(const LinearOp& op, const Lane& lane) {
+  constexpr int64_t most = 1 << 16;
+  const LinearJob& job = op.jobs[0];
+  if (*op.n_rows >= MIN_MANY_ROWS) return {};
+  const Grid grid = grid_of({&job, 0, nullptr, nullptr, 1, 0, *op.n_rows}, lane.n_threads);
+  if (lane.thread >= grid.n_blocks) return {};
+  const Range panels = cut(dealt(lane.thread, grid.n_blocks, lane.n_threads), grid.panels, 0, job.matrix->n_panels);
+  const int64_t n_bytes = (panels.end - panels.begin) * job.matrix->panel_bytes;
+  const std::byte* begin = job.matrix->panel(0, panels.begin);
+  return {begin, begin + (n_bytes < most ? n_bytes : most)};
 }
 
 void experts(const ExpertsOp& op, Lane lane) {
@@ -196,6 +263,6 @@ void group(const GroupOp& op, Lane lane) {
 
 extern const MatmulKernels matmul_kernels;
 const MatmulKernels matmul_kernels = {
-    {LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, group, experts, embed, roof, roof_work};
+    {LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, linear_reads_first, group, experts, embed, roof, roof_work};
 
 }  // namespace tahr::TAHR_ISA

@@ -114,6 +114,7 @@ struct MatmulKernels {
   PanelLayout layout;
   void (*quantise)(const QuantiseOp&, Lane);
   void (*linear)(const LinearOp&, Lane);
+  Stretch (*linear_reads_first)(const LinearOp&, const Lane&);
   void (*group)(const GroupOp&, Lane);
   void (*experts)(const ExpertsOp&, Lane);
   void (*embed)(const EmbedOp&, Lane);

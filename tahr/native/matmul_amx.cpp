@@ -59,7 +59,7 @@ void unpack_panel(const std::byte* packed, int64_t cols, Pieces pieces, Panel& p
   const __m512i offset = _mm512_set1_epi8(char(code_offset(row)));
   for (int i = 0; i < pieces.n; i++) {
     Codes w[8];
-    unpack<F>(codes + (pieces.first + i) * piece_bytes(F, LANES), w);
+    unpack_codes<F>(codes + (pieces.first + i) * piece_bytes(F, LANES), w);
     for (int v = 0; v < 8; v++) _mm512_store_si512(panel.codes[i] + v * 64, _mm512_sub_epi8(w[v].v, offset));
     for (int g = 0; g < n_groups; g++)
       panel.scales[i * n_groups + g] = read_scales<F>(scales, (pieces.first + i) * n_groups + g);

@@ -7,6 +7,7 @@ namespace tahr::TAHR_ISA {
 
 void quantise(const QuantiseOp& op, Lane lane);
 void linear(const LinearOp& op, Lane lane);
+Stretch linear_reads_first(const LinearOp& op, const Lane& lane);
 void group(const GroupOp& op, Lane lane);
 void experts(const ExpertsOp& op, Lane lane);
 void embed(const EmbedOp& op, Lane lane);

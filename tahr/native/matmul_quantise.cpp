@@ -18,14 +18,10 @@ void quantise_block(const float* x, QuantBlock& out) {
   out.scale = max_lane(most) / 127.0f;
   // A subnormal scale has no finite inverse: such a block becomes zeros.
   const Floats inverse = set1(out.scale >= FLT_MIN ? 1.0f / out.scale : 0.0f), limit = set1(127.0f), lower = set1(-127.0f);
-  Ints halves[2] = {set1(0), set1(0)};
-  for (int i = 0; i < PARTS; i++) {
-    const Ints codes = round(max(min(mul(parts[i], inverse), limit), lower));  // infinities must not become -128
-    store_i8(out.codes + i * LANES, codes);
-    halves[i >= PARTS / 2] = add(halves[i >= PARTS / 2], codes);
-  }
-  out.minus_half = -sum(halves[0]);
-  out.minus_sum = out.minus_half - sum(halves[1]);
+  for (int i = 0; i < PARTS; i++)  // infinities must not become -128
+    store_i8(out.codes + i * LANES, round(max(min(mul(parts[i], inverse), limit), lower)));
+  out.minus_half = -sum16(out.codes);
+  out.minus_sum = out.minus_half - sum16(out.codes + 16);
   out.scaled_sum = out.scale * float(-out.minus_sum);
 }
 

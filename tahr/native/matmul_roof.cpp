@@ -25,15 +25,16 @@ void multiply_ints(const RoofOp& op, Lane lane) {
   const auto* x = reinterpret_cast<const int8_t*>(op.data);
   Codes w[8];
   for (int v = 0; v < 8; v++) w[v] = field<0, 15>(load_codes(reinterpret_cast<const uint8_t*>(op.data) + v * 4 * LANES));
-  Ints sums[INT_ROWS / INT_STEP][INT_STEP];
+  const Codes* const panel[1] = {w};
+  Ints sums[INT_ROWS / INT_STEP][1][INT_STEP];
   for (auto& some : sums)
-    for (auto& lanes : some) lanes = set1(0);
+    for (auto& lanes : some[0]) lanes = set1(0);
   for (int64_t i = 0; i < op.n_repeats; i++, x = reinterpret_cast<const int8_t*>(op.data) + i % 16 * 32)
 #pragma GCC unroll 8
     for (int r = 0; r < INT_ROWS; r += INT_STEP) {
       const int8_t* rows[INT_STEP];
       for (int j = 0; j < INT_STEP; j++) rows[j] = x + (r + j) * 32;
-      dot<0, 8, 15, INT_STEP>(sums[r / INT_STEP], w, rows);
+      dot_panels<0, 8, 15>(sums[r / INT_STEP], panel, rows);
     }
   memcpy(lane.scratch, sums, sizeof sums);
 }

@@ -17,19 +17,45 @@ void norm_head(const float* x, const float* gain, float eps, int dim, float* out
     total = fma(last, last, total);
   }
   const float inverse = 1.0f / std::sqrt(sum(total) / float(dim) + eps);
-  for (int j = 0; j < dim; j++) out[j] = x[j] * inverse * gain[j];
+  for (int j = 0; j < dim; j += LANES) {
+    const int n = dim - j < LANES ? dim - j : LANES;
+    store_some(out + j, mul(mul(load_some(x + j, n), set1(inverse)), load_some(gain + j, n)), n);
+  }
 }
 
-// The pairs that turn together are (i, i + n) or (2i, 2i + 1); numbers past the last pair stay as they are.
-void rotate(const PlaceOp& op, const float* angles, float* x) {
-  const float *cosines = angles, *sines = angles + op.n_freqs;
-  const int step = op.style == RopeStyle::pairs ? 2 : 1, apart = op.style == RopeStyle::pairs ? 1 : op.n_freqs;
-  for (int i = 0; i < op.n_freqs; i++) {
-    float &a = x[i * step], &b = x[i * step + apart];
+struct Pair {
+  Floats a, b;
+};
+
+TAHR_INLINE Pair turn(Floats a, Floats b, Floats cosine, Floats sine) {
+  return {sub(mul(a, cosine), mul(b, sine)), add(mul(b, cosine), mul(a, sine))};
+}
+
+// The pairs that turn together are (i, i + n).
+void rotate_halves(const float* cosines, const float* sines, int n, float* x) {
+  for (int i = 0; i < n; i += LANES) {
+    const int some = n - i < LANES ? n - i : LANES;
+    float *low = x + i, *high = x + n + i;
+    const Pair turned = turn(load_some(low, some), load_some(high, some), load_some(cosines + i, some), load_some(sines + i, some));
+    store_some(low, turned.a, some);
+    store_some(high, turned.b, some);
+  }
+}
+
+// The pairs are (2i, 2i + 1).
+void rotate_pairs(const float* cosines, const float* sines, int n, float* x) {
+  for (int i = 0; i < n; i++) {
+    float &a = x[2 * i], &b = x[2 * i + 1];
     const float turned = a * cosines[i] - b * sines[i];
     b = b * cosines[i] + a * sines[i];
     a = turned;
   }
+}
+
+// Numbers past the last pair stay as they are.
+void rotate(const PlaceOp& op, const float* angles, float* x) {
+  const auto turn_all = op.style == RopeStyle::pairs ? rotate_pairs : rotate_halves;
+  turn_all(angles, angles + op.n_freqs, op.n_freqs, x);
 }
 
 void norm_and_rotate(const PlaceOp& op, int64_t token, const float* x, const float* gain, float* out) {
@@ -56,17 +82,15 @@ void keep(const PlaceOp& op, int64_t token, int64_t head, std::byte* scratch) {
 
 }  // namespace
 
-// Work is shared out by heads: the query heads and the key heads of a token, one after the other.
+// Work is shared out by key heads, which cost most, each with the query heads that read it.
 void place(const PlaceOp& op, Lane lane) {
-  const int64_t n_heads = op.n_q_heads + op.kv.n_heads;
+  const int64_t n_heads = op.kv.n_heads, group = op.n_q_heads / n_heads;
   const Range heads = share(*op.n_rows * n_heads, lane);
   for (int64_t i = heads.begin; i < heads.end; i++) {
-    const int64_t token = i / n_heads, head = i % n_heads;
-    const int64_t at = (token * op.n_q_heads + head) * op.kv.head_dim;
-    if (head < op.n_q_heads)
-      norm_and_rotate(op, token, op.q + at, op.q_gain, op.out + at);
-    else
-      keep(op, token, head - op.n_q_heads, lane.scratch);
+    const int64_t token = i / n_heads;
+    for (int64_t q = i * group; q < (i + 1) * group; q++)
+      norm_and_rotate(op, token, op.q + q * op.kv.head_dim, op.q_gain, op.out + q * op.kv.head_dim);
+    keep(op, token, i % n_heads, lane.scratch);
   }
 }
 

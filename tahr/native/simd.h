@@ -33,6 +33,17 @@
 
 namespace tahr::TAHR_ISA {
 
+TAHR_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+
+#if !defined(TAHR_ISA_avx512vnni) && !defined(TAHR_ISA_amx)
+// The same as `dot` for several panels, which gain from meeting a row together only where registers abound.
+template <int First, int Count, int MaxCode, int Panels, int Rows>
+TAHR_INLINE void dot_panels(Ints (&sums)[Panels][Rows], const Codes* const (&w)[Panels], const int8_t* const (&x)[Rows]) {
+  for (int p = 0; p < Panels; p++)
+    dot<First, Count, MaxCode, Rows>(sums[p], *reinterpret_cast<const Codes(*)[8]>(w[p]), x);
+}
+#endif
+
 // The first n (< LANES) numbers at p, the rest zero.
 TAHR_INLINE Floats load_part(const float* p, int n) {
   float lanes[LANES] = {};

@@ -9,6 +9,7 @@ constexpr int LANES = 8;
 constexpr int DOT_ROWS = 1;
 constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
+constexpr int MANY_PANELS = 1;
 constexpr int SIGNED_OFFSET = 0;
 constexpr bool OCTETS = false;
 
@@ -79,6 +80,13 @@ TAHR_INLINE int32_t sum(Ints a) {
   const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+}
+
+// Sums of absolute differences from -128, which are those of unsigned numbers.
+TAHR_INLINE int32_t sum16(const int8_t* p) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i eights = _mm_sad_epu8(_mm_xor_si128(codes, _mm_set1_epi8(char(0x80))), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
 }
 
 TAHR_INLINE Codes load_codes(const uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }

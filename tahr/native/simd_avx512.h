@@ -14,6 +14,7 @@ constexpr int LANES = 16;
 constexpr int DOT_ROWS = 8;
 constexpr int TILE_ROWS = 8;
 constexpr int DENSE_ROWS = 4;
+constexpr int MANY_PANELS = 3;
 constexpr int SIGNED_OFFSET = 128;  // vpdpbusd takes unsigned weights
 constexpr bool OCTETS = false;
 
@@ -68,6 +69,13 @@ TAHR_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
 TAHR_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }
 TAHR_INLINE int32_t sum(Ints a) { return _mm512_reduce_add_epi32(a.v); }
 
+// Sums of absolute differences from -128, which are those of unsigned numbers.
+TAHR_INLINE int32_t sum16(const int8_t* p) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i eights = _mm_sad_epu8(_mm_xor_si128(codes, _mm_set1_epi8(char(0x80))), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
+}
+
 TAHR_INLINE Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 template <int Right, int Mask>
 TAHR_INLINE Codes field(Codes a) {
@@ -82,15 +90,17 @@ TAHR_INLINE Codes lookup(const uint8_t* table, Codes nibbles) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), nibbles.v)};
 }
 
-template <int First, int Count, int MaxCode, int Rows>
-TAHR_INLINE void dot(Ints (&sums)[Rows], const Codes (&w)[8], const int8_t* const (&x)[Rows]) {
+template <int First, int Count, int MaxCode, int Panels, int Rows>
+TAHR_INLINE void dot_panels(Ints (&sums)[Panels][Rows], const Codes* const (&w)[Panels], const int8_t* const (&x)[Rows]) {
 #pragma GCC unroll 8
   for (int g = First; g < First + Count; g++)
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
       int32_t word;
       memcpy(&word, x[r] + 4 * g, sizeof word);
-      sums[r].v = _mm512_dpbusd_epi32(sums[r].v, w[g].v, _mm512_set1_epi32(word));
+      const __m512i columns = _mm512_set1_epi32(word);
+#pragma GCC unroll 4
+      for (int p = 0; p < Panels; p++) sums[p][r].v = _mm512_dpbusd_epi32(sums[p][r].v, w[p][g].v, columns);
     }
 }
 

@@ -15,6 +15,7 @@ constexpr bool OCTETS = false;
 #endif
 constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
+constexpr int MANY_PANELS = 1;
 constexpr int SIGNED_OFFSET = 0;
 
 struct Floats { float32x4_t lo, hi; };
@@ -80,6 +81,8 @@ TAHR_INLINE Ints as_ints(Floats a) { return {vreinterpretq_s32_f32(a.lo), vreint
 TAHR_INLINE float sum(Floats a) { return vaddvq_f32(vaddq_f32(a.lo, a.hi)); }
 TAHR_INLINE float max_lane(Floats a) { return vmaxvq_f32(vmaxq_f32(a.lo, a.hi)); }
 TAHR_INLINE int32_t sum(Ints a) { return vaddvq_s32(vaddq_s32(a.lo, a.hi)); }
+
+TAHR_INLINE int32_t sum16(const int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
 
 TAHR_INLINE Codes load_codes(const uint8_t* p) { return {vld1q_u8(p), vld1q_u8(p + 16)}; }
 template <int Right, int Mask>

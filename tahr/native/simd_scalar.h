@@ -9,6 +9,7 @@ constexpr int LANES = 8;
 constexpr int DOT_ROWS = 1;       // activation rows a call of `dot` takes
 constexpr int TILE_ROWS = 4;      // activation rows a matmul tile keeps in registers
 constexpr int DENSE_ROWS = 2;     // the same against dense weights
+constexpr int MANY_PANELS = 1;    // panels that many rows meet together
 constexpr int SIGNED_OFFSET = 0;  // what must be added to signed codes before `dot`
 constexpr bool OCTETS = false;    // see PanelLayout
 
@@ -75,6 +76,13 @@ TAHR_INLINE float max_lane(Floats a) {
 TAHR_INLINE int32_t sum(Ints a) {
   int32_t total = 0;
   for (int32_t x : a.v) total += x;
+  return total;
+}
+
+// Of 16 bytes.
+TAHR_INLINE int32_t sum16(const int8_t* p) {
+  int32_t total = 0;
+  for (int i = 0; i < 16; i++) total += p[i];
   return total;
 }
 

@@ -12,19 +12,31 @@ namespace tahr {
 
 class Tape {
  public:
-  // `op` is plain data that the tape keeps; `run(op, lane)` does one thread's share of it.
+  // `op` is plain data that the tape keeps; `run(op, lane)` does one thread's share of it. Ops that read much from
+  // memory say what comes first: threads that wait for others fetch it meanwhile.
   template <class Op>
-  void add(Op op, void (*run)(const Op&, Lane)) {
+  void add(Op op, void (*run)(const Op&, Lane), Stretch (*reads_first)(const Op&, const Lane&) = nullptr) {
+    if (reads_first) readers_.push_back({ops_.size(), [op, reads_first](const Lane& lane) { return reads_first(op, lane); }});
     ops_.emplace_back([op = std::move(op), run](const Lane& lane) { run(op, lane); });
   }
 
   void run(Pool& pool) const;
   std::vector<int64_t> run_timed(Pool& pool) const;  // the nanoseconds of each op, with the wait for its last thread
-  void clear() { ops_.clear(); }
+  void clear() {
+    ops_.clear();
+    readers_.clear();
+  }
   size_t size() const { return ops_.size(); }
 
  private:
+  struct Reader {
+    size_t op;
+    std::function<Stretch(const Lane&)> reads_first;
+  };
+  class Fetcher;
+
   std::vector<std::function<void(const Lane&)>> ops_;
+  std::vector<Reader> readers_;  // in the order of the ops
 };
 
 }  // namespace tahr

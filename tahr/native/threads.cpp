@@ -8,8 +8,10 @@ namespace tahr {
 namespace {
 
 // Spinning is cheap while every thread has a core of its own; past this many pauses (tens of microseconds) somebody is
-// probably waiting for ours, so a thread in a barrier yields and an idle worker goes to sleep.
+// probably waiting for ours, so a thread in a barrier yields.
 constexpr int MAX_PAUSES = 1000;
+// An idle worker goes to sleep later: the next step of a sequence comes within this (tenths of a millisecond).
+constexpr int MAX_IDLE_PAUSES = 6000;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -70,7 +72,7 @@ void Pool::work(int thread) {
 
 // True when there is a job after the `seen` done so far, false when the pool is closing.
 bool Pool::wait_for_job(uint64_t seen) {
-  for (int i = 0; i < MAX_PAUSES; i++) {
+  for (int i = 0; i < MAX_IDLE_PAUSES; i++) {
     if (n_jobs_.load(std::memory_order_acquire) != seen) return true;
     pause();
   }

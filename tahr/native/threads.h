@@ -16,20 +16,21 @@ namespace tahr {
 
 // All threads meet here. Each says on a cache line of its own that it has come; the first thread reads them all, does
 // `reset` and lets everyone go. With one counter for all, sixteen threads would take turns at its line, which takes twice as long.
+// Threads that wait call `idle` again and again until it says false.
 class Barrier {
  public:
   explicit Barrier(int n_threads) : n_threads_(n_threads), arrived_(new Turn[size_t(n_threads)]) {}
 
-  template <class Reset>
-  void wait(int thread, Reset reset) {
+  template <class Reset, class Idle>
+  void wait(int thread, Reset reset, Idle idle) {
     Turn& mine = arrived_[size_t(thread)];
     const uint32_t turn = mine.load(std::memory_order_relaxed) + 1;
     if (thread > 0) {
       mine.store(turn, std::memory_order_release);
-      spin_until(leave_, turn);
+      wait_for(leave_, turn, idle);
       return;
     }
-    for (int i = 1; i < n_threads_; i++) spin_until(arrived_[size_t(i)], turn);
+    for (int i = 1; i < n_threads_; i++) wait_for(arrived_[size_t(i)], turn, idle);
     reset();
     mine.store(turn, std::memory_order_relaxed);
     leave_.store(turn, std::memory_order_release);
@@ -40,6 +41,12 @@ class Barrier {
     Turn() : std::atomic<uint32_t>(0) {}
   };
 
+  template <class Idle>
+  static void wait_for(const Turn& turn, uint32_t wanted, Idle idle) {
+    while (turn.load(std::memory_order_acquire) != wanted && idle()) {
+    }
+    spin_until(turn, wanted);
+  }
   static void spin_until(const Turn& turn, uint32_t wanted);
 
   const int n_threads_;
@@ -59,18 +66,19 @@ class Pool {
   // Calls `job(lane)` on every thread and returns when all have returned. Callers on other threads wait their turn.
   void run(const std::function<void(const Lane&)>& job);
 
-  // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again.
-  void meet(const Lane& lane) {
-    meet(lane, [] {});
-  }
-
-  // The same; the first thread does `then` when all have come, before anyone goes on.
-  template <class Then>
-  void meet(const Lane& lane, Then then) {
-    barrier_.wait(lane.thread, [&] {
+  // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again. The first
+  // thread does `then` when all have come, before anyone goes on; see Barrier for `idle`.
+  template <class Then, class Idle>
+  void meet(const Lane& lane, Then then, Idle idle) {
+    const auto reset = [&] {
       next_.store(0, std::memory_order_relaxed);
       then();
-    });
+    };
+    barrier_.wait(lane.thread, reset, idle);
+  }
+
+  void meet(const Lane& lane) {
+    meet(lane, [] {}, [] { return false; });
   }
 
  private:
