@@ -59,7 +59,7 @@ void dense_tile(const Tile& tile) {
 
 // ---- block formats ----
 
-constexpr int64_t AHEAD = 2048;  // bytes of a panel asked for before they are needed, across the pages hardware stops at
+constexpr int64_t AHEAD = 4096;  // bytes of a panel asked for before they are needed, across the pages hardware stops at
 
 template <Format F, int Rows>
 void quantised_tile(const Tile& tile) {
