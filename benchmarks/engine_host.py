@@ -11,6 +11,7 @@ from time import thread_time
 
 import numpy as np
 
+from tahr.backends import open_backend
 from tahr.backends.api import Plan, Rows, StepLimits, Tensor
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import SamplingParams
@@ -39,6 +40,7 @@ class NullBackend(ReferenceBackend):
 
     def __init__(self, limits: StepLimits):
         self.plan = NullPlan(limits.n_rows)
+        self.row_sampler = open_backend("auto").row_sampler
         self.inputs = self.step_inputs(limits)
 
     def record(self, step: object) -> Plan:

@@ -1,16 +1,19 @@
-"""What picking tokens costs per step, by how many rows and which samplers.
+"""What picking tokens costs per step, by how many rows and which samplers, beside the decode step it follows.
 
-usage: benchmarks/sampling.py [N_VOCAB]      (default 151936, the vocabulary of Qwen3)
+usage: benchmarks/sampling.py [MODEL] [--vocab N] [--numpy]
+With a model, its decode step at 64 sequences is timed in the same run and the cost is shown as a share of it.
 """
 
-import sys
+import argparse
 import time
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.config import SamplingParams
-from tahr.engine.sampler import Picker, PickRequest, pick
+from tahr.backends import open_backend
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.bench import Shape, open_bench
+from tahr.engine.sampler import Picker, PickRequest, Sampler
 
 ROWS = (1, 8, 64)
 RUNS = 9
@@ -42,26 +45,42 @@ def logits_like_a_model(n: int, n_vocab: int, height: float) -> NDArray[np.float
     return logits
 
 
-def step_ms(params: SamplingParams, logits: NDArray[np.float32]) -> float:
-    """Processor milliseconds of one step, the best of several: what it costs when nothing else runs."""
+def step_ms(sampler: Sampler, params: SamplingParams, logits: NDArray[np.float32]) -> float:
+    """Milliseconds of one step, the best of several: what it costs when nothing else runs."""
     tokens = np.random.default_rng(1).integers(0, 200, 1024).tolist()
     requests = [PickRequest(Picker(params), tokens, 512) for _ in logits]
     seconds = []
     for _ in range(RUNS):
-        begin = time.thread_time()
-        pick(requests, logits)
-        seconds.append(time.thread_time() - begin)
+        begin = time.perf_counter()
+        sampler.pick(requests, logits)
+        seconds.append(time.perf_counter() - begin)
     return min(seconds) * 1e3
+
+
+def decode_step_ms(model: str, n_seqs: int) -> float:
+    """Milliseconds of a decode step of a model, without any sampling: the best of a few runs of 8."""
+    shape = Shape(n_gen=8, n_seqs=n_seqs)
+    return min(open_bench(model, EngineConfig(), [shape]).bench.measure(shape, 2).seconds) / shape.n_gen * 1e3
 
 
 def main() -> None:
     """Print the tables: one for logits as models give them, one for the flattest thinkable choice."""
-    n_vocab = int(sys.argv[1]) if len(sys.argv) > 1 else 151936
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--vocab", type=int, default=151936, help="the vocabulary of Qwen3, unless told otherwise")
+    parser.add_argument("--numpy", action="store_true", help="the readable way instead of the native one")
+    args = parser.parse_args()
+    sampler = Sampler(None if args.numpy else open_backend("auto").row_sampler)
+    step = decode_step_ms(args.model, max(ROWS)) if args.model else None
+    if step:
+        print(f"a decode step of {max(ROWS)} sequences: {step:.1f} ms; a tenth of it: {step / 10:.1f} ms")
     for title, height in {"peaked, as models are": 20.0, "flat: nothing stands out": 0.0}.items():
-        logits = logits_like_a_model(max(ROWS), n_vocab, height)
-        print(f"{title}; ms per step, {n_vocab} tokens{'':12}" + "".join(f"{n:>5} rows" for n in ROWS))
+        logits = logits_like_a_model(max(ROWS), args.vocab, height)
+        print(f"{title}; ms per step, {args.vocab} tokens{'':12}" + "".join(f"{n:>5} rows" for n in ROWS))
         for name, params in CASES.items():
-            print(f"  {name:58}" + "".join(f"{step_ms(params, logits[:n]):10.2f}" for n in ROWS), flush=True)
+            times = [step_ms(sampler, params, logits[:n]) for n in ROWS]
+            share = f"   {times[-1] / step:6.1%} of a step" if step else ""
+            print(f"  {name:58}" + "".join(f"{ms:10.2f}" for ms in times) + share, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ MAX_EXPERTS: int
 MAX_HEAD_DIM: int
 MAX_LINEAR_JOBS: int
 MAX_QUERY_TILE: int
+NOTHING_LEFT: int
+NOT_NUMBERS: int
+SAMPLE_ROW_BYTES: int
 SPLIT_TOKENS: int
 
 Job = tuple[Matrix, int, int]  # matrix, out, bias (0: none)
@@ -17,6 +20,37 @@ def pack(
     format: str, isa: str, n_stack: int, rows: int, cols: int, source: int, n_bytes: int, pool: Pool
 ) -> Matrix: ...
 def quantised_row_bytes(cols: int) -> int: ...
+def sample(
+    isa: str,
+    pool: Pool,
+    *,
+    logits: int,
+    stride: int,
+    n_rows: int,
+    n_vocab: int,
+    rows: int,
+    edit_begins: int,
+    edit_ids: int,
+    edit_values: int,
+    blank: int,
+    tokens: int,
+    probabilities: int,
+) -> None: ...
+def logprobs(
+    isa: str,
+    pool: Pool,
+    *,
+    logits: int,
+    stride: int,
+    n_rows: int,
+    n_vocab: int,
+    tokens: int,
+    n_top: int,
+    width: int,
+    logprobs: int,
+    top_ids: int,
+    top_values: int,
+) -> None: ...
 
 class Pool:
     def __init__(self, n_threads: int) -> None: ...

@@ -10,7 +10,7 @@ import pytest
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.engine import bar as bars
 from tahr.engine.bar import Bar
-from tahr.engine.sampler import logprobs_of
+from tahr.engine.sampler import Sampler
 from tahr.errors import ConfigError, GenerateError, TemplateError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -152,7 +152,7 @@ def test_a_text_by_itself(llm: LLM) -> None:
 
 def test_logprobs_of_a_row() -> None:
     row = np.log(np.array([0.5, 0.25, 0.25], np.float32)) + 3
-    assert logprobs_of(row, 1, 0).logprob == pytest.approx(np.log(0.25), abs=1e-6)
+    assert Sampler().logprobs_of(row, 1, 0).logprob == pytest.approx(np.log(0.25), abs=1e-6)
 
 
 def test_embed(llm: LLM) -> None:

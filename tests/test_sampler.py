@@ -1,6 +1,7 @@
 """Each sampling stage against a hand-worked case, the picks against their distribution, alone and in a batch."""
 
 import math
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from typing import Any
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from backends_here import NAMES, backend
 from tahr.config import SamplingParams
-from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
+from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
 from tahr.engine.sampling import ways
 from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.sampling.rows import Rows
@@ -19,6 +21,28 @@ from tahr.errors import ConfigError, GenerateError, TahrError
 P = np.array([0.1, 0.4, 0.2, 0.3])
 LOGITS = np.log(P).astype(np.float32)
 Logits = NDArray[np.float32]
+
+OWN = {name: own for name in NAMES if (own := backend(name).row_sampler)}
+SAMPLERS = {"numpy": Sampler(), **{name: Sampler(own) for name, own in OWN.items()}}
+WAYS = list(SAMPLERS)
+current = SAMPLERS["numpy"]
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever is said here of picking holds for every way to do it."""
+    global current
+    current = SAMPLERS[request.param]
+    yield
+    current = SAMPLERS["numpy"]
+
+
+def pick(requests: ListOf[PickRequest], logits: Logits) -> list[Pick | TahrError]:
+    return current.pick(requests, logits)
+
+
+def logprobs_of(row: Logits, token: int, n_top: int) -> Pick:
+    return current.logprobs_of(row, token, n_top)
 
 
 def request(tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> PickRequest:
@@ -428,6 +452,3 @@ def test_tokens_the_model_does_not_have(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         bad.picker.check(4)
     bad.picker.check(5)
-    answer, fine = pick([bad, request(temperature=0)], np.tile(LOGITS, (2, 1)))
-    assert isinstance(answer, ConfigError)
-    assert picked(fine) == 1

@@ -15,13 +15,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
+
+if TYPE_CHECKING:
+    from tahr.backends.row_sampler import RowSampler
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 RopeStyle = Literal["halves", "pairs"]
@@ -250,6 +253,7 @@ class Backend(ABC):
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     draws: bool = False  # it has `draw`, and tokens are drawn faster there than on the host
+    row_sampler: "RowSampler | None" = None  # picks tokens on the host; None: NumPy does
 
     # ---- memory -----------------------------------------------------------------------------------------------
 

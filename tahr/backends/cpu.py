@@ -31,6 +31,7 @@ from tahr.backends.cpu_info import read_cpu_info
 from tahr.backends.cpu_kv import KV_TYPES, check_heads, make_layer
 from tahr.backends.cpu_memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu_queue import CpuPlan, QuantisedRows, Queue, offer_quantised
+from tahr.backends.cpu_sampling import NativeSampler
 from tahr.backends.cpu_weights import Matrix
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
@@ -47,6 +48,7 @@ class CpuBackend(Backend):
         self.n_threads = choose_threads(n_threads)
         self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads"
         self.pool = native.Pool(self.n_threads)
+        self.row_sampler = NativeSampler(self.isa, self.pool)
         self._eager = self._queue = Queue(self.isa)
 
     # ---- memory -----------------------------------------------------------------------------------------------

@@ -36,21 +36,45 @@ class Batch:
         self.step = step
         self.page_size = page_size
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
+        self._numbers = np.arange(max(len(step.starts), len(step.rows)), dtype=np.int32)
+        self._n_writing = 0  # if the last step was one in which everybody wrote: how many
 
     def fill(self, work: list[Work]) -> None:
         """Write the inputs of a step."""
         sequences, counts, _, row_counts, _ = zip(*work, strict=True)
+        for table in self._tables:
+            table.write(sequences)
+        if sum(counts) == sum(row_counts) == len(work):
+            self._fill_writing(sequences)
+        else:
+            self._fill_any(sequences, counts, row_counts)
+
+    def _fill_writing(self, sequences: ListOf[Sequence]) -> None:
+        """A step in which every sequence has one token and wants its logits: what most steps are."""
+        step, n = self.step, len(sequences)
+        positions = step.positions[:n]
+        positions[:] = [seq.computed for seq in sequences]
+        step.ids[:n] = [seq.tokens[seq.computed] for seq in sequences]
+        np.add(positions, 1, out=step.lengths[:n])
+        places, offsets = np.divmod(positions, self.page_size)
+        step.slots[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
+        if n != self._n_writing:  # where each begins, and which rows are wanted, changes only with their number
+            step.starts[: n + 1] = self._numbers[: n + 1]
+            step.rows[:n] = self._numbers[:n]
+            step.counts[:] = n
+            self._n_writing = n
+
+    def _fill_any(self, sequences: ListOf[Sequence], counts: ListOf[int], row_counts: ListOf[int]) -> None:
         ids: list[int] = []
         for seq, n in zip(sequences, counts, strict=True):
             ids += seq.tokens[seq.computed : seq.computed + n]
-        for table in self._tables:
-            table.write(sequences)
         begins = np.array([seq.computed for seq in sequences], np.int32)
         n_tokens, n_rows = np.array(counts, np.int32), np.array(row_counts, np.int32)
         self._fill_tokens(ids, begins, n_tokens)
         rows = spans(np.cumsum(n_tokens) - n_rows, n_rows)
         self.step.rows[: len(rows)] = rows
-        self.step.counts[:] = len(ids), len(rows), len(work)
+        self.step.counts[:] = len(ids), len(rows), len(sequences)
+        self._n_writing = 0
 
     def _fill_tokens(self, ids: list[int], begins: Ints, n_tokens: Ints) -> None:
         """What each token is, where it stands in its text, and where its keys and values go."""
@@ -67,8 +91,6 @@ class Batch:
 
 def spans(begins: Ints, counts: Ints) -> Ints:
     """counts[0] numbers from begins[0] on, then counts[1] from begins[1] on, and so on."""
-    if counts.sum() == len(counts) and counts.all():
-        return begins  # one of each: a step in which everybody writes
     ends = np.cumsum(counts)
     numbers: Ints = np.arange(ends[-1]) - np.repeat(ends - counts - begins, counts)
     return numbers

@@ -8,7 +8,7 @@ from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.assemble import breakers
 from tahr.engine.output import TextWriter, has_text
-from tahr.engine.sampler import Picker, PickRequest, pick
+from tahr.engine.sampler import Picker, PickRequest
 from tahr.engine.session import Session
 from tahr.errors import TahrError
 from tahr.text.tokenizer import Tokenizer
@@ -22,6 +22,7 @@ class Reply:
     picker: Picker
     writer: TextWriter
     ends: Callable[[int], bool]
+    n_vocab: int  # a model may have more logits than there are tokens
 
     @staticmethod
     def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
@@ -29,7 +30,8 @@ class Reply:
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
         picker = Picker(params, ends, breakers(tokenizer))
         writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
-        return Reply(params, picker, writer, ends.__contains__)
+        picker.check(tokenizer.n_vocab)
+        return Reply(params, picker, writer, ends.__contains__, tokenizer.n_vocab)
 
 
 def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
@@ -40,7 +42,7 @@ def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> I
     tokens = session.tokens
     request = PickRequest(reply.picker, tokens, n_prompt=len(tokens))
     for left in range(max_tokens - 1, -1, -1):
-        (answer,) = pick([request], logits[None])
+        (answer,) = session.sampler.pick([request], logits[None, : reply.n_vocab])
         if isinstance(answer, TahrError):
             raise answer
         tokens.append(answer.token)

@@ -14,7 +14,7 @@ from tahr.config import SamplingParams
 from tahr.engine.drawing import draw, drawable
 from tahr.engine.output import Writer
 from tahr.engine.runner import Runner
-from tahr.engine.sampler import Pick, Picker, PickRequest, logprobs_of, pick
+from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
 from tahr.engine.sequence import Sequence, State
@@ -53,6 +53,7 @@ class Engine:
         self.eos_ids = eos_ids
         self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
+        self.sampler = Sampler(runner.backend.row_sampler)
         self._resolve = resolve
 
     def submit(
@@ -153,7 +154,9 @@ class Engine:
 
     def _answer(self, tokens: list[int], max_length: int, picker: Picker, writer: Writer, adapter: str) -> Sequence:
         request = PickRequest(picker, tokens, len(tokens))
-        return Sequence(tokens, picker.params, max_length, writer, request, adapter)
+        params = picker.params
+        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
+        return Sequence(tokens, params, max_length, writer, request, adapter, ends)
 
     # ---- one step ---------------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Engine:
         logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
         n_decoded = self.scheduler.advance(work)
         ready, rows = self._ready(work, logits)
-        answers = pick(
+        answers = self.sampler.pick(
             [seq.request for seq in ready if seq.request],
             logits if rows == list(range(len(logits))) else logits[rows],
         )
@@ -206,7 +209,8 @@ class Engine:
         try:
             for position, row in enumerate(rows, begin):
                 if len(known) <= position < seq.n_prompt - 1:
-                    known.append(logprobs_of(row, seq.tokens[position + 1], seq.params.prompt_logprobs or 0))
+                    token, n_top = seq.tokens[position + 1], seq.params.prompt_logprobs or 0
+                    known.append(self.sampler.logprobs_of(row, token, n_top))
         except TahrError as error:
             self._fail(seq, error, suspect=True)
 
@@ -224,12 +228,12 @@ class Engine:
             return self._fail(seq, error)
 
     def _accept(self, seq: Sequence, answer: Pick, now: float) -> Event:
-        token, params, writer = answer.token, seq.params, seq.writer
+        token, writer = answer.token, seq.writer
         assert writer
         seq.picked(token, now)
-        if params.logprobs is not None:
+        if seq.params.logprobs is not None:
             seq.logprobs.append(answer)
-        if (token in self.eos_ids and not params.ignore_eos) or token in params.stop_token_ids:
+        if token in seq.ends:
             return self._last(seq, "", "stop", token)
         text = writer.push(token)
         if writer.stopped:

@@ -27,13 +27,15 @@ class TextWriter:
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False):
         self._detokenizer = tokenizer.detokenizer(continuing=continuing)
         self._matcher = StopMatcher(stops)
+        self._watches = bool(stops)
 
     @property
     def stopped(self) -> bool:
         return self._matcher.hit is not None
 
     def push(self, token: int) -> str:
-        return self._matcher.push(self._detokenizer.push(token))
+        text = self._detokenizer.push(token)
+        return self._matcher.push(text) if self._watches else text
 
     def flush(self) -> str:
         """What was held back, now that nothing more comes."""

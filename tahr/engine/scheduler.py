@@ -110,17 +110,15 @@ class Scheduler:
         """The work of the next step; empty when there is nothing to do."""
         self.n_steps += 1
         work: list[Work] = []
-        writing: list[Sequence] = []
-        reading: list[Sequence] = []
-        for seq in self.running:
-            (writing if len(seq.tokens) - seq.computed == 1 else reading).append(seq)
+        writing = [seq for seq in self.running if len(seq.tokens) - seq.computed == 1]
+        reading = [seq for seq in self.running if len(seq.tokens) - seq.computed != 1]
         self._let_write(writing, work)
         self._let_read(reading, work)
         return work
 
     def advance(self, work: list[Work]) -> int:
         """The step has run; how many of its tokens were computed one by one, by sequences that write."""
-        n_decoded = 0
+        n_decoded, page_size = 0, self.page_size
         for seq, n, picks, _, _ in work:
             if seq.finish_reason:
                 continue  # cancelled meanwhile
@@ -129,9 +127,10 @@ class Scheduler:
                 n_decoded += n
             elif picks:
                 seq.enter(State.DECODING)
-            if seq.names and seq.computed // self.page_size > seq.names.n_stored:
+            names = seq.names
+            if names and seq.computed >= (names.n_stored + 1) * page_size:
                 assert self.prefix
-                self.prefix.store(seq.names, seq.tokens, seq.tables, seq.computed)
+                self.prefix.store(names, seq.tokens, seq.tables, seq.computed)
         return n_decoded
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -145,6 +144,7 @@ class Scheduler:
             self.line.add(child)
             return
         child.tables, child.computed = [table.fork() for table in parent.tables], parent.computed
+        parent.n_owned = 0  # the page it writes to is shared from now on
         self._run(child)
         if not child.behind:
             child.enter(State.DECODING)
@@ -163,7 +163,7 @@ class Scheduler:
             return
         for table in seq.tables:
             table.cut(pages_for(n_computed, self.page_size))
-        seq.computed = n_computed
+        seq.computed, seq.n_owned = n_computed, 0
 
     def distrust(self, seq: Sequence) -> None:
         """Nobody shall reuse what a failed sequence computed."""
@@ -187,7 +187,7 @@ class Scheduler:
                 return
             if seq.state is State.PREEMPTED:  # a sequence before it has needed its pages
                 continue
-            if self._may_write(seq):  # almost always
+            if seq.computed < seq.n_owned or self._may_write(seq):  # almost always
                 work.append(Work(seq, 1, True, 1))
                 seq.last_step = self.n_steps
             else:
@@ -268,10 +268,9 @@ class Scheduler:
     def _may_write(self, seq: Sequence) -> bool:
         """Whether it has pages for its next token that nobody else needs."""
         place = seq.computed // self.page_size
-        for table in seq.tables:  # noqa: SIM110 (a generator would cost more than the looking)
-            if not table.may_write(place):
-                return False
-        return True
+        owned = all(table.may_write(place) for table in seq.tables)
+        seq.n_owned = (place + 1) * self.page_size if owned else 0
+        return owned
 
     def _make_room(self, seq: Sequence, work: list[Work]) -> bool:
         """Let the last by rank lose their pages until there are enough; one of them may be the sequence itself."""
@@ -307,7 +306,7 @@ class Scheduler:
     def _drop_pages(self, seq: Sequence) -> None:
         for table in seq.tables:
             table.cut(0)
-        seq.computed = 0
+        seq.computed = seq.n_owned = 0
         if seq.names:
             seq.names.n_stored = 0
 

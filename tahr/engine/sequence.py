@@ -58,10 +58,12 @@ class Sequence:
     writer: "Writer | None" = None
     request: "PickRequest | None" = None  # what the sampler knows of it
     adapter: str = ""  # the digest of the adapter its weights are changed by
+    ends: frozenset[int] = frozenset()  # tokens that end it
     id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
     state: State = State.WAITING
     n_prompt: int = 0
     computed: int = 0
+    n_owned: int = 0  # it may write its text up to here without asking: nobody else needs those pages
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
     names: PageNames | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # other answers to its prompt, until they go their own way

@@ -7,6 +7,7 @@ import numpy as np
 
 from tahr.backends.api import Bytes, Floats
 from tahr.engine.lanes import PAGE_SIZE, Lanes
+from tahr.engine.sampler import Sampler
 from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
 
@@ -36,6 +37,7 @@ class Session:
         self._lanes = lanes
         self._lane = lanes.open()
         self.model = model
+        self.sampler = Sampler(lanes.backend.row_sampler)
 
     @property
     def length(self) -> int:

@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 #include "matmul.h"
+#include "sampling.h"
 
 namespace tahr {
 
@@ -13,6 +14,7 @@ struct Isa {
   bool (*available)();
   const RowKernels* rows;
   const MatmulKernels* matmul;
+  const SamplingKernels* sampling;
 };
 
 // All that were compiled in, the fastest first; the last, "scalar", is always available.

@@ -13,6 +13,12 @@ using namespace nb::literals;
 
 namespace tahr {
 
+const Isa& find_isa(const std::string& name) {
+  for (const Isa& isa : isas())
+    if (isa.name == name && isa.available()) return isa;
+  throw nb::value_error(("There are no kernels called '" + name + "' for this processor.").c_str());
+}
+
 namespace {
 
 std::vector<std::string> available_isas() {
@@ -20,12 +26,6 @@ std::vector<std::string> available_isas() {
   for (const Isa& isa : isas())
     if (isa.available()) names.push_back(isa.name);
   return names;
-}
-
-const Isa& find_isa(const std::string& name) {
-  for (const Isa& isa : isas())
-    if (isa.name == name && isa.available()) return isa;
-  throw nb::value_error(("There are no kernels called '" + name + "' for this processor.").c_str());
 }
 
 Format named_format(const std::string& name) {
@@ -121,6 +121,7 @@ NB_MODULE(_native, m) {
       .def("run_timed", run_tape_timed, "pool"_a, "The same; returns the nanoseconds of each op.");
   bind_row_ops(m, tape);
   bind_matrix_ops(tape);
+  bind_sampling(m);
 }
 
 }  // namespace tahr

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "dispatch.h"
 #include "tape.h"
@@ -21,6 +22,8 @@ struct Matrix {
   int64_t n_panels() const { return packed.n_stack * packed.n_panels; }
 };
 
+const Isa& find_isa(const std::string& name);  // refuses what this processor cannot run
+
 using Address = uintptr_t;
 
 // An address from Python as a pointer of whatever type the struct wants.
@@ -33,6 +36,7 @@ struct At {
 };
 
 void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
+void bind_sampling(nanobind::module_& module);
 void bind_matrix_ops(nanobind::class_<Recorder>& tape);
 
 }  // namespace tahr

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from tahr.config import SamplingParams
-from tahr.engine.sampling.rows import Floats, Ints
+from tahr.engine.sampling.overlay import Row
+from tahr.engine.sampling.rows import Ints
 
 CEILING = 1e4  # no logit outweighs such a penalty, so longer repeats need not be told apart
 
@@ -44,7 +45,7 @@ class Dry:
             return 0
         return int(np.ceil(np.log(CEILING / self.multiplier) / np.log(self.base)))
 
-    def penalise(self, row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def penalise(self, row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         """Take from each token that would prolong a repeat: multiplier * base ** (length - allowed length)."""
         window = tokens if self.last_n < 0 else tokens[max(0, len(tokens) - self.last_n) :]
         reach = min(self._reach(window), self.longest)

@@ -8,10 +8,11 @@ import numpy as np
 
 from tahr.config import SamplingParams
 from tahr.engine.sampling.dry import Dry, Resolve
-from tahr.engine.sampling.rows import Floats, Ints
+from tahr.engine.sampling.overlay import Row
+from tahr.engine.sampling.rows import Ints
 from tahr.errors import ConfigError
 
-Edit = Callable[[Floats, ListOf[int], int], None]  # changes a row, given the tokens so far and how many are the prompt
+Edit = Callable[[Row, ListOf[int], int], None]  # changes a row, given the tokens so far and how many are the prompt
 
 
 def logit_bias(params: SamplingParams) -> Edit | None:
@@ -19,7 +20,7 @@ def logit_bias(params: SamplingParams) -> Edit | None:
     bias = dict(params.logit_bias)
     ids, values = id_array(bias), np.array(list(bias.values()), np.float32)
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         row[ids] += values
 
     return edit if bias else None
@@ -29,7 +30,7 @@ def banned_tokens(params: SamplingParams) -> Edit | None:
     """Never pick these."""
     ids = id_array(params.banned_tokens)
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         row[ids] = -np.inf
 
     return edit if len(ids) else None
@@ -39,9 +40,9 @@ def allowed_tokens(params: SamplingParams) -> Edit | None:
     """Never pick others."""
     ids = id_array(params.allowed_tokens)
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         kept = row[ids]
-        row[:] = -np.inf
+        row.fill(-np.inf)
         row[ids] = kept
 
     return edit if len(ids) else None
@@ -51,7 +52,7 @@ def repetition_penalty(params: SamplingParams) -> Edit | None:
     """Positive logits divided, negative multiplied, once per distinct token of the window."""
     penalty, window = np.float32(params.repetition_penalty or 1), params.repeat_last_n or 0
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         seen = id_array(set(tokens if window < 0 else tokens[max(0, len(tokens) - window) :]))
         row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
 
@@ -62,7 +63,7 @@ def presence_and_frequency(params: SamplingParams) -> Edit | None:
     """Take the presence penalty once and the frequency penalty each time a token was generated."""
     presence, frequency = params.presence_penalty or 0.0, params.frequency_penalty or 0.0
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         counts = Counter(tokens[n_prompt:])
         times = np.array(list(counts.values()), np.float32)
         row[id_array(counts)] -= np.float32(presence) + np.float32(frequency) * times
@@ -76,7 +77,7 @@ EDITS = (logit_bias, banned_tokens, allowed_tokens, repetition_penalty, presence
 def not_yet(ids: Ints, min_tokens: int) -> Edit:
     """Do not pick what would end the request before it has min_tokens."""
 
-    def edit(row: Floats, tokens: ListOf[int], n_prompt: int) -> None:
+    def edit(row: Row, tokens: ListOf[int], n_prompt: int) -> None:
         if len(tokens) - n_prompt < min_tokens:
             row[ids] = -np.inf
 

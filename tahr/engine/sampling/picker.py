@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import log2
 from typing import NamedTuple
 
+import numpy as np
+
+from tahr.backends.row_sampler import SAMPLE_ROW
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.sampling.chance import key_of, uniform
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.edits import edits_of
-from tahr.engine.sampling.stages import MIROSTAT, chain_of
+from tahr.engine.sampling.stages import MIROSTAT, STAGES, chain_of
 from tahr.errors import ConfigError
 
 
@@ -32,15 +35,21 @@ class Picker:
         self.params = params.over(NEUTRAL_SAMPLING)
         self.edits = edits_of(self.params, eos_tokens, resolve)
         self.chain = chain_of(self.params)
+        self.learns = self.chain[-1:] == (MIROSTAT,)
+        self.n_logprobs = self.params.logprobs
         self.mu = 2 * self.params.mirostat_tau
-        self._key = key_of(params.seed, index)
+        self._set_key(index)
         self._highest = max((token for ids in self._named().values() for token in ids), default=0)
 
     def fork(self, index: int) -> "Picker":
         """A picker for another answer that goes on from here by its own random numbers."""
         other = copy(self)
-        other._key = key_of(self.params.seed, index)
+        other._set_key(index)
         return other
+
+    def _set_key(self, index: int) -> None:
+        self._key = key_of(self.params.seed, index)
+        self.row = sample_row(self.params, self._key)
 
     def chances(self, n_generated: int) -> tuple[float, float]:
         """The two random numbers of a pick."""
@@ -48,7 +57,7 @@ class Picker:
 
     def learn(self, probability: float) -> None:
         """Mirostat: move mu against the surprise of what was picked."""
-        if self.chain[-1] is MIROSTAT:
+        if self.learns:
             self.mu -= self.params.mirostat_eta * (-log2(probability) - self.params.mirostat_tau)
 
     def check(self, n_vocab: int) -> None:
@@ -61,6 +70,15 @@ class Picker:
     def _named(self) -> dict[str, Iterable[int]]:
         p = self.params
         return {"logit_bias": dict(p.logit_bias), **{name: getattr(p, name) for name in p.TOKEN_LISTS}}
+
+
+def sample_row(params: SamplingParams, key: int) -> bytes:
+    """A request as a backend's row sampler reads it; how much it has picked is filled in at each step."""
+    row = np.zeros((), SAMPLE_ROW)
+    row["key"], row["mirostat_mu"], row["xtc_threshold"] = key, np.nan, params.xtc_threshold
+    for stage in STAGES:
+        row[stage.knob] = stage.off if (value := getattr(params, stage.knob)) is None else value
+    return row.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ def typical(s: Shortlist) -> None:
     surprise = -np.log(p, out=np.full_like(p, -np.inf), where=p > 0)
     oddness = np.abs(surprise - s.entropy())
     wanted = s.knob("typical_p")
-    order = np.argsort(oddness, axis=1, kind="stable")
+    order = np.argsort(oddness, axis=1)
     nearest = sum_before(np.take_along_axis(p, order, axis=1)) < wanted
-    kept = np.zeros_like(s.alive)
-    np.put_along_axis(kept, order, nearest, axis=1)
+    limit = np.where(nearest, np.take_along_axis(oddness, order, axis=1), -1).max(axis=1, keepdims=True)
+    kept = oddness <= limit  # whoever is as near as the last one stays too
     # Tokens beyond the list surprise more than its last one, so they are odder than all that are counted here.
     nearer = np.where(oddness < (surprise - s.entropy())[:, -1:], p, 0).sum(axis=1)
     s.cut(kept, beyond=nearer < wanted[:, 0])

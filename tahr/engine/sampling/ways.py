@@ -6,13 +6,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tahr.engine.sampling.picker import PickRequest
+from tahr.engine.sampling.logprobs import logprobs
+from tahr.engine.sampling.picker import Pick, PickRequest
 from tahr.engine.sampling.rows import Doubles, Floats, Ints, Rows, not_numbers, spans
 from tahr.engine.sampling.shortlist import Shortlist
 from tahr.engine.sampling.stages import DRAW_FROM_ALL, FACTS, TAKE_BEST, Chain, facts_of
 from tahr.errors import GenerateError, TahrError
 
 WIDTHS = (256, 8192)  # how long lists are before they hold the whole vocabulary: the choice almost always lies within
+
+
+class NumpyWay:
+    """Picks in NumPy: what to read to know what is meant, and what a backend's own way is tested against."""
+
+    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> list[int | TahrError]:
+        """The next token of each request, or why there is none."""
+        answers: list[int | TahrError] = [0] * len(requests)
+        with np.errstate(over="ignore"):  # what a tiny temperature or penalty sends to infinity is meant to go there
+            for (chain, edited), at in groups(requests).items():
+                rows = logits if len(at) == len(requests) else logits[at]
+                for i, answer in zip(at, pick_group([requests[i] for i in at], rows, chain, edited), strict=True):
+                    answers[i] = answer
+        return answers
+
+    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
+        """Each token with its log-probability by its row, and the likeliest tokens of that row."""
+        return logprobs(logits, tokens, n_tops)
+
+
+def groups(requests: ListOf[PickRequest]) -> dict[tuple[Chain, bool], list[int]]:
+    """Places of the requests that take the same way: the same chain, with edits or without."""
+    found: dict[tuple[Chain, bool], list[int]] = {}
+    for i, request in enumerate(requests):
+        found.setdefault((request.picker.chain, bool(request.picker.edits)), []).append(i)
+    return found
 
 
 def pick_group(requests: list[PickRequest], logits: Floats, chain: Chain, edited: bool) -> list[int | TahrError]:
@@ -62,8 +89,9 @@ def from_short_lists(
             stage.apply(s)
         tokens, probabilities = s.draw()
     unsure = [i for i in np.flatnonzero(s.unsure).tolist() if errors[i] is None]
-    for i in np.flatnonzero(~s.unsure):
-        requests[i].picker.learn(probabilities[i])
+    for i in np.flatnonzero(~s.unsure).tolist():
+        if errors[i] is None:
+            requests[i].picker.learn(probabilities[i])
     return [error or token for error, token in zip(errors, tokens.tolist(), strict=True)], unsure
 
 

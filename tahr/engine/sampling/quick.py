@@ -1,0 +1,80 @@
+"""The way to a token by a backend's row sampler: requests become rows of numbers, and edits become lists of changes."""
+
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.backends.row_sampler import SAMPLE_ROW, RowEdits, RowSampler
+from tahr.engine.sampling.overlay import Overlay, row_edits
+from tahr.engine.sampling.picker import Pick, PickRequest
+from tahr.engine.sampling.rows import Floats, not_numbers
+from tahr.engine.sampling.ways import none_left
+from tahr.errors import TahrError
+
+UNCHANGED = (np.zeros(0, np.int64), np.zeros(0, np.float32), False)
+
+
+class QuickWay:
+    """Picks with a row sampler."""
+
+    def __init__(self, sampler: RowSampler):
+        self._sampler = sampler
+        self._overlay = Overlay(0)
+
+    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> list[int | TahrError]:
+        """The next token of each request, or why there is none."""
+        logits = plain(logits)
+        picked, probabilities = self._sampler.sample(logits, sample_rows(requests), self._edits(requests, logits))
+        answers: list[int | TahrError] = picked.tolist()
+        for i in np.flatnonzero(picked < 0).tolist():
+            left = picked[i] == self._sampler.NOTHING_LEFT and requests[i].picker.edits
+            answers[i] = none_left() if left else not_numbers()
+        for i, request in enumerate(requests):
+            if request.picker.learns and picked[i] >= 0:
+                request.picker.learn(probabilities[i])
+        return answers
+
+    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
+        """Each token with its log-probability by its row, and the likeliest tokens of that row."""
+        own, ids, values = (array.tolist() for array in self._sampler.logprobs(plain(logits), tokens, n_tops))
+        return [
+            not_numbers() if own[i] != own[i] else Pick(token, own[i], best(ids[i], values[i], n_tops[i]))
+            for i, token in enumerate(tokens)
+        ]
+
+    def _edits(self, requests: ListOf[PickRequest], logits: Floats) -> RowEdits | None:
+        if not any(request.picker.edits for request in requests):
+            return None
+        if len(self._overlay) != logits.shape[1]:
+            self._overlay = Overlay(logits.shape[1])
+        return row_edits([self._changes(request, row) for request, row in zip(requests, logits, strict=True)])
+
+    def _changes(self, request: PickRequest, row: Floats) -> tuple[NDArray[np.int64], Floats, bool]:
+        if not request.picker.edits:
+            return UNCHANGED
+        self._overlay.begin(row)
+        for edit in request.picker.edits:
+            edit(self._overlay, request.tokens, request.n_prompt)
+        return self._overlay.edits()
+
+
+def sample_rows(requests: ListOf[PickRequest]) -> NDArray[np.void]:
+    """How each token is picked: most of it was settled when the request came in."""
+    rows = np.frombuffer(bytearray().join([request.picker.row for request in requests]), SAMPLE_ROW)
+    rows["n_picked"] = [len(request.tokens) - request.n_prompt for request in requests]
+    for i, request in enumerate(requests):
+        if request.picker.learns:
+            rows["mirostat_mu"][i] = request.picker.mu
+    return rows
+
+
+def plain(logits: Floats) -> Floats:
+    """Rows as a row sampler reads them: single precision, the numbers of a row side by side."""
+    fine = logits.dtype == np.float32 and logits.strides[1] == logits.itemsize
+    return logits if fine else np.ascontiguousarray(logits, np.float32)
+
+
+def best(ids: list[int], values: list[float], n: int) -> tuple[tuple[int, float], ...]:
+    """The n likeliest tokens of a row; fewer, if there are no more."""
+    return tuple((token, value) for token, value in zip(ids[:n], values, strict=False) if token >= 0)
