@@ -103,7 +103,7 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
 int64_t run_amx_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 #if defined(TAHR_ISA_amx)
   const PackedMatrix& m = *s.job->matrix;
-  if (is_dense(m.format) || rows.end - rows.begin < AMX_TILE_ROWS) return rows.begin;
+  if (is_dense(m.format) || rows.end - rows.begin < AMX_MIN_ROWS) return rows.begin;
   AmxBlock block{&m, s.matrix, panels, s.job->bias, int((rows.end - rows.begin) / AMX_TILE_ROWS * AMX_TILE_ROWS), {}, {}};
   for (int r = 0; r < block.n_rows; r++) {
     const Tile tile = tile_of(s, rows.begin + r, 1);

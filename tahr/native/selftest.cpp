@@ -163,7 +163,7 @@ void check_experts(const Isa& isa, Format format, Pool& pool) {
   const int n_experts = 4, n_active = 2;
   const int64_t rows = 19;
   const MatmulKernels& k = *isa.matmul;
-  Case c = make_case(format, rows * n_experts, 256, 40);  // enough for experts to meet blocks of rows, and some rest
+  Case c = make_case(format, rows * n_experts, 256, 80);  // enough for experts to meet blocks of rows, and some rest
   const PackedMatrix stack = packed(c, k, pool, n_experts);
   std::vector<int32_t> chosen, starts(n_experts + 1), order(size_t(c.n * n_active));
   for (int i = 0; i < c.n; i++) {
