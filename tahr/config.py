@@ -183,9 +183,9 @@ class SamplingParams:
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """These values, with `defaults` filling in what was not asked for."""
         unset = {
-            f.name: value
-            for f in fields(self)
-            if getattr(self, f.name) is None and (value := getattr(defaults, f.name)) is not None
+            name: value
+            for name in self.__slots__
+            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
         }
         return replace(self, **unset) if unset else self
 

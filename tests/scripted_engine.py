@@ -166,7 +166,9 @@ class ScriptedEngine:
         self.live: set[int] = set()
         self.seen: list[ScriptedReply] = []
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool) -> ScriptedReply:
+    async def submit(
+        self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False
+    ) -> ScriptedReply:
         reply = ScriptedReply(self, tokens, params)
         if "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")

@@ -3,14 +3,14 @@
 The loop's side only ever leaves orders and takes what has come; the thread runs the orders between two steps, and
 blocks when there is nothing to do. After a step the loop is woken once for all streams, and not at all while it has
 not seen to the last call: a loop that is busy elsewhere costs nothing, and a reader that lags finds everything it
-missed as one chunk.
+missed as one chunk. A reader that wants the whole reply is woken once, at its end.
 """
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 from tahr.backends.api import Floats
@@ -23,28 +23,51 @@ from tahr.engine.stats import StatsSnapshot
 from tahr.errors import GenerateError, TahrError
 
 Prompt = str | list[int]  # a text, or its tokens
+Loop = asyncio.AbstractEventLoop
+Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # who waits, for what it was, or why it failed
 T = TypeVar("T")
 
 
 class Mailbox:
     """What a request has for its reader. The engine's thread puts in and the loop takes out, under one lock."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lock: threading.Lock):
+    def __init__(self, loop: Loop, lock: threading.Lock, whole: bool = False):
         self.loop = loop
+        self.whole = whole  # the reader is not interested before the end
         self.request: Request | None = None  # set by the engine's thread
-        self.awake = asyncio.Event()
         self.called = False  # the loop has been told, and has not looked yet
+        self._empty = False  # nothing can have come since the last look, unless the loop is called
         self._lock = lock
+        self._asleep: asyncio.Future[None] | None = None  # a reader that waits for the call
 
-    def take(self) -> Chunk | None:
-        """The next chunk, if there is one; ends the iteration when none will come."""
+    async def next(self) -> Chunk:
+        """The next chunk, as soon as there is one; ends the iteration when none will come."""
+        while True:
+            if self._empty and not self.called:
+                await self._call()
+            elif chunk := self._take():
+                return chunk
+
+    def wake(self) -> None:
+        """On the loop: there is something to take."""
+        if self._asleep and not self._asleep.done():
+            self._asleep.set_result(None)
+
+    async def _call(self) -> None:
+        self._asleep = self.loop.create_future()
+        try:
+            await self._asleep
+        finally:
+            self._asleep = None
+
+    def _take(self) -> Chunk | None:
         with self._lock:
             self.called = False
-            self.awake.clear()
             assert self.request
             chunk = self.request.take()
             if chunk is None and self.request.over:
                 raise StopAsyncIteration
+            self._empty = chunk is None or (self.request.is_single and chunk.finish_reason is None)
             return chunk
 
 
@@ -61,9 +84,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> Chunk:
-        while (chunk := self._mailbox.take()) is None:
-            await self._mailbox.awake.wait()
-        return chunk
+        return await self._mailbox.next()
 
     async def completion(self) -> Completion:
         """Wait for the end; the first answer, with the others beside it if there are more."""
@@ -100,6 +121,7 @@ class AsyncLLM:
         self._mailboxes: dict[int, Mailbox] = {}  # by request; only the engine's thread touches it
         self._lock = threading.Lock()
         self._orders: list[Callable[[], None]] = []
+        self._outcomes: dict[Loop, list[Outcome]] = {}  # of orders that have been run; only the thread touches it
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
@@ -107,13 +129,16 @@ class AsyncLLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    async def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, reply: bool = False) -> Stream:
+    async def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, reply: bool = False, whole: bool = False
+    ) -> Stream:
         """Queue a prompt; what is wrong with it is raised here, before anything is computed.
 
-        A `reply` is a text of its own, anything else continues the prompt's.
+        A `reply` is a text of its own, anything else continues the prompt's. A stream that is wanted `whole` gives
+        each answer as one chunk, when all are over.
         """
         tokens = await asyncio.to_thread(self.llm.tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
-        return await self._submit(tokens, params, reply)
+        return await self._submit(tokens, params, reply, whole)
 
     async def submit_chat(
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
@@ -133,7 +158,7 @@ class AsyncLLM:
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Continue a prompt; cancelling the task stops the request."""
-        return await (await self.submit(prompt, params)).completion()
+        return await (await self.submit(prompt, params, whole=True)).completion()
 
     async def chat(
         self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
@@ -143,7 +168,7 @@ class AsyncLLM:
 
     async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
         """A text as a vector of length 1, or several as the rows of an array; replies wait meanwhile."""
-        return await asyncio.wrap_future(self._ask(lambda: self.llm.embed(texts, pooling)))
+        return await self._ask(lambda: self.llm.embed(texts, pooling))
 
     async def score(self, prompt: str, continuation: str) -> Score:
         """How likely a continuation of the prompt is."""
@@ -152,7 +177,7 @@ class AsyncLLM:
 
     async def abort(self, request_id: int) -> None:
         """Stop a request by its id; its reader gets a last chunk that says so. Does nothing if it is over."""
-        await asyncio.wrap_future(self._ask(lambda: self._abort(request_id)))
+        await self._ask(lambda: self._abort(request_id))
 
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""
@@ -181,26 +206,30 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def _submit(self, tokens: list[int], params: SamplingParams | None, reply: bool = False) -> Stream:
-        mailbox = Mailbox(asyncio.get_running_loop(), self._lock)
+    async def _submit(
+        self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
+    ) -> Stream:
+        mailbox = Mailbox(asyncio.get_running_loop(), self._lock, whole)
         try:
-            await asyncio.wrap_future(self._ask(lambda: self._open(mailbox, tokens, params, reply)))
+            await self._ask(lambda: self._open(mailbox, tokens, params, reply))
         except asyncio.CancelledError:
             self._drop(mailbox)
             raise
         return Stream(self, mailbox)
 
-    def _ask(self, work: Callable[[], T]) -> "Future[T]":
+    def _ask(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Have something done between two steps."""
-        future: Future[T] = Future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
 
         def order() -> None:
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
                 return
+            outcomes = self._outcomes.setdefault(loop, [])
             try:
-                future.set_result(work())
+                outcomes.append((future, work(), None))
             except Exception as error:
-                future.set_exception(error)
+                outcomes.append((future, None, error))
 
         if not self._order(order):
             raise GenerateError("The engine is closed: make a new AsyncLLM.")
@@ -240,6 +269,10 @@ class AsyncLLM:
             closing = self._closing
         for order in orders:
             order()
+        outcomes, self._outcomes = self._outcomes, {}
+        for loop, each in outcomes.items():
+            with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, each)
         return not closing
 
     def _step(self) -> None:
@@ -276,10 +309,10 @@ class AsyncLLM:
 
     def _call(self, mailboxes: ListOf[Mailbox]) -> None:
         """Wake the readers of these: one call into each loop (there is one, as a rule)."""
-        asleep: dict[asyncio.AbstractEventLoop, list[Mailbox]] = {}
+        asleep: dict[Loop, list[Mailbox]] = {}
         with self._lock:
             for box in mailboxes:
-                if not box.called:
+                if not box.called and not (box.whole and box.request and not box.request.over):
                     box.called = True
                     asleep.setdefault(box.loop, []).append(box)
         for loop, boxes in asleep.items():
@@ -290,6 +323,16 @@ class AsyncLLM:
                     self._forget(request)
 
 
+def settle(outcomes: ListOf[Outcome]) -> None:
+    for future, result, error in outcomes:
+        if future.done():
+            continue  # nobody waits for it any more
+        if error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
 def wake(mailboxes: ListOf[Mailbox]) -> None:
     for box in mailboxes:
-        box.awake.set()
+        box.wake()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tahr.server.line import COMPLETE, LINE, Line
 from tahr.server.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Call:
         self.data = b""  # the body, once it is read
         self.ask: Ask | None = None  # what is generated for it, and what that has cost so far
         self.meter: Meter | None = None
-        self._receive, self._send = receive, send
+        self._scope, self._receive, self._send = scope, receive, send
+        self._line: Line | None = scope.get(LINE)
         self._task: asyncio.Task[Any] | None = None
         self._reason: Exception | None = None
 
@@ -54,7 +56,7 @@ class Call:
         settings = self.front.settings
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         try:
-            async with asyncio.timeout(settings.body_timeout_s):
+            async with asyncio.timeout(None if self._scope.get(COMPLETE) else settings.body_timeout_s):
                 self.data = await self._read()
                 return self.data
         except TimeoutError:
@@ -120,8 +122,10 @@ class Call:
         """While inside, a client that leaves, a deadline or a shutdown ends the work with its own exception."""
         self._task = task = asyncio.current_task()
         assert task
-        watch = asyncio.create_task(self._watch())
+        watch = None if self._line else asyncio.create_task(self._watch())
         try:
+            if self._line:
+                self._line.watch(self._leave)
             yield
         except asyncio.CancelledError:
             if self._reason is None:
@@ -130,7 +134,10 @@ class Call:
             raise self._reason from None
         finally:
             self._task = None
-            watch.cancel()
+            if self._line:
+                self._line.unwatch(self._leave)
+            elif watch:
+                watch.cancel()
 
     def interrupt(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
@@ -141,4 +148,7 @@ class Call:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self.interrupt(ClientGone())

@@ -24,7 +24,7 @@ async def chat(call: Call) -> None:
     """Answer a conversation."""
     data = await call.body()
     caller = Caller(presented_key(call), call.header("x-tahr-session"))
-    await generate(call, await call.front.beside(partial(prepare, call.front, data, caller)))
+    await generate(call, await call.front.beside(partial(prepare, call.front, data, caller), len(data)))
 
 
 def prepare(front: Front, data: bytes, caller: Caller) -> Ask:

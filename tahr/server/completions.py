@@ -22,7 +22,7 @@ BODY = msgspec.json.Decoder(CompletionBody)
 async def complete(call: Call) -> None:
     """Continue one text, or several at once."""
     data = await call.body()
-    await generate(call, await call.front.beside(partial(prepare, call.front, data)))
+    await generate(call, await call.front.beside(partial(prepare, call.front, data), len(data)))
 
 
 def prepare(front: Front, data: bytes) -> Ask:

@@ -1,6 +1,6 @@
 """How the answers of chats and completions look, in a stream and whole."""
 
-import secrets
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class Frame:
     """The constant part of every chunk, encoded once."""
 
     def __init__(self, prefix: str, kind: str, style: Style):
-        self.id = f"{prefix}-{secrets.token_hex(12)}"
+        self.id = f"{prefix}-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.created = int(time.time())
         facts = {"id": self.id, "object": kind, "created": self.created, "model": style.model}
         self._head = b"data: " + encode(facts)[:-1] + b',"choices":['

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tahr.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made per token
 class Piece:
     """What one answer has gained since it was last looked at; the last one carries the finish reason and the stats."""
 
@@ -61,8 +61,11 @@ class ServedEngine(Protocol):
     sampling_defaults: SamplingParams
     backend_summary: str
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool) -> Reply:
-        """Queue a request; refused with a TahrError if it could never run. A reply is a text of its own."""
+    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> Reply:
+        """Queue a request; refused with a TahrError if it could never run.
+
+        A reply is a text of its own. One that is wanted whole need not be given in pieces.
+        """
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
         """One vector of length 1 per text, given as tokens: [n_texts, width]."""

@@ -24,6 +24,10 @@ from tahr.server.tracing import open_tracer
 T = TypeVar("T")
 
 N_TEXT_THREADS = 2  # tokenising and templates; the number follows nothing a client can say
+# Handing work to a thread costs more than a short prompt does. Where one turns out to take long, the next go there.
+SHORT_BYTES = 2048
+SHORT_S = 0.005
+N_WARY = 100
 STUCK_AFTER_S = 60.0
 
 
@@ -88,6 +92,7 @@ class Front:
         self.tracer = open_tracer(settings)
         self.bundles = open_bundles(settings)
         self.active: set[Call] = set()
+        self._n_wary = 0  # how many of the next short texts go to a thread all the same
         self._pool = ThreadPoolExecutor(N_TEXT_THREADS, thread_name_prefix="tahr-text")
 
     def open(self, models: list[Served]) -> None:
@@ -126,9 +131,16 @@ class Front:
             503, f"The server is {what}: try again later.", code=self.phase.value, headers={"retry-after": "2"}
         )
 
-    async def beside(self, work: Callable[[], T]) -> T:
-        """Run something slow without holding up the streams."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    async def beside(self, work: Callable[[], T], n_bytes: int = SHORT_BYTES + 1) -> T:
+        """Run something without holding up the streams: on a thread of its own, unless what it reads is short."""
+        if n_bytes > SHORT_BYTES or self._n_wary or self.sessions:  # a session is longer than what is sent
+            self._n_wary = max(0, self._n_wary - 1)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        began = time.thread_time()
+        try:
+            return work()
+        finally:
+            self._n_wary = N_WARY if time.thread_time() - began > SHORT_S else 0
 
     @contextmanager
     def admitted(self, call: Call) -> Iterator[None]:

@@ -98,7 +98,7 @@ async def submitted(ask: Ask) -> AsyncIterator[list[Reply]]:
     replies: list[Reply] = []
     try:
         for prompt in ask.prompts:
-            replies.append(await engine.submit(prompt.tokens, prompt.params, ask.is_reply))
+            replies.append(await engine.submit(prompt.tokens, prompt.params, ask.is_reply, whole=not ask.stream))
         yield replies
     finally:
         for reply in replies:

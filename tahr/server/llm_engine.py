@@ -63,9 +63,9 @@ class LlmEngine:
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool) -> LlmReply:
+    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> LlmReply:
         """Queue a request."""
-        return LlmReply(await self._llm.submit(tokens, params, reply=is_reply))
+        return LlmReply(await self._llm.submit(tokens, params, reply=is_reply, whole=whole))
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
         """One vector per text, given as tokens."""

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -163,14 +164,17 @@ class Meter:
         """The request has been taken."""
         self.measures.prompt_tokens.add(self.labels, self.n_prompt_tokens)
         self.measures.active.add(self.labels, 1)
-        log.info("start %s", logfmt({"id": self.id, "model": self.model, **facts}))
+        if log.isEnabledFor(logging.INFO):
+            log.info("start %s", logfmt({"id": self.id, "model": self.model, **facts}))
 
     def hear(self, choice: int, piece: Piece) -> None:
         """A piece has come."""
         n_tokens = len(piece.tokens)
         if self.texts is not None:
             self.texts.setdefault(choice, []).append(piece.text)
-        if n_tokens:
+        if n_tokens and piece.stats and piece.stats.first_token_at and choice not in self.token_at:
+            self._hear_whole(choice, n_tokens, piece.stats)
+        elif n_tokens:
             self._hear_tokens(choice, n_tokens, perf_counter())
         if piece.finish_reason:
             self.ended = piece.finish_reason if self.ended in ("", piece.finish_reason) else "mixed"
@@ -184,6 +188,15 @@ class Meter:
         elif not self.token_at:
             self.measures.first_token.observe(self.labels, now - self.began)
         self.token_at[choice] = now
+        self.n_tokens += n_tokens
+
+    def _hear_whole(self, choice: int, n_tokens: int, stats: "RequestStats") -> None:
+        """An answer that came in one piece: the engine knows when its tokens were made."""
+        if not self.token_at:
+            self.measures.first_token.observe(self.labels, stats.first_token_at - self.began)
+        if n_tokens > 1:
+            self.measures.between_tokens.observe(self.labels, stats.decode_s / (n_tokens - 1), n_tokens - 1)
+        self.token_at[choice] = stats.last_token_at
         self.n_tokens += n_tokens
 
     def _hear_stats(self, index: int, stats: "RequestStats") -> None:
@@ -209,7 +222,8 @@ class Meter:
         measures.cached_tokens.add(labels, self.n_cached)
         measures.finished.add((*labels, ("finished_reason", how)), self.n_choices)
         measures.whole.observe(labels, now - self.began)
-        log.info("done %s", logfmt(self._facts(how, now)))
+        if log.isEnabledFor(logging.INFO):
+            log.info("done %s", logfmt(self._facts(how, now)))
 
     def _facts(self, how: str, now: float) -> dict[str, object]:
         return {
@@ -224,11 +238,15 @@ class Meter:
         }
 
 
+PLAIN = re.compile(r'[^\s"=]+\Z')
+
+
 def logfmt(facts: Mapping[str, object]) -> str:
     """`name=value` pairs; no value can hold a line break or pass for another pair."""
     return " ".join(f"{name}={quoted(str(value))}" for name, value in facts.items())
 
 
 def quoted(value: str) -> str:
-    plain = value.isprintable() and not any(c in value for c in ' "=')
-    return value if plain and value else '"' + value.encode("unicode_escape").decode().replace('"', '\\"') + '"'
+    if value.isprintable() and PLAIN.match(value):
+        return value
+    return '"' + value.encode("unicode_escape").decode().replace('"', '\\"') + '"'

@@ -5,6 +5,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tahr.server.line import COMPLETE, LINE, Line, Packets
 from tahr.server.refusals import Refusal
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -23,7 +24,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _n_listed_bytes = 0  # of the headers so far: a head may also come complete, all at once
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        self._line = Line()
+        super().connection_made(Packets(transport, self.loop))  # type: ignore[arg-type]
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -41,6 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_head()
         self._n_listed_bytes = 0
         super().on_message_begin()
+        self.scope[LINE] = self._line  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._n_listed_bytes += len(name) + len(value) + 4
@@ -58,11 +61,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        self.scope[COMPLETE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_timer()
         super().connection_lost(exc)
+        self._line.lost()
 
     def _refuse(self, status: bytes, message: str) -> None:
         if not self.transport.is_closing():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from tahr.config import SamplingParams
@@ -27,6 +28,7 @@ MOST = {  # entries of a list or a mapping
     "allowed_tokens": 4096,
     "dry_sequence_breakers": 64,
 }
+N_REMEMBERED = 256  # options that were checked before: most requests ask for the same
 LONGEST = 1024  # characters of a stop string, a breaker or a salt
 
 
@@ -49,9 +51,14 @@ def params_of(body: Generation) -> SamplingParams:
     given, spelled = collect(body)
     check_sizes(body)
     try:
-        return SamplingParams(**given, logprobs=logprobs_asked(body))
+        return made_of((*given.items(), ("logprobs", logprobs_asked(body))))
     except ConfigError as error:
         raise refusal_of(error, spelled) from error
+
+
+@lru_cache(maxsize=N_REMEMBERED)
+def made_of(given: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    return SamplingParams(**dict(given))
 
 
 def collect(body: Generation) -> tuple[dict[str, Any], dict[str, str]]:
@@ -62,7 +69,8 @@ def collect(body: Generation) -> tuple[dict[str, Any], dict[str, str]]:
         for way in ways:
             value = getattr(body, way, None)
             if value is not None:
-                given[name] = CLEAN[name](value) if name in CLEAN else value
+                value = CLEAN[name](value) if name in CLEAN else value
+                given[name] = tuple(value) if isinstance(value, list) else value
                 spelled[name] = way
                 break
     return given, spelled
@@ -100,11 +108,11 @@ def within(name: str, n_top: int) -> int:
     return n_top
 
 
-def clean_bias(bias: dict[str, float]) -> dict[int, float]:
+def clean_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     """JSON has no integer keys."""
     if not all(key.isascii() and key.isdigit() for key in bias):
         raise bad_field("logit_bias", "logit_bias must map token ids, written as digits, to numbers from -100 to 100.")
-    return {int(key): value for key, value in bias.items()}
+    return tuple({int(key): value for key, value in bias.items()}.items())
 
 
 def clean_stop(stop: str | list[str]) -> list[str]:
@@ -120,9 +128,13 @@ def fit(asked: SamplingParams, defaults: SamplingParams, room: Room) -> Sampling
     if room.left < 1:
         raise too_long(room.field, f"The prompt has {room.n_prompt} tokens, but the context holds {room.context_size}")
     check_length(asked.max_tokens, room)
-    full = asked.over(defaults)
-    longest = min(full.max_tokens or room.left, room.left, room.cap or room.left)
-    return full if longest == full.max_tokens else replace(full, max_tokens=longest)
+    wanted = defaults.max_tokens if asked.max_tokens is None else asked.max_tokens
+    return filled(asked, defaults, min(wanted or room.left, room.left, room.cap or room.left))
+
+
+@lru_cache(maxsize=N_REMEMBERED)
+def filled(asked: SamplingParams, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
+    return replace(asked.over(defaults), max_tokens=max_tokens)
 
 
 def check_length(max_tokens: int | None, room: Room) -> None:

@@ -1,7 +1,7 @@
 """Vocabularies from GGUF metadata: added tokens around plain text, and the tokens that open and end it."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
@@ -10,6 +10,8 @@ from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
 from tahr.text.gguf_source import KEY, Kind, Recipe, Source, read_source
 from tahr.text.vocab import Ends, Vocab, alias, end_markers
+
+_MAX_KNOWN, _MAX_KNOWN_LETTERS = 1024, 512
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
@@ -64,11 +66,15 @@ def _around(source: Source, names: Mapping[int, str], encode: Callable[[str], li
         [AddedToken(name, normalized=False, rstrip=swallows(source.pieces[i])) for i, name in names.items() if name]
     )
 
+    # The stretches of a conversation are mostly those of the last one: roles, instructions, earlier messages.
+    known = lru_cache(maxsize=_MAX_KNOWN)(lambda text: tuple(encode(text)))
+
     def split_and_encode(text: str) -> list[int]:
         found = finder.encode(text, add_special_tokens=False)
         out: list[int] = []
         for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-            out += encode(text[start:end]) if token == between else (token,)
+            stretch = known if end - start <= _MAX_KNOWN_LETTERS else encode
+            out += stretch(text[start:end]) if token == between else (token,)
         return out
 
     return split_and_encode

@@ -1,0 +1,63 @@
+"""A `tahr serve` in a process of its own, and what the system says about it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+READY = re.compile(r"^Ready on (\S+) ")
+
+
+class Server(NamedTuple):
+    """Where it listens, and its process."""
+
+    address: str
+    pid: int
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Server]:
+    """A server on a free port, without a line per request; ended on the way out."""
+    command = [
+        sys.executable,
+        "-m",
+        "tahr",
+        "serve",
+        *options,
+        "--port",
+        "0",
+        "--no-request-log",
+        "--log-interval",
+        "0",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Server(ready_address(process), process.pid)
+        finally:
+            process.terminate()
+
+
+def ready_address(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if found := READY.match(line):
+            return found[1]
+    sys.exit("The server did not start:\n" + "".join(lines))
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    """Memory a process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,58 @@
+"""What a connection offers beyond ASGI, where our own protocol runs it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+LINE, COMPLETE = "tahr.line", "tahr.complete"  # in the scope: a `Line`, and whether the whole body has arrived
+
+
+class Line:
+    """Whether a client is still there; whoever wants to know when it goes need not wait in a task of its own."""
+
+    def __init__(self) -> None:
+        self._gone = False
+        self._tell: list[Callable[[], None]] = []
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call this when the client goes, or at once if it has gone."""
+        self._tell.append(tell)
+        if self._gone:
+            tell()
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        self._tell.remove(tell)
+
+    def lost(self) -> None:
+        """The client has gone."""
+        self._gone = True
+        for tell in list(self._tell):
+            tell()
+
+
+class Packets:
+    """A transport that sends what is written in one turn of the loop at once: a system call costs more than a join."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            if not self._transport.is_closing():
+                self._transport.write(b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
