@@ -10,25 +10,56 @@ mkdir -p "$work"
 
 # ---- what the clients need ----------------------------------------------------------------------------------
 
-if [ tests/clients/requirements.txt -nt "$venv/.installed" ]; then
+patiently() {  # seconds command...: up to three times, none of which can hang
+    local try
+    for try in 1 2 3; do
+        timeout -k 5 "$1" "${@:2}" && return 0
+    done
+    return 1
+}
+
+install_python() {
+    [ tests/clients/requirements.txt -nt "$venv/.installed" ] || return 0
     echo "Installing Python clients into $venv ..."
     "$tahr_python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+    patiently 300 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
     touch "$venv/.installed"
-fi
-if [ tests/clients/package.json -nt "$work/.installed" ]; then
+}
+
+install_npm() {
+    [ tests/clients/package.json -nt "$work/.installed" ] || return 0
     echo "Installing npm packages into $work ..."
-    command -v npm >/dev/null || { echo "The npm clients need Node.js: install it, with npm."; exit 1; }
+    command -v npm >/dev/null || { echo "The npm clients need Node.js: install it, with npm."; return 1; }
     cp tests/clients/package.json "$work/"
-    (cd "$work" && npm install --no-audit --no-fund --loglevel=error)
+    (cd "$work" && patiently 120 npm install --no-audit --no-fund --loglevel=error)
     touch "$work/.installed"
-fi
-browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
-if [ -z "$browser" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+}
+
+find_browser() {
+    command -v chromium || command -v chromium-browser || command -v google-chrome
+}
+
+install_browser() {  # what cannot be installed shows at the check that needs it
+    { find_browser >/dev/null || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; } && return 0
     echo "Installing Chromium ..."
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >"$work/apt.log" 2>&1 || true
-    browser=$(command -v chromium || true)
-fi
+    local options=(-o Acquire::Retries=2 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o DPkg::Lock::Timeout=60)
+    export DEBIAN_FRONTEND=noninteractive
+    {
+        timeout -k 5 120 apt-get update "${options[@]}" -o APT::Update::Error-Mode=any &&
+            timeout -k 5 300 apt-get install -y --no-install-recommends "${options[@]}" chromium
+    } >"$work/apt.log" 2>&1 </dev/null || echo "(gave up after $SECONDS s)" >>"$work/apt.log"
+}
+
+# Side by side: each waits for the network most of the time.
+waiting=()
+for what in python npm browser; do
+    "install_$what" &
+    waiting+=("$what:$!")
+done
+for each in "${waiting[@]}"; do
+    wait "${each#*:}" || { echo "FAIL  the ${each%%:*} clients could not be installed: is the package index reachable?"; exit 1; }
+done
+browser=$(find_browser || true)
 
 # ---- servers ------------------------------------------------------------------------------------------------
 
@@ -42,8 +73,10 @@ start() {  # log options...: sets $address to where a new server listens
     "$tahr_python" -m tahr serve "$model" --port 0 --no-request-log "${@:2}" >"$log" 2>&1 &
     pid=$!
     servers+=("$pid")
+    local give_up=$((SECONDS + 300))  # the model may have to be fetched
     until address=$(sed -n 's/^Ready on \([^ ]*\) .*/\1/p' "$log") && [ -n "$address" ]; do
-        kill -0 "$pid" 2>/dev/null || { echo "The server did not start:"; cat "$log"; exit 1; }
+        kill -0 "$pid" 2>/dev/null || { echo "FAIL  the server did not start:"; cat "$log"; exit 1; }
+        [ $SECONDS -lt $give_up ] || { echo "FAIL  the server is not ready after five minutes:"; cat "$log"; exit 1; }
         sleep 0.2
     done
 }
@@ -75,7 +108,8 @@ check "examples of the documents" 90 "$python" $here/check_examples.py "$address
 if [ -n "$browser" ]; then
     check "chat page in Chromium" 150 node $here/check_page.cjs "$address" "$browser" "$work"
 elif [ -n "${CI:-}" ]; then
-    echo "FAIL  chat page in Chromium: there is no browser, and it could not be installed (see $work/apt.log)"
+    echo "FAIL  chat page in Chromium: there is no browser, and none could be installed; this is what apt said:"
+    tail -n 8 "$work/apt.log" 2>/dev/null || echo "(nothing: it was not tried, because this is not root on Debian)"
     failed=1
 else
     echo "SKIP  chat page in Chromium: install chromium, or run this as root"

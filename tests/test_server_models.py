@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -120,6 +121,32 @@ def test_many_at_once_say_the_same_as_alone(story: ServeProcess, library: LLM) -
             return await asyncio.gather(*(one(client, i) for i in range(len(prompts))))
 
     assert asyncio.run(main()) == wanted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0}, {"seed": 3, "temperature": 1.0, "n": 3, "logprobs": 2}, {"stop": [" the", "."], "seed": 1},
+        {"seed": 4, "n": 2, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "dry_multiplier": 0.8, "logprobs": 0},
+        {"seed": 5, "mirostat": 2}, {"seed": 6, "xtc_probability": 0.5, "top_n_sigma": 2, "typical_p": 0.9},
+        {"seed": 8, "logit_bias": {"261": 5}, "min_tokens": 20, "stop_token_ids": [261]},
+        {"seed": 9, "echo": True, "logprobs": 1},
+        {"seed": 10, "prompt": ["The dog", "A cat", "The sun"], "n": 2, "logprobs": 1}, {"seed": 2, "ignore_eos": True},
+    ],
+)  # fmt: skip
+def test_a_stream_is_the_whole_answer_in_pieces(story: ServeProcess, options: dict[str, Any]) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 24, **options}
+    whole = httpx.post(story.address + "/v1/completions", json=body, timeout=60).json()
+    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    lines = httpx.post(story.address + "/v1/completions", json=streamed, timeout=60).text.splitlines()
+    *parts, last = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    for wanted in whole["choices"]:
+        mine = [choice for part in parts for choice in part["choices"] if choice["index"] == wanted["index"]]
+        assert "".join(choice["text"] for choice in mine) == wanted["text"]
+        assert mine[-1]["finish_reason"] == wanted["finish_reason"]
+        for name, values in (wanted["logprobs"] or {}).items():
+            assert [v for choice in mine if choice["logprobs"] for v in choice["logprobs"][name]] == values
 
 
 def test_seeds_and_several_answers(story: ServeProcess) -> None:

@@ -101,6 +101,12 @@ def joined(path: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"echo": True, "logprobs": 1, "n": 2}, {"echo": True, "max_tokens": 0},
         {"prompt": ["a", "bc", "d" * 40], "n": 2},
         {"ignore_eos": True, "max_tokens": 80, "logprobs": 0},
+        {"prompt": [104, 101, 108, 108, 111]}, {"prompt": [[104, 105], [256, 111, 104]], "logprobs": 1, "n": 2},
+        {"prompt": [104, 105, 200], "echo": True, "logprobs": 0}, {"prompt": ["x", "y"], "echo": True, "stop": "y"},
+        {"seed": 5, "n": 2, "temperature": 1.5}, {"stop": ["”", "q"], "n": 3, "logprobs": 1}, {"min_tokens": 5},
+        {"stop_token_ids": [108], "logprobs": 1}, {"max_tokens": 14, "n": 2, "logprobs": 20},
+        {"logit_bias": {"104": 3}, "banned_tokens": [105]}, {"cache_prompt": False}, {"priority": 2, "cache_salt": "s"},
+        {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.5, "top_k": 5, "min_p": 0.1},
     ],
 )  # fmt: skip
 def test_a_stream_is_the_whole_answer_in_pieces(client: httpx.Client, path: str, more: dict[str, Any]) -> None:
@@ -113,6 +119,9 @@ def test_a_stream_is_the_whole_answer_in_pieces(client: httpx.Client, path: str,
     for choice in whole["choices"]:
         choice["text"] = choice["message"]["content"] if path == CHAT else choice["text"]
     wanted = [{name: c[name] for name in ("text", "logprobs", "finish_reason")} for c in whole["choices"]]
+    made = events(raw(client, path, {**body, "stream_options": {"include_usage": True}}))
+    assert made.pop()["usage"] == whole["usage"]
+    assert joined(path, made) == wanted
     assert joined(path, events(raw(client, path, body))) == wanted
 
 

@@ -211,7 +211,7 @@ class Engine:
                 if len(known) <= position < seq.n_prompt - 1:
                     token, n_top = seq.tokens[position + 1], seq.params.prompt_logprobs or 0
                     known.append(self.sampler.logprobs_of(row, token, n_top))
-        except TahrError as error:
+        except Exception as error:  # whatever is wrong with one request must not stop the others
             self._fail(seq, error, suspect=True)
 
     # ---- one request ------------------------------------------------------------------------------------------
