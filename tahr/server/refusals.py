@@ -73,9 +73,11 @@ def refusal_of(error: BaseException, spelled: Mapping[str, str] | None = None) -
         return error
     if isinstance(error, FAULTS_OF_THE_REQUEST):
         return named(str(error), spelled or {})
-    if isinstance(error, TahrError):
+    cause = error.__cause__ or error
+    if isinstance(error, TahrError) and isinstance(cause, TahrError):
         return Refusal(500, str(error))
-    return Refusal(500, f"Tahr failed unexpectedly ({type(error).__name__}): the server's log says where.")
+    # What others raise may quote anything.
+    return Refusal(500, f"Tahr failed unexpectedly ({type(cause).__name__}): the server's log says where.")
 
 
 def named(message: str, spelled: Mapping[str, str]) -> Refusal:
