@@ -1,8 +1,11 @@
 """Random traffic for a while: memory must stay flat, no page may leak, and an idle engine must not use the processor.
 
-usage: benchmarks/soak.py MODEL [MINUTES]      (default 30 minutes; the first tenth is warm-up)
+usage: benchmarks/soak.py MODEL [--minutes 30] [--kv-mb 1]      (the first tenth is warm-up)
+The pool is meant to be too small for all that run at once, so that some lose their pages; exits with 1 if anything it
+looks for is wrong.
 """
 
+import argparse
 import asyncio
 import os
 import random
@@ -16,24 +19,11 @@ from tahr.errors import TahrError
 
 N_CLIENTS = 12
 WORDS = [
-    "the",
-    "a",
-    "small",
-    "old",
-    "blue",
-    "river",
-    "mountain",
-    "goat",
-    "clock",
-    "bread",
-    "slowly",
-    "finds",
-    "under",
-    "because",
-    "never",
-    "seven",
+    *("the", "a", "small", "old", "blue", "river", "mountain", "goat"),
+    *("clock", "bread", "slowly", "finds", "under", "because", "never", "seven"),
 ]
 IDLE_S = 10.0
+MOST_GROWTH, MOST_IDLE = 0.03, 0.01  # of resident memory from the first third to the last; of one core
 
 
 @dataclass
@@ -108,22 +98,29 @@ async def watch(llm: AsyncLLM, until_s: float, tally: Tally) -> None:
     print(file=sys.stderr)
 
 
-async def soak(model: str, minutes: float) -> None:
-    """Drive, watch, then check what is left."""
-    config = EngineConfig(context_size=512, max_batch_size=8, kv_bytes=8 << 20)
+async def soak(model: str, minutes: float, kv_mb: float) -> list[str]:
+    """Drive, watch, then check what is left; what is wrong."""
+    config = EngineConfig(context_size=512, max_batch_size=8, kv_bytes=int(kv_mb * 2**20))
     async with AsyncLLM(model, config=config) as llm:
         tally, until_s = Tally(), time.monotonic() + minutes * 60
         clients = [client(llm, random.Random(i), until_s, tally) for i in range(N_CLIENTS)]
         await asyncio.gather(watch(llm, until_s, tally), *clients)
         await asyncio.sleep(1)
-        report(llm, tally)
+        growth = report(llm, tally)
         began, busy = time.monotonic(), time.process_time()
         await asyncio.sleep(IDLE_S)
-        print(f"idle: {(time.process_time() - busy) / (time.monotonic() - began):.2%} of one core")
+        idle = (time.process_time() - busy) / (time.monotonic() - began)
+        print(f"idle: {idle:.2%} of one core")
+        wrong = {
+            "memory has grown": growth > MOST_GROWTH,
+            "nobody was preempted: give it a smaller pool": not llm.llm.engine.scheduler.n_preempted,
+            "it is busy when idle": idle > MOST_IDLE,
+        }
+        return [what for what, is_so in wrong.items() if is_so]
 
 
-def report(llm: AsyncLLM, tally: Tally) -> None:
-    """Growth after warm-up, and the pages."""
+def report(llm: AsyncLLM, tally: Tally) -> float:
+    """Print growth after warm-up and the pages; how much of the memory has been added from first third to last."""
     settled = tally.resident[len(tally.resident) // 10 :]
     thirds = [settled[i * len(settled) // 3 : (i + 1) * len(settled) // 3] for i in range(3)]
     means = [sum(n for _, n in part) / len(part) / 1e6 for part in thirds if part]
@@ -133,8 +130,19 @@ def report(llm: AsyncLLM, tally: Tally) -> None:
     print(f"{tally.finished} finished, {tally.cancelled} cancelled, {tally.refused} refused, {tally.tokens} tokens")
     print(f"resident memory, thirds after warm-up: {', '.join(f'{m:.1f} MB' for m in means)}")
     n_pages = sum(pool.n_pages for pool in scheduler.pools)
-    print(f"pages held by nobody: all {n_pages}; preemptions {scheduler.n_preempted}")
+    print(f"pages held by nobody: all {n_pages}; preemptions {scheduler.n_preempted}", flush=True)
+    return means[-1] / means[0] - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--kv-mb", type=float, default=1)
+    args = parser.parse_args()
+    wrong = asyncio.run(soak(args.model, args.minutes, args.kv_mb))
+    sys.exit("; ".join(wrong) or 0)
 
 
 if __name__ == "__main__":
-    asyncio.run(soak(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 30.0))
+    main()

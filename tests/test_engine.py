@@ -35,56 +35,68 @@ def wanted(stories: Path) -> list[list[int]]:
 # ---- equality -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module", params=["stories", "smollm2"])
+def model(request: pytest.FixtureRequest) -> Path:
+    """A model of 260 thousand parameters in f32, and the default one, quantised."""
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.fixture(scope="module")
+def replies(model: Path) -> list[list[int]]:
+    """What each request says to an engine of its own."""
+    return [alone(model, prompt) for prompt in prompts(model)]
+
+
 @pytest.mark.parametrize("cached", [True, False])
-def test_batched_is_alone(stories: Path, wanted: list[list[int]], cached: bool) -> None:
-    eng = engine(stories, prefix_cache=cached)
-    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+def test_batched_is_alone(model: Path, replies: list[list[int]], cached: bool) -> None:
+    eng = engine(model, prefix_cache=cached)
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(model))) == replies
     assert eng.scheduler.pools[0].n_used == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64, 256])
-def test_chunked_is_alone(stories: Path, wanted: list[list[int]], chunk: int) -> None:
-    eng = engine(stories, prefill_chunk_size=chunk)
+def test_chunked_is_alone(model: Path, replies: list[list[int]], chunk: int) -> None:
+    eng = engine(model, prefill_chunk_size=chunk)
     sequences = []
-    for prompt in prompts(stories):  # each arrives while the others are somewhere else
+    for prompt in prompts(model):  # each arrives while the others are somewhere else
         sequences.append(submit(eng, prompt))
         eng.step()
         eng.step()
-    assert run(eng, *sequences) == wanted
+    assert run(eng, *sequences) == replies
 
 
-def test_prefix_cached_is_alone(stories: Path, wanted: list[list[int]]) -> None:
-    eng = engine(stories)
+def test_prefix_cached_is_alone(model: Path, replies: list[list[int]]) -> None:
+    eng = engine(model)
     for _ in range(2):
-        for prompt, reply in zip(prompts(stories), wanted, strict=True):
+        for prompt, reply in zip(prompts(model), replies, strict=True):
             seq = submit(eng, prompt)
             assert run(eng, seq) == [reply]
-        # Even if the whole prompt is known, its last token is computed: its logits are wanted.
+        # Even if the whole prompt is known, its last token is computed: its logits are replies.
         assert seq.stats.n_cached_tokens <= seq.n_prompt - 1
     assert eng.snapshot().prefix_hits >= len(TEXTS)
     assert seq.stats.n_cached_tokens >= seq.n_prompt // 8 * 8 - 1
 
 
-def test_preempted_is_alone(stories: Path, wanted: list[list[int]]) -> None:
-    longest = max(map(len, prompts(stories))) + 16
-    eng = engine(stories, kv_bytes=page_bytes(stories) * -(-longest // 8) * 2, context_size=longest, max_batch_size=6)
-    sequences = [submit(eng, prompt) for prompt in prompts(stories)]
+def test_preempted_is_alone(model: Path, replies: list[list[int]]) -> None:
+    longest = max(map(len, prompts(model))) + 16
+    eng = engine(model, kv_bytes=page_bytes(model) * -(-longest // 8) * 2, context_size=longest, max_batch_size=6)
+    sequences = [submit(eng, prompt) for prompt in prompts(model)]
     most_used = 0
     while eng.busy:
         eng.step()
         most_used = max(most_used, eng.scheduler.pools[0].n_used)
-    assert run(eng, *sequences) == wanted
+    assert run(eng, *sequences) == replies
     assert eng.snapshot().preemptions > 0
     assert most_used <= eng.scheduler.pools[0].n_pages
 
 
 @pytest.mark.parametrize("places", [6, 2])
-def test_forked_is_alone(stories: Path, wanted: list[list[int]], places: int) -> None:
-    eng = engine(stories, max_batch_size=places)
-    first = submit(eng, prompts(stories)[1], greedy(n=3))
-    other = submit(eng, prompts(stories)[2])
-    replies = run(eng, first, *first.forks, other)
-    assert replies == [wanted[1]] * 3 + [wanted[2]]
+def test_forked_is_alone(model: Path, replies: list[list[int]], places: int) -> None:
+    eng = engine(model, max_batch_size=places)
+    first = submit(eng, prompts(model)[1], greedy(n=3))
+    other = submit(eng, prompts(model)[2])
+    assert run(eng, first, *first.forks, other) == [replies[1]] * 3 + [replies[2]]
     assert eng.scheduler.pools[0].n_used == 0
 
 
@@ -112,19 +124,36 @@ def test_forks_have_random_numbers_of_their_own(stories: Path) -> None:
     assert len({tuple(tokens) for tokens in answers[0]}) == 4
 
 
-def test_the_default_model_batched_chunked_and_cached(smollm2: Path) -> None:
-    tokenizer = loaded(smollm2)[1]
-    shared = "You are a helpful assistant who answers briefly. "
-    texts = [tokenizer.encode(shared + tail) for tail in ("What is the sea?", "Why is snow white?", "Sing")]
-    replies = [alone(smollm2, text, greedy(6)) for text in texts]
-    eng = engine(smollm2, prefill_chunk_size=7, page_size=4)
-    sequences = []
-    for text in texts:
-        sequences.append(submit(eng, text, greedy(6)))
+@pytest.fixture(scope="module")
+def rounded_replies(smollm2: Path) -> list[list[int]]:
+    eng = engine(smollm2, kv_dtype="q8_0", prefix_cache=False)
+    return [run(eng, submit(eng, text, greedy(8)))[0] for text in prompts(smollm2)]
+
+
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk_size": 7}, {"prefix_cache": False}, {"max_batch_size": 2}])
+def test_rounded_keys_and_values_change_nothing_between_neighbours(
+    smollm2: Path, rounded_replies: list[list[int]], options: dict[str, object]
+) -> None:
+    texts, replies = prompts(smollm2), rounded_replies
+    eng = engine(smollm2, kv_dtype="q8_0", **options)
+    for _ in range(2):  # the second time, what is known is reused
+        first = submit(eng, texts[0], greedy(8, n=2))
+        others = [submit(eng, text, greedy(8)) for text in texts[1:]]
+        assert run(eng, first, *others, *first.forks) == [*replies, replies[0]]
+
+
+def test_twenty_requests_share_a_pool_for_two(stories: Path) -> None:
+    longest = 48
+    eng = engine(stories, kv_bytes=page_bytes(stories) * 2 * longest // 8, context_size=longest, max_batch_size=8)
+    pool = eng.scheduler.pools[0]
+    assert pool.n_pages == 2 * longest // 8
+    texts = [prompts(stories)[i % 6][: 12 + i] for i in range(20)]
+    sequences = [submit(eng, text) for text in texts]
+    while eng.busy:
         eng.step()
-    assert run(eng, *sequences) == replies
-    assert run(eng, *(submit(eng, text, greedy(6)) for text in texts)) == replies
-    assert eng.snapshot().prefix_tokens_reused > 0
+        assert pool.n_used <= pool.n_pages
+        assert all(len(seq.tables[0]) <= -(-len(seq.tokens) // 8) for seq in eng.scheduler.running)
+    assert run(eng, *sequences) == [alone(stories, text) for text in texts]
 
 
 # ---- one request's trouble ------------------------------------------------------------------------------------
@@ -178,6 +207,24 @@ def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: 
     assert (snapshot.requests_failed, snapshot.requests_cancelled) == ((0, 1) if trouble == "cancel" else (1, 0))
     assert snapshot.requests_completed == len(others) and snapshot.pages_used == 0
     assert run(eng, submit(eng, prompts(stories)[0])) == wanted[:1], "what the failed one computed is not reused"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "params"),
+    [([1] * 256, greedy()), ([], greedy()), ([1], greedy(stop_token_ids=[600])), ([1, 512], greedy())],
+)
+def test_a_request_refused_at_the_door_changes_nothing(
+    stories: Path, wanted: list[list[int]], tokens: list[int], params: SamplingParams
+) -> None:
+    eng = engine(stories)
+    sequences = []
+    for prompt in prompts(stories):
+        sequences.append(submit(eng, prompt))
+        eng.step()
+        with pytest.raises(ConfigError):
+            submit(eng, tokens, params)
+    assert run(eng, *sequences) == wanted
+    assert eng.snapshot().requests_started == len(sequences)
 
 
 def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, wanted: list[list[int]]) -> None:

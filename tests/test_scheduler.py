@@ -320,14 +320,19 @@ class Traffic(RuleBasedStateMachine):
         self.model = NullModel(sched)
         self.room = pages * PAGE
         self.everyone: list[tuple[Sequence, list[int]]] = []  # with the text each began with
+        self.wanted: dict[int, list[int]] = {}  # what each would say if it were alone
 
     @rule(data=st.data(), priority=st.integers(-2, 2), salt=st.sampled_from(["", "a"]), cache=st.booleans())
     def arrive(self, data: st.DataObject, priority: int, salt: str, cache: bool) -> None:
         prompt = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=self.room - 1))
         n_new = data.draw(st.integers(1, self.room - len(prompt)))
         seq = sequence(prompt, n_new, priority=priority, cache_salt=salt, cache_prompt=cache)
-        self.everyone.append((seq, list(prompt)))
+        self.remember(seq)
         self.model.sched.add(seq)
+
+    def remember(self, seq: Sequence) -> None:
+        self.everyone.append((seq, list(seq.tokens)))
+        self.wanted[seq.id] = expected(seq.tokens, seq.max_length)
 
     @rule(pick=st.randoms(use_true_random=False))
     def cancel(self, pick: random.Random) -> None:
@@ -347,7 +352,7 @@ class Traffic(RuleBasedStateMachine):
             self.model.sched.fork(parent, child)
             self.model.sched.truncate(child, len(child.tokens) - 1)
             child.tokens.append(other)
-            self.everyone.append((child, list(child.tokens)))
+            self.remember(child)
 
     @rule(pick=st.randoms(use_true_random=False), share=st.floats(0, 1))
     def truncate(self, pick: random.Random, share: float) -> None:
@@ -367,15 +372,17 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def sound(self) -> None:
         self.model.check()
+        for seq, begun in self.everyone:
+            assert len(seq.tokens) >= len(begun) and seq.tokens == self.wanted[seq.id][: len(seq.tokens)]
 
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
         live = [seq for seq, _ in self.everyone if not seq.done]
         self.model.run(*live, max_steps=sum(s.max_length * 4 for s in live) * (len(live) + 1) + 1)
-        for seq, begun in self.everyone:
+        for seq, _ in self.everyone:
             if seq.finish_reason == "length":
-                assert seq.tokens == expected(begun, seq.max_length)
+                assert seq.tokens == self.wanted[seq.id]
         assert not any(pool.n_used for pool in self.model.sched.pools)
 
 

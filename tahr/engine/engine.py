@@ -185,9 +185,9 @@ class Engine:
         at = 0
         for seq, n, picks, n_rows, _ in work:
             at += n_rows
-            if n_rows > picks and not seq.done:  # more than picking takes: the prompt's own tokens are looked at
+            if n_rows > picks and not seq.finish_reason:  # more than picking takes: the prompt's own tokens are scored
                 self._score(seq, seq.computed - n, logits[at - n_rows : at])
-            if picks and not seq.done:
+            if picks and not seq.finish_reason:
                 ready.append(seq)
                 rows.append(at - 1)
                 if seq.forks and not seq.n_generated:
@@ -218,7 +218,7 @@ class Engine:
 
     def _finish(self, seq: Sequence, answer: Pick | TahrError, now: float) -> Event:
         """Append and write; an error here belongs to this request alone."""
-        if seq.done:
+        if seq.finish_reason:
             return Event(seq, "")  # another request's writer has cancelled it
         if isinstance(answer, TahrError):
             return self._fail(seq, answer, suspect=True)
