@@ -10,6 +10,7 @@ from backends_here import NAMES, backend
 from tahr.backends.row_sampler import RowSampler
 from tahr.config import SamplingParams
 from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
+from tahr.engine.sampling import ways
 from tahr.errors import TahrError
 from test_sampler import Logits, model_like, random_options
 
@@ -91,9 +92,18 @@ def test_picks_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], 
     ours, theirs = requests(members), requests(members)
     with np.errstate(all="ignore"):
         found, wanted = sampler(name).pick(ours, logits), NUMPY.pick(theirs, logits)
-    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        assert outcome(one) == outcome(other), (i, members[i][0])
+    different = [i for i in range(len(members)) if outcome(found[i]) != outcome(wanted[i])]
+    assert len(different) <= 1
+    for i in different:  # a random number fell within rounding of the border between two
+        assert are_neighbours(theirs[i], logits[i], outcome(found[i]), outcome(wanted[i])), (i, members[i][0])
     assert [r.picker.mu for r in ours] == pytest.approx([r.picker.mu for r in theirs], abs=1e-4)
+
+
+def are_neighbours(request: PickRequest, row: Logits, one: object, other: object) -> bool:
+    """Whether one token comes right after the other when all are in order."""
+    ((_, rows),) = ways.parts([request], row[None])
+    order = rows.best_first(len(row))[0][0].tolist()
+    return isinstance(one, int) and isinstance(other, int) and abs(order.index(one) - order.index(other)) == 1
 
 
 def test_a_row_never_depends_on_its_neighbours(name: str) -> None:

@@ -32,9 +32,8 @@ class Sampler:
             return []
         answers = self._way.tokens(requests, logits)
         picks = [answer if isinstance(answer, TahrError) else Pick(answer) for answer in answers]
-        if any(request.picker.n_logprobs is not None for request in requests):
-            self._add_logprobs(requests, picks, logits)
-        return picks
+        wanted = {i: n for i, request in enumerate(requests) if (n := request.picker.n_logprobs) is not None}
+        return self._with_logprobs(picks, wanted, logits) if wanted else picks
 
     def logprobs_of(self, row: Floats, token: int, n_top: int) -> Pick:
         """How likely the model held a token by its row of logits, and its likeliest, before any edit or stage."""
@@ -43,15 +42,14 @@ class Sampler:
             raise answer
         return answer
 
-    def _add_logprobs(self, requests: ListOf[PickRequest], picks: list[Pick | TahrError], logits: Floats) -> None:
-        wanted = {
-            i: (picked.token, n_top)
-            for i, (request, picked) in enumerate(zip(requests, picks, strict=True))
-            if (n_top := request.picker.n_logprobs) is not None and isinstance(picked, Pick)
-        }
-        if not wanted:
-            return
-        tokens, n_tops = zip(*wanted.values(), strict=True)
-        rows = logits if len(wanted) == len(logits) else logits[list(wanted)]
-        for i, answer in zip(wanted, self._way.logprobs(rows, tokens, n_tops), strict=True):
-            picks[i] = answer
+    def _with_logprobs(
+        self, picks: list[Pick | TahrError], wanted: dict[int, int], logits: Floats
+    ) -> list[Pick | TahrError]:
+        """Logprobs beside the tokens at some places, with so many of the likeliest."""
+        tokens = {i: picked.token for i in wanted if isinstance(picked := picks[i], Pick)}
+        if tokens:
+            rows = logits if len(tokens) == len(logits) else logits[list(tokens)]
+            found = self._way.logprobs(rows, list(tokens.values()), [wanted[i] for i in tokens])
+            for i, answer in zip(tokens, found, strict=True):
+                picks[i] = answer
+        return picks

@@ -111,7 +111,7 @@ class Scheduler:
         self.n_steps += 1
         work: list[Work] = []
         writing = [seq for seq in self.running if len(seq.tokens) - seq.computed == 1]
-        reading = [seq for seq in self.running if len(seq.tokens) - seq.computed != 1]
+        reading = [] if len(writing) == len(self.running) else [seq for seq in self.running if seq.behind != 1]
         self._let_write(writing, work)
         self._let_read(reading, work)
         return work
@@ -181,7 +181,7 @@ class Scheduler:
 
     def _let_write(self, writing: list[Sequence], work: list[Work]) -> None:
         """One token each; if not all may write in one step, they take turns."""
-        limit = self.limits.n_decode_seqs
+        limit, n_steps = self.limits.n_decode_seqs, self.n_steps
         for seq in writing if len(writing) <= limit else sorted(writing, key=LAST_STEP):
             if len(work) == limit:
                 return
@@ -189,7 +189,7 @@ class Scheduler:
                 continue
             if seq.computed < seq.n_owned or self._may_write(seq):  # almost always
                 work.append(Work(seq, 1, True, 1))
-                seq.last_step = self.n_steps
+                seq.last_step = n_steps
             else:
                 self._let_run(seq, 1, work)
 

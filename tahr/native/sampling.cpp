@@ -10,7 +10,8 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int SHORT_LIST = 256;  // tokens looked at first: the choice almost always lies within
-constexpr double REACHES[] = {8, 40};  // then those so deep, times the temperature if that is above 1; then all
+// Then those so deep, times the temperature if that is above 1; then all. What is typical of an open choice lies deeper.
+constexpr double REACH = 8, TYPICAL_REACH = 10, LONG_REACH = 40;
 
 // ---- random numbers: engine/sampling/chance.py ----
 
@@ -119,16 +120,17 @@ class Choice {
   void keep_best(double k) { keep_ranks(k < list_.size() ? begin_ + int(k) : list_.size() + int(open_)); }
 
   void keep_within(double depth) {
-    const int n = list_.within(depth).n;
-    keep_ranks(n == list_.size() && open_ ? n + 1 : n);  // a token beyond the list may be as good as its last
+    unsure_ |= open_ && depth > list_.reach();
+    keep_ranks(list_.within(depth).n);
   }
 
   void keep_weights(double least) { keep_within(-std::log(least) * temperature_); }
 
   // XTC: of all tokens above the threshold, only the least likely stays.
   void exclude_top(const SampleRow& knobs, double chance) {
-    const int n_likely = std::min(end_, list_.within(-std::log(knobs.xtc_threshold * mass())).n);
-    unsure_ |= open_ && n_likely == list_.size();
+    const double depth = -std::log(knobs.xtc_threshold * mass());
+    const int n_likely = std::min(end_, list_.within(depth).n);
+    unsure_ |= open_ && depth > list_.reach();
     if (chance < knobs.xtc_probability && n_likely > 0) begin_ = std::max(begin_, n_likely - 1);
   }
 
@@ -212,14 +214,24 @@ bool temperature_alone(const SampleRow& p) {
          p.eta_cutoff == 0 && p.top_k == 0 && p.min_p == 0 && p.top_p == 1;
 }
 
+// How deep the choice can go at most, where the first stage that says so knows it beforehand.
+double known_depth(const SampleRow& p, Facts& facts) {
+  if (!std::isnan(p.mirostat_mu)) return INFINITY;
+  if (p.top_n_sigma != 0) return p.top_n_sigma * facts.spread();
+  return p.min_p != 0 ? -std::log(p.min_p) * p.temperature : INFINITY;
+}
+
+float just_below(double logit) { return std::nextafter(std::nextafter(float(logit), -INFINITY), -INFINITY); }
+
 // Longer and longer lists, until one settles it: the last holds every token that may be picked.
 int32_t choose(const Row& row, const SampleRow& knobs, Workspace& room, double* probability) {
   const double chances[] = {uniform(knobs.key, 2 * knobs.n_picked), uniform(knobs.key, 2 * knobs.n_picked + 1)};
   if (temperature_alone(knobs)) return draw_from_all(row, knobs.temperature, chances[1], room.columns);
   Facts facts(row, knobs.temperature, room.columns);
   const double heat = std::max(1.0, knobs.temperature);
-  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), float(row.top - REACHES[0] * heat),
-                          float(row.top - REACHES[1] * heat)};
+  const double reach = knobs.typical_p != 1 ? TYPICAL_REACH : REACH;
+  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), just_below(row.top - known_depth(knobs, facts)),
+                          float(row.top - reach * heat), float(row.top - LONG_REACH * heat)};
   float listed = INFINITY;
   for (float floor : floors) {
     if (!(floor >= LOWEST && floor < listed)) continue;

@@ -60,18 +60,22 @@ double mean_depth_times_total(const Row& row, std::vector<float>& columns) {
 // The standard deviation of the logits, banned tokens left out.
 double sigma(const Row& row, std::vector<float>& columns) {
   const int n_columns = row.columns();
+  const float top = row.top;
   const auto sum_of = [&](auto f) {
     columns.assign(size_t(n_columns), 0.0f);
+    float* __restrict const sums = columns.data();
     for (int begin = 0; begin < row.n; begin += n_columns) {
       const int width = std::min(n_columns, row.n - begin);
-      const float* const x = row.logits + begin;
-      for (int c = 0; c < width; c++) columns[size_t(c)] += x[c] < LOWEST ? 0.0f : f(x[c] - row.top);
+      const float* __restrict const x = row.logits + begin;
+      for (int c = 0; c < width; c++) sums[c] += x[c] < LOWEST ? 0.0f : f(x[c] - top);
     }
     double total = 0;
     for (float sum : columns) total += sum;
     return total;
   };
-  const double count = sum_of([](float) { return 1.0f; });
+  int n_banned = 0;
+  for (int i = 0; i < row.n; i++) n_banned += row.logits[i] < LOWEST;
+  const double count = row.n - n_banned;
   const float mean = float(sum_of([](float depth) { return depth; }) / count);
   return std::sqrt(sum_of([mean](float depth) { return (depth - mean) * (depth - mean); }) / count);
 }

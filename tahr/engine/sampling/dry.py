@@ -1,5 +1,6 @@
 """DRY: makes it ever harder to go on repeating what was said before."""
 
+from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from functools import cache
@@ -51,14 +52,13 @@ class Dry:
         reach = min(self._reach(window), self.longest)
         if reach < self.allowed:
             return
-        following, lengths = repeats(np.array(window, np.int64), reach)
-        enough = lengths >= self.allowed
-        hit, which = np.unique(following[enough], return_inverse=True)
-        longest = np.zeros(len(hit))
-        np.maximum.at(longest, which, lengths[enough])
-        penalty = np.minimum(self.multiplier * self.base ** (longest - self.allowed), CEILING)
+        following, lengths = repeats(np.frombuffer(array("q", window), np.int64), reach)
+        order = np.argsort(lengths)  # of several repeats before one token the longest counts: it is written last
+        order = order[np.count_nonzero(lengths < self.allowed) :]
+        hit, longest = following[order], lengths[order]
+        penalty = np.minimum(self.multiplier * float(self.base) ** (longest - self.allowed), CEILING)
         penalty[[self._breaks(token) for token in hit.tolist()]] = 0  # the way out of a repeat stays free
-        row[hit] -= penalty.astype(np.float32)
+        row[hit] = row[hit] - penalty.astype(np.float32)
 
     def _breaks(self, token: int) -> bool:
         return (token,) in self.breakers.get(token, ())

@@ -81,7 +81,7 @@ def sample_row(params: SamplingParams, key: int) -> bytes:
     return row.tobytes()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PickRequest:
     """Who wants a token: its picker, all tokens so far, and how many of them are the prompt."""
 

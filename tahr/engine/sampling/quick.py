@@ -15,24 +15,46 @@ from tahr.errors import TahrError
 UNCHANGED = (np.zeros(0, np.int64), np.zeros(0, np.float32), False)
 
 
+class Crowd:
+    """Requests that pick together, and what need not be found out again while they do."""
+
+    def __init__(self, requests: ListOf[PickRequest]):
+        pickers = [request.picker for request in requests]
+        self.requests = list(requests)
+        self.rows = np.frombuffer(bytearray().join([picker.row for picker in pickers]), SAMPLE_ROW)
+        self.edited = any(picker.edits for picker in pickers)
+        self.learners = [i for i, picker in enumerate(pickers) if picker.learns]
+
+    def next_rows(self) -> NDArray[np.void]:
+        """How each next token is picked: all but this was settled when the requests came in."""
+        self.rows["n_picked"] = [len(request.tokens) - request.n_prompt for request in self.requests]
+        for i in self.learners:
+            self.rows["mirostat_mu"][i] = self.requests[i].picker.mu
+        return self.rows
+
+
 class QuickWay:
     """Picks with a row sampler."""
 
     def __init__(self, sampler: RowSampler):
         self._sampler = sampler
         self._overlay = Overlay(0)
+        self._crowd: Crowd | None = None
 
     def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> list[int | TahrError]:
         """The next token of each request, or why there is none."""
-        logits = plain(logits)
-        picked, probabilities = self._sampler.sample(logits, sample_rows(requests), self._edits(requests, logits))
+        crowd, logits = self._crowd, plain(logits)
+        if crowd is None or crowd.requests != requests:
+            crowd = self._crowd = Crowd(requests)
+        edits = self._edits(requests, logits) if crowd.edited else None
+        picked, probabilities = self._sampler.sample(logits, crowd.next_rows(), edits)
         answers: list[int | TahrError] = picked.tolist()
         for i in np.flatnonzero(picked < 0).tolist():
             left = picked[i] == self._sampler.NOTHING_LEFT and requests[i].picker.edits
             answers[i] = none_left() if left else not_numbers()
-        for i, request in enumerate(requests):
-            if request.picker.learns and picked[i] >= 0:
-                request.picker.learn(probabilities[i])
+        for i in crowd.learners:
+            if picked[i] >= 0:
+                requests[i].picker.learn(probabilities[i])
         return answers
 
     def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
@@ -43,9 +65,7 @@ class QuickWay:
             for i, token in enumerate(tokens)
         ]
 
-    def _edits(self, requests: ListOf[PickRequest], logits: Floats) -> RowEdits | None:
-        if not any(request.picker.edits for request in requests):
-            return None
+    def _edits(self, requests: ListOf[PickRequest], logits: Floats) -> RowEdits:
         if len(self._overlay) != logits.shape[1]:
             self._overlay = Overlay(logits.shape[1])
         return row_edits([self._changes(request, row) for request, row in zip(requests, logits, strict=True)])
@@ -57,16 +77,6 @@ class QuickWay:
         for edit in request.picker.edits:
             edit(self._overlay, request.tokens, request.n_prompt)
         return self._overlay.edits()
-
-
-def sample_rows(requests: ListOf[PickRequest]) -> NDArray[np.void]:
-    """How each token is picked: most of it was settled when the request came in."""
-    rows = np.frombuffer(bytearray().join([request.picker.row for request in requests]), SAMPLE_ROW)
-    rows["n_picked"] = [len(request.tokens) - request.n_prompt for request in requests]
-    for i, request in enumerate(requests):
-        if request.picker.learns:
-            rows["mirostat_mu"][i] = request.picker.mu
-    return rows
 
 
 def plain(logits: Floats) -> Floats:
