@@ -60,14 +60,15 @@ def main() -> None:
     args = parser.parse_args()
     bench = Bench(LLM(args.model, config=EngineConfig(context_size=max(args.lengths) + 32)))
     bench.first_token(bench.tokens(64))  # records the plan
-    print("tokens  shared  computed  first token      saved")
+    print("tokens  shared       computed  first token      saved")
     for n in args.lengths:
         base = 0.0
         for share in SHARES:
             runs = [bench.shared(n, share) for _ in range(args.repeat)]
             seconds, n_computed = statistics.median(s for s, _ in runs), runs[0][1]
             base = base or seconds
-            print(f"{n:6d}  {share:5.0%}  {n_computed:8d}  {seconds * 1e3:8.1f} ms  {1 - seconds / base:8.0%}")
+            computed = f"{n_computed:6d} ({n_computed / n:4.0%})"
+            print(f"{n:6d}  {share:5.0%}  {computed}  {seconds * 1e3:8.1f} ms  {1 - seconds / base:8.0%}", flush=True)
 
 
 if __name__ == "__main__":
