@@ -215,6 +215,14 @@ def fresh(engine: InferenceEngine, tokens: list[int]) -> np.ndarray:
     return engine.forward_prefill(tokens, 0)
 
 
+def test_logits_and_embeddings_go_to_other_libraries_without_a_copy(engine: InferenceEngine) -> None:
+    engine.truncate(0)
+    for ours in (engine.forward_prefill([1, 2], 0), engine.embed_numpy(["One day"])):
+        theirs = np.from_dlpack(ours)
+        assert np.shares_memory(ours, theirs)
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_prefill_advances(engine: InferenceEngine, tokens: list[int]) -> None:
     engine.truncate(0)
     engine.prefill(tokens[:5])

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int SHORT_LIST = 256;  // tokens looked at first: the choice almost always lies within
 // Then those so deep, times the temperature if that is above 1; then all. What is typical of an open choice lies deeper.
-constexpr double REACH = 8, TYPICAL_REACH = 10, LONG_REACH = 40;
+constexpr double REACH = 8, TYPICAL_REACH = 9, LONG_REACH = 40;
 
 // ---- random numbers: engine/sampling/chance.py ----
 
