@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,14 @@ class Terminal:
             self.shown += self._read()
         self._seen = at + len(text)
 
+    def press_until(self, key: str, text: str) -> None:
+        """Press a key, and again as people do: readline keeps a Ctrl-C that comes just before it waits for keys."""
+        for _ in range(5):
+            self.type(key)
+            with suppress(AssertionError):
+                return self.until(text, within_s=5)
+        self.until(text)
+
     def _read(self) -> str:
         try:
             return os.read(self._fd, 65536).decode(errors="replace")
@@ -378,8 +387,7 @@ def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Term
     terminal.type("Once upon a time\r")
     terminal.until("tok/s")
     terminal.until(">>> ")
-    terminal.type("\x03")
-    terminal.until("/bye leaves")
+    terminal.press_until("\x03", "/bye leaves")
     terminal.until(">>> ")
     terminal.type("\x04")
     assert terminal.exit_code() == 0
