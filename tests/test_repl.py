@@ -346,8 +346,10 @@ class Terminal:
         for _ in range(5):
             self.type(key)
             with suppress(AssertionError):
-                return self.until(text, within_s=5)
-        self.until(text)
+                self.until(text, within_s=5)
+                break
+        else:
+            self.until(text)
 
     def _read(self) -> str:
         try:
