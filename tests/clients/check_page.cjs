@@ -22,6 +22,14 @@ async function ask(page, text) {
   await page.press("#text", "Enter");
 }
 
+// What a small model counts may end at any moment; these answers go on until somebody ends them.
+async function goOn(page) {
+  await page.route("**/v1/chat/completions", (route) => {
+    const body = JSON.parse(route.request().postData());
+    return route.continue({ postData: JSON.stringify({ ...body, ignore_eos: true }) });
+  });
+}
+
 async function idle(page) {
   await page.waitForSelector("#send:visible", { timeout: 60000 });
 }
@@ -32,7 +40,7 @@ async function grows(page) {
 
 async function streams(page) {
   await page.click("summary");
-  await page.fill("#max_tokens", "64");
+  await page.fill("#max_tokens", "128");
   await page.fill("#temperature", "0");
   await page.click("summary");
   await ask(page, "What is gravity?");
@@ -106,6 +114,7 @@ async function visit(context, screen) {
   await page.goto(address + "/");
   await page.waitForFunction(() => document.querySelector("#model").options.length > 0);
   await fits(page);
+  await goOn(page);
   await streams(page);
   await picture(page, screen);
   await stops(page);
