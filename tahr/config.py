@@ -254,7 +254,7 @@ class EngineConfig:
     quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
-    gpu_memory_utilization: float = 0.9  # of a GPU's memory, the share that weights, KV and steps may take in all
+    gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"

@@ -20,18 +20,24 @@ CARD = Memory(60 * GB, 80 * GB, own=True)  # 20 GB of weights are there already
 @pytest.mark.parametrize(
     ("share", "memory", "wanted_gb"),
     [
-        (0.9, CARD, 60 - 8 - 4),  # a tenth is spared, and 4 GB are for steps
+        (None, CARD, 60 - 8 - 4),  # a tenth is spared, and 4 GB are for steps
+        (0.9, CARD, 60 - 8 - 4),
         (0.5, CARD, 60 - 40 - 4),
         (1.0, CARD, 60 - 4),
         (0.2, CARD, 0),  # the weights alone take more
         (0.9, Memory(6 * GB, 8 * GB, own=True), 6 - 0.8 - 1),  # a small card: an eighth is for steps
-        (0.9, Memory(60 * GB, 80 * GB), 15),  # a host: a quarter of what is free
+        (None, Memory(60 * GB, 80 * GB), 15),  # a host: a quarter of what is free
     ],
 )
-def test_how_much_a_pool_may_take(share: float, memory: Memory, wanted_gb: float) -> None:
+def test_how_much_a_pool_may_take(share: float | None, memory: Memory, wanted_gb: float) -> None:
     config = EngineConfig(gpu_memory_utilization=share)
     assert kv_budget(config, memory) == pytest.approx(wanted_gb * GB, abs=2)
     assert kv_budget(EngineConfig(kv_bytes=77, gpu_memory_utilization=share), memory) == 77, "what is said wins"
+
+
+def test_a_host_has_no_share_to_set() -> None:
+    with pytest.raises(ConfigError, match="gpu_memory_utilization is for a GPU"):
+        kv_budget(EngineConfig(gpu_memory_utilization=0.5), Memory(60 * GB, 80 * GB))
 
 
 def test_the_pages_of_a_card_come_from_its_memory() -> None:

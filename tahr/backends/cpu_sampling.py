@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
-from tahr.backends.api import Floats, Ints
-from tahr.backends.row_sampler import SAMPLE_ROW, Doubles, RowEdits
+from tahr.backends.api import Doubles, Floats, Ints
+from tahr.backends.row_sampler import SAMPLE_ROW, RowEdits
 
 assert SAMPLE_ROW.itemsize == native.SAMPLE_ROW_BYTES
 

@@ -10,9 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Floats, Ints
-
-Doubles = NDArray[np.float64]
+from tahr.backends.api import Doubles, Floats, Ints
 
 KNOBS = (
     *("temperature", "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p", "top_a", "eta_cutoff"),

@@ -14,6 +14,7 @@ from tahr.kv.pages import most_held, pages_for
 # Unless told otherwise a pool takes at most one n-th of the free memory of a host, which others need too; on a device
 # of its own, what is free within the share the config allows, but for what a step needs.
 KV_SHARE = 4
+GPU_SHARE = 0.9
 SCRATCH_BYTES = 4 << 30
 SCRATCH_SHARE = 8  # of a small device at most one n-th
 
@@ -55,9 +56,12 @@ def kv_budget(config: EngineConfig, memory: Memory) -> int:
     """The bytes a KV pool may take."""
     if config.kv_bytes:
         return config.kv_bytes
+    share = config.gpu_memory_utilization
     if not memory.own:
+        if share is not None:
+            raise ConfigError("gpu_memory_utilization is for a GPU, which has memory of its own: leave it out here.")
         return memory.free_bytes // KV_SHARE
-    spared = int((1 - config.gpu_memory_utilization) * memory.total_bytes)
+    spared = int((1 - (GPU_SHARE if share is None else share)) * memory.total_bytes)
     return max(0, memory.free_bytes - spared - min(SCRATCH_BYTES, memory.total_bytes // SCRATCH_SHARE))
 
 

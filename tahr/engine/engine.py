@@ -166,15 +166,12 @@ class Engine:
         if self.runner.backend.draws and (ready := drawable(work)):
             answers = draw(self.runner, work, ready, self.n_vocab)
             n_decoded = self.scheduler.advance(work)
-            self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
-            return ready, answers
-        logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
-        n_decoded = self.scheduler.advance(work)
-        ready, rows = self._ready(work, logits)
-        answers = self.sampler.pick(
-            [seq.request for seq in ready if seq.request],
-            logits if rows == list(range(len(logits))) else logits[rows],
-        )
+        else:
+            logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
+            n_decoded = self.scheduler.advance(work)
+            ready, rows = self._ready(work, logits)
+            chosen = logits if rows == list(range(len(logits))) else logits[rows]
+            answers = self.sampler.pick([seq.request for seq in ready if seq.request], chosen)
         self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
         return ready, answers
 

@@ -1,5 +1,6 @@
 """What requests and the whole engine cost: cheap enough to be always on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -61,6 +62,13 @@ class RequestStats:
     def ms_per_token(self) -> float:
         speed = self.tokens_per_s
         return 1e3 / speed if speed else 0.0
+
+    def parts(self) -> Iterator[tuple[str, float, float]]:
+        """What it was doing, from when to when; only what came about."""
+        for name, (begin, end) in PARTS.items():
+            begun, ended = getattr(self, begin), getattr(self, end)
+            if begun and ended:
+                yield name, begun, ended
 
     def report(self) -> str:
         """The request in a few lines of text."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from tahr.engine.stats import PARTS
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,10 +112,8 @@ class ChromeTrace:
         args = {name: facts[name] for name in ("step", "n_tokens", "running", "waiting", "pages_used", "n_preempted")}
         self._event("step", model, 0, facts["began_s"], facts["seconds"], args)
         for seq in ended:
-            for name, (begin, end) in PARTS.items():
-                begun, over = getattr(seq.stats, begin), getattr(seq.stats, end)
-                if begun and over:
-                    self._event(name, model, seq.id, begun, over - begun, {"finish_reason": seq.finish_reason})
+            for name, begun, over in seq.stats.parts():
+                self._event(name, model, seq.id, begun, over - begun, {"finish_reason": seq.finish_reason})
 
     def _event(self, name: str, model: str, row: int, began_s: float, seconds: float, args: Facts) -> None:
         event = {"name": name, "ph": "X", "pid": model, "tid": row, "ts": began_s * 1e6, "dur": seconds * 1e6}

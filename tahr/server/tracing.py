@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
-from tahr.engine.stats import PARTS
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,12 +117,10 @@ class Tracer:
         """One child for each part of each answer."""
         context = self._api.set_span_in_context(parent)
         for index, stats in enumerate(meter.stats):
-            for name, (begin, end) in PARTS.items():
-                begun, ended = getattr(stats, begin), getattr(stats, end)
-                if begun and ended:
-                    facts = {"tahr.choice.index": index, **facts_of(name, stats)}
-                    child = self._tracer.start_span(name, context=context, start_time=self._ns(begun), attributes=facts)
-                    child.end(end_time=self._ns(ended))
+            for name, begun, ended in stats.parts():
+                facts = {"tahr.choice.index": index, **facts_of(name, stats)}
+                child = self._tracer.start_span(name, context=context, start_time=self._ns(begun), attributes=facts)
+                child.end(end_time=self._ns(ended))
 
 
 def asked(params: "SamplingParams") -> dict[str, Any]:
