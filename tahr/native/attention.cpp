@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "kv_types.h"
 #include "quantised_out.h"
@@ -115,6 +116,7 @@ void finish(const AttentionOp& op, const State& total, int64_t at) {
 struct Workspace {
   int n_rows;          // query rows: tokens x grouped heads
   int dim, padded;     // numbers of a head; the same in whole vectors
+  int begin, end;      // what is looked at of a tile, in whole vectors
   float* keys;         // [dim][KV_TILE]
   float* values;       // [KV_TILE][padded]
   float* q;            // [n_rows][dim]
@@ -167,13 +169,16 @@ TAHR_INLINE void for_runs(const AttentionOp& op, const Piece& piece, int begin, 
   }
 }
 
-// Tokens [begin, end) of the tile at `tile`. Keys come in whole vectors where pages are such: their neighbours' scores
-// are not looked at.
+// Tokens [begin, end) of the tile at `tile`, and as many neighbours as make whole vectors of keys. Where pages are not
+// made of such, zeros stand for the neighbours: what lies in the workspace could be numbers that are slow to multiply.
 void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
   const KvLayer& kv = op.kv;
-  const int whole = kv.page_size % LANES ? 1 : LANES;
+  w.begin = (begin - tile) / LANES * LANES;
+  w.end = (end - tile + LANES - 1) / LANES * LANES;
+  const bool whole = kv.page_size % LANES == 0;
+  if (!whole) memset(w.keys, 0, size_t(w.dim) * KV_TILE * sizeof(float));
   with_type(kv.type, [&](auto stored) {
-    const int first = begin / whole * whole, last = (end + whole - 1) / whole * whole;
+    const int first = whole ? tile + w.begin : begin, last = whole ? tile + w.end : end;
     for_runs(op, piece, first, last, [&](int64_t page, int offset, int n, int at) {
       stored.read_keys(kv, kv.keys + page, offset, n, w.keys + at - tile, KV_TILE);
     });
@@ -194,59 +199,69 @@ void prefetch_tile(const AttentionOp& op, const Piece& piece, int begin, int end
   });
 }
 
-// The scores of N rows for VECTORS vectors of tokens from `token` on.
-template <int N>
+// The scores of N rows for V vectors of tokens from `token` on.
+template <int N, int V>
 void score_block(const Workspace& w, int row, int token) {
-  Floats sums[N][VECTORS];
+  Floats sums[N][V];
   for (auto& of_row : sums)
     for (auto& s : of_row) s = set1(0.0f);
   const float* q[N];
   for (int r = 0; r < N; r++) q[r] = w.q + (row + r) * w.dim;
   for (int i = 0; i < w.dim; i++) {
-    Floats keys[VECTORS];
-    for (int j = 0; j < VECTORS; j++) keys[j] = load(w.keys + i * KV_TILE + token + j * LANES);
+    Floats keys[V];
+    for (int j = 0; j < V; j++) keys[j] = load(w.keys + i * KV_TILE + token + j * LANES);
     for (int r = 0; r < N; r++)
-      for (int j = 0; j < VECTORS; j++) sums[r][j] = fma(set1(q[r][i]), keys[j], sums[r][j]);
+      for (int j = 0; j < V; j++) sums[r][j] = fma(set1(q[r][i]), keys[j], sums[r][j]);
   }
   for (int r = 0; r < N; r++)
-    for (int j = 0; j < VECTORS; j++) store(w.scores + (row + r) * KV_TILE + token + j * LANES, sums[r][j]);
+    for (int j = 0; j < V; j++) store(w.scores + (row + r) * KV_TILE + token + j * LANES, sums[r][j]);
 }
 
-template <int N>
-void score_rows(const Workspace& w, int row) {
-  for (int token = 0; token < KV_TILE; token += VECTORS * LANES) score_block<N>(w, row, token);
+template <int N, int V = VECTORS>
+void score_rows(const Workspace& w, int row, int token) {
+  for (; token + V * LANES <= w.end; token += V * LANES) score_block<N, V>(w, row, token);
+  if constexpr (V > 1)
+    if (token < w.end) score_rows<N, V - 1>(w, row, token);
 }
 
-void fill_outside(float* scores, int begin, int end, float value) {
-  for (int t = 0; t < begin; t++) scores[t] = value;
-  for (int t = end; t < KV_TILE; t++) scores[t] = value;
+struct Tokens {
+  int begin, end;
+};
+
+// What lies in `all` but not in `seen`.
+TAHR_INLINE void fill_outside(float* scores, Tokens seen, Tokens all, float value) {
+  for (int t = all.begin; t < seen.begin; t++) scores[t] = value;
+  for (int t = seen.end; t < all.end; t++) scores[t] = value;
 }
 
-// Turns the scores of a row into weights; tokens outside [begin, end) get none.
-void weigh_row(const AttentionOp& op, Workspace& w, int row, int begin, int end) {
+// Turns the scores `all` of a row into weights; tokens that are not seen get none.
+TAHR_INLINE void weigh(const AttentionOp& op, Workspace& w, int row, Tokens seen, Tokens all) {
   float* scores = w.scores + row * KV_TILE;
   State& state = w.span[row];
-  w.shrink[row] = 1;
-  if (begin >= end) {
-    for (int t = 0; t < KV_TILE; t++) scores[t] = 0;
-    return;
-  }
   const Floats scale = set1(op.scale), cap = set1(op.softcap);
-  for (int t = 0; t < KV_TILE; t += LANES) {
+  for (int t = all.begin; t < all.end; t += LANES) {
     const Floats s = mul(load(scores + t), scale);
     store(scores + t, op.softcap > 0 ? mul(cap, tanh(div(s, cap))) : s);
   }
-  fill_outside(scores, begin, end, -INFINITY);
+  fill_outside(scores, seen, all, -INFINITY);
   Floats tops = set1(state.top);
-  for (int t = 0; t < KV_TILE; t += LANES) tops = max(tops, load(scores + t));
+  for (int t = all.begin; t < all.end; t += LANES) tops = max(tops, load(scores + t));
   const float top = max_lane(tops);
-  for (int t = 0; t < KV_TILE; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
-  fill_outside(scores, begin, end, 0);
+  for (int t = all.begin; t < all.end; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
+  fill_outside(scores, seen, all, 0);
   w.shrink[row] = top == state.top ? 1.0f : std::exp(state.top - top);
   Floats sums = mul(load(w.sums + row * LANES), set1(w.shrink[row]));
-  for (int t = 0; t < KV_TILE; t += LANES) sums = add(sums, load(scores + t));
+  for (int t = all.begin; t < all.end; t += LANES) sums = add(sums, load(scores + t));
   store(w.sums + row * LANES, sums);
   state.top = top;
+}
+
+void weigh_row(const AttentionOp& op, Workspace& w, int row, Tokens seen) {
+  w.shrink[row] = 1;
+  if (seen.begin >= seen.end) return fill_outside(w.scores + row * KV_TILE, {w.end, w.end}, {w.begin, w.end}, 0);
+  // Most tiles are whole, and then the loops have a known length.
+  if (w.end - w.begin == KV_TILE) return weigh(op, w, row, seen, {0, KV_TILE});
+  weigh(op, w, row, seen, {w.begin, w.end});
 }
 
 // weighted = weighted * shrink + weights @ values, for N rows and V vectors of columns.
@@ -286,7 +301,7 @@ void for_rows(const Rows& f, int n_rows, int row = 0) {
 struct Score {
   const Workspace& w;
   template <int N>
-  void run(int row) const { score_rows<N>(w, row); }
+  void run(int row) const { score_rows<N>(w, row, w.begin); }
 };
 
 struct Gather {
@@ -305,7 +320,7 @@ void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace&
   for_rows(Score{w}, w.n_rows);
   for (int row = 0; row < w.n_rows; row++) {
     const int position = op.positions[piece.first + row / group(op)], low = first_seen(op, position) - tile;
-    weigh_row(op, w, row, low > 0 ? low : 0, position + 1 < tile + KV_TILE ? position + 1 - tile : KV_TILE);
+    weigh_row(op, w, row, {low > 0 ? low : 0, position + 1 < tile + KV_TILE ? position + 1 - tile : KV_TILE});
   }
   for_rows(Gather{w, begin - tile, end - tile}, w.n_rows);
 }

@@ -170,13 +170,20 @@ struct Grid {
   int64_t panels, rows, n_row_blocks, n_blocks;
 };
 
+// At most `most` panels to a block, a few less if all threads then get as many blocks.
+int64_t even_panels(int64_t n_panels, int64_t most, int n_threads) {
+  for (int64_t panels = most; 2 * panels > most; panels--)
+    if ((n_panels + panels - 1) / panels % n_threads == 0) return panels;
+  return most < 1 ? 1 : most;
+}
+
 Grid grid_of(const Segment& s, int n_threads) {
   const PackedMatrix& m = *s.job->matrix;
   const int64_t n_rows = s.last - s.first, n_row_blocks = (n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   const int64_t fitting = (n_rows < BLOCK_ROWS ? BLOCK_BYTES : TILED_BLOCK_BYTES) / m.panel_bytes;
   const int64_t fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
   const int64_t fewer = fitting < fair ? fitting : fair, whole = fewer / MANY_PANELS * MANY_PANELS;
-  const int64_t panels = n_rows >= MIN_MANY_ROWS && whole ? whole : fewer < 1 ? 1 : fewer;
+  const int64_t panels = n_rows >= MIN_MANY_ROWS && whole ? whole : even_panels(m.n_panels, fewer, n_threads);
   return {panels, BLOCK_ROWS, n_row_blocks, (m.n_panels + panels - 1) / panels * n_row_blocks};
 }
 

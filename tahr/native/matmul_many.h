@@ -8,7 +8,7 @@ namespace tahr::TAHR_ISA {
 
 constexpr int MANY_TILE = 4;           // rows whose sums are in registers together
 constexpr int64_t MAX_MANY_ROWS = 64;  // of a block; a multiple of MANY_TILE
-constexpr int64_t MIN_MANY_ROWS = 12;  // fewer do not repay the unpacking
+constexpr int64_t MIN_MANY_ROWS = 24;  // fewer do not repay the unpacking
 constexpr int64_t CHUNK_PIECES = 8;    // 256 columns: unpacked, those of all panels fit the nearest cache
 
 // Some neighbouring panels of a matrix and up to MAX_MANY_ROWS rows.

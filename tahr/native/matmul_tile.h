@@ -64,15 +64,17 @@ constexpr int64_t AHEAD = 4096;  // bytes of a panel asked for before they are n
 template <Format F, int Rows>
 void quantised_tile(const Tile& tile) {
   constexpr int step = Rows < DOT_ROWS ? Rows : DOT_ROWS;
-  constexpr int64_t size = piece_bytes(F, LANES);
+  constexpr int64_t size = piece_bytes(F, LANES), scale_size = scale_bytes(F, LANES) * 32 / scale_cols(row_of(F).scales);
+  const int64_t n_pieces = tile.cols / 32;
   const uint8_t* codes = reinterpret_cast<const uint8_t*>(tile.panel);
-  const uint8_t* scales = codes + tile.cols / 32 * size;
+  const uint8_t* scales = codes + n_pieces * size;
+  const uint8_t* next_scales = scales + n_pieces * (scale_size + size);  // of the next panel
   Floats sums[Rows / step][1][step];
   for (auto& some : sums)
     for (auto& lanes : some[0]) lanes = set1(0.0f);
-  for (int64_t p = 0; p < tile.cols / 32; p++) {
-    if constexpr (Rows == 1)
-      for (int64_t i = 0; i < size; i += 64) prefetch(codes + p * size + AHEAD + i);
+  for (int64_t p = 0; p < n_pieces; p++) {
+    for (int64_t i = 0; i < size; i += 64) prefetch(codes + p * size + AHEAD + i);
+    prefetch(next_scales + p * scale_size);  // or every panel would begin with a wait for memory
     Unpacked<F> piece;
     unpack(codes, scales, p, piece);
     const Unpacked<F>* const only[1] = {&piece};
