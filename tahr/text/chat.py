@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tahr.errors import TemplateError
+from tahr.text.budget import Budget, OverBudget, spending
 from tahr.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class ChatTemplate:
                 f"The chat template is {len(source)} characters long, and Tahr reads {MAX_SOURCE_CHARS} at most: "
                 "use another file of this model, or plain completion."
             )
-        return self._run(lambda: self._sandbox.from_string(source))
+        made = self._run(lambda: self._sandbox.from_string(source))
+        made.globals = dict(made.globals)  # copied for every rendering, and a chain of two dictionaries is slow to copy
+        return made
 
     @cached_property
     def _sandbox(self) -> "Sandbox":
@@ -102,32 +105,33 @@ class ChatTemplate:
 
     def _run(self, work: Callable[[], T], n_messages: int = 0) -> T:
         """Run something of Jinja's inside the budget, and say in a sentence what went wrong."""
-        from jinja2 import TemplateSyntaxError
-
-        from tahr.text.budget import Budget, OverBudget, spending
-
         budget = Budget(self._seconds + SECONDS_PER_MESSAGE * n_messages, self._max_chars)
         try:
             with spending(budget):
                 made = work()
                 budget.admit(len(made) if isinstance(made, str) else 0)
                 return made
-        except Refused as error:
-            raise TemplateError(f"The model's chat template refuses this conversation: {error}") from error
-        except OverBudget as error:
-            raise TemplateError(f"The model's chat template was stopped because it {error}.") from error
-        except TemplateSyntaxError as error:
-            raise TemplateError(
-                f"The model's chat template is broken at line {error.lineno}: {error.message}"
-            ) from error
-        except RecursionError as error:
-            raise TemplateError("The model's chat template nests or calls itself too deeply.") from error
         except Exception as error:  # a template can raise anything Python's operators raise
-            raise TemplateError(f"The model's chat template failed: {error or type(error).__name__}") from error
+            raise TemplateError(f"The model's chat template {_what(error)}") from error
 
 
 class Refused(Exception):
     """The template called `raise_exception`."""
+
+
+def _what(error: Exception) -> str:
+    """What a template did, in words."""
+    from jinja2 import TemplateSyntaxError
+
+    if isinstance(error, Refused):
+        return f"refuses this conversation: {error}"
+    if isinstance(error, OverBudget):
+        return f"was stopped because it {error}."
+    if isinstance(error, TemplateSyntaxError):
+        return f"is broken at line {error.lineno}: {error.message}"
+    if isinstance(error, RecursionError):
+        return "nests or calls itself too deeply."
+    return f"failed: {error or type(error).__name__}"
 
 
 def _raise_exception(message: object) -> None:

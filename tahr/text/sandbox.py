@@ -10,7 +10,7 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any, cast
 
-from jinja2 import nodes
+from jinja2 import nodes, pass_context
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -100,19 +100,19 @@ class Metering(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's visitors are named after nodes)
         self.generic_visit(node)
-        node.body = [nodes.ExprStmt(_ask("spend", nodes.Const(0))), *node.body]
+        node.body = [nodes.ExprStmt(_ask(spend, nodes.Const(0))), *node.body]
         if node.test is not None:
-            node.test = nodes.And(_ask("tick"), node.test)
+            node.test = _ask(tick, node.test)
         return node
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802
         self.generic_visit(node)
         n_chars = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
-        return [nodes.ExprStmt(_ask("spend", nodes.Const(n_chars))), node]
+        return [nodes.ExprStmt(_ask(spend, nodes.Const(n_chars))), node]
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _ask("tilde", *node.nodes)
+        return _ask(tilde, *node.nodes)
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._literal(node, node.items)
@@ -125,11 +125,47 @@ class Metering(NodeTransformer):
 
     def _literal(self, node: nodes.Expr, parts: Sequence[nodes.Node]) -> nodes.Node:
         self.generic_visit(node)
-        return node if all(isinstance(part, nodes.Const) for part in parts) else _ask("built", node)
+        return node if all(isinstance(part, nodes.Const) for part in parts) else _ask(built, node)
 
 
-def _ask(name: str, *args: nodes.Expr) -> nodes.Call:
-    return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
+def _ask(question: Callable[..., Any], subject: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
+    """A filter, because it is called directly: a call would first have to be found harmless, each time."""
+    return nodes.Filter(subject, _name_of(question), list(args), [], None, None)
+
+
+def _name_of(question: Callable[..., Any]) -> str:
+    return f"? {question.__name__}"  # which no template can write
+
+
+# What the metered template asks. They take the context so that Jinja does not work them out when it compiles.
+
+
+@pass_context
+def tick(_: Context, holds: Any) -> Any:
+    current().tick()
+    return holds
+
+
+@pass_context
+def spend(_: Context, n_chars: int) -> None:
+    current().charge(n_chars)
+
+
+@pass_context
+def tilde(_: Context, *parts: Any) -> str:
+    """The operator `~`."""
+    current().weigh(parts)
+    return "".join(map(str, parts))
+
+
+@pass_context
+def built(_: Context, value: Any) -> Any:
+    """A list or dictionary the template wrote down: weighed, so that none can hold itself a million times over."""
+    current().weigh(value)
+    return value
+
+
+QUESTIONS = {_name_of(question): question for question in (tick, spend, tilde, built)}
 
 
 class GenerationTag(Extension):
@@ -153,7 +189,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals["namespace"] = QuietNamespace
         del self.globals["lipsum"], self.filters["random"]  # they would render differently each time
         self.filters["tojson"] = _to_json
-        self.filters = {name: _guarded_filter(name, function) for name, function in self.filters.items()}
+        self.filters = {name: _guarded_filter(name, function) for name, function in self.filters.items()} | QUESTIONS
         self.tests = {name: _guarded_test(test) for name, test in cast(Tests, self.tests).items()}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -179,23 +215,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current()
+        if operator == "+" and type(left) is type(right) is str:  # what nearly all templates nearly always do
+            budget.admit(len(left) + len(right))
+            budget.charge(len(left) + len(right))
+            return left + right
         budget.admit(OPERATOR_GROWTH[operator](left, right))
         made = super().call_binop(context, operator, left, right)
         budget.charge(budget.weigh(made) if isinstance(made, (list, tuple)) else size_of(made))
         return made
-
-    def tick(self) -> bool:
-        return current().tick()
-
-    def spend(self, n_chars: int) -> None:
-        current().charge(n_chars)
-
-    def tilde(self, *parts: Any) -> str:
-        """The operator `~`."""
-        current().weigh(parts)
-        return "".join(map(str, parts))
-
-    def built(self, value: Any) -> Any:
-        """A list or dictionary the template wrote down: weighed, so that none can hold itself a million times over."""
-        current().weigh(value)
-        return value
