@@ -261,8 +261,11 @@ class EngineConfig:
     max_batch_size: int = 16  # requests that run at once
     max_prefill_batch: int = 8  # of them, those that read their prompt in one step
     max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
+    max_decode_tokens: int = 4096  # of all who get one in a step: whichever of the two is less
     prefill_chunk_size: int = 512  # tokens of one prompt in one step
     max_prefill_tokens: int | None = None  # of all prompts in one step; None: one chunk
+    active_prefill_tokens: int | None = None  # the same for steps in which others get a token; None: no less
+    prefill_first_until_active: int = 0  # while fewer write, prompts are read before anybody gets a token
     prefix_cache: bool = True
     cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
     cache_max_tokens: int | None = None
@@ -279,7 +282,10 @@ class EngineConfig:
         "max_prefill_batch": whole(1, 4096),
         "max_decode_batch": whole(1, 4096),
         "prefill_chunk_size": whole(1, 65536),
+        "max_decode_tokens": whole(1, 2**20),
         "max_prefill_tokens": whole(1, 2**20),
+        "active_prefill_tokens": whole(1, 2**20),
+        "prefill_first_until_active": whole(0, 4096),
         "cache_max_entries": whole(0),
         "cache_max_tokens": whole(0),
         "cache_max_bytes": whole(0, 2**62),

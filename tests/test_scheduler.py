@@ -173,6 +173,40 @@ def test_no_more_read_or_write_in_a_step_than_allowed() -> None:
     assert all(seq.tokens == expected([seq.tokens[0]] * 6, 15) for seq in everyone)
 
 
+def test_prompts_are_read_in_smaller_pieces_while_others_write() -> None:
+    model = NullModel(scheduler(100, prefill_chunk=8, n_prefill_tokens=16, n_active_prefill_tokens=3))
+    writer, reader = sequence([0] * 4, 20), sequence([1] * 30, 1)
+    add(model, writer)
+    model.step()
+    add(model, reader, sequence([2] * 30, 1))
+    assert [item.n_tokens for item in model.step()] == [1, 3], "all that read share the smaller budget"
+    model.sched.remove(writer)
+    assert [item.n_tokens for item in model.step()] == [8, 8], "with nobody waiting, whole chunks"
+
+
+def test_few_who_write_wait_until_prompts_are_read() -> None:
+    model = NullModel(scheduler(100, n_writing_first=3, prefill_chunk=4))
+    everyone = [sequence([i] * 8, 6) for i in range(4)]
+    add(model, *everyone)
+    while sum(seq.n_generated > 0 for seq in everyone) < 3:
+        assert all(seq.n_generated <= 1 for seq in everyone), "they write before enough have been read"
+        model.step()
+    assert any(item.n_tokens == 1 for item in model.step()), "three are enough"
+    model.run(*everyone)
+    assert all(seq.tokens == expected([seq.tokens[0]] * 8, 14) for seq in everyone)
+
+
+def test_who_writes_does_not_wait_for_others_prompts_forever() -> None:
+    model = NullModel(scheduler(100, n_writing_first=4))
+    writer = sequence([0] * 4, 9)
+    add(model, writer)
+    model.step()
+    for i in range(400):  # each is over with its first token, so that never enough write
+        add(model, sequence([i % 7] * 8, 1))
+        model.step()
+    assert writer.done
+
+
 def test_a_step_scores_only_so_many_tokens() -> None:
     model = NullModel(scheduler(100, n_scored=3))
     seq = sequence(8, 1, prompt_logprobs=0)
@@ -284,6 +318,8 @@ class Traffic(RuleBasedStateMachine):
         budget=st.integers(1, 12),
         decode=st.integers(1, 5),
         order=st.sampled_from(SCHEDULING_POLICIES),
+        active=st.sampled_from([None, 1, 4]),
+        first=st.sampled_from([0, 0, 3]),
         cached=st.sampled_from([None, 0, 2, 100]),
         admit_below=st.sampled_from([0.5, 0.9, 1.0]),
         windows=st.sampled_from([(0,), (0, 5), (0, 13, 1), (6,)]),
@@ -297,6 +333,8 @@ class Traffic(RuleBasedStateMachine):
         budget: int,
         decode: int,
         order: str,
+        active: int | None,
+        first: int,
         cached: int | None,
         admit_below: float,
         windows: tuple[int, ...],
@@ -313,6 +351,8 @@ class Traffic(RuleBasedStateMachine):
             n_decode_seqs=min(decode, seqs),
             prefill_chunk=chunk,
             n_prefill_tokens=budget,
+            n_active_prefill_tokens=active,
+            n_writing_first=first,
             admit_below=admit_below,
         )
         if sched.prefix and cached is not None:

@@ -360,10 +360,12 @@ def test_health_and_version(client: httpx.Client) -> None:
     assert {"effective_max_concurrent", "queue_depth", "active_prefill", "active_decode", "current_batch_size"} <= set(
         body["admission"]
     )
+    prefix_cache, session_cache = body["cache"]["prefix_cache"], body["cache"]["session_cache"]
     assert {"enabled", "position", "entries", "hits", "misses", "evictions", "saved_prefill_tokens"} <= set(
-        body["cache"]["prefix_cache"]
+        prefix_cache
     )
-    assert {"mode", "entries", "hits", "misses", "evictions", "max_entries"} <= set(body["cache"]["session_cache"])
+    assert {"saved_prefill_tokens", "tokens", "bytes", "block_size", "kv_dtype"} <= set(prefix_cache)
+    assert {"mode", "entries", "hits", "misses", "evictions", "tokens", "max_entries"} <= set(session_cache)
     assert client.get("/ready").json() == {"status": "ready"}
     assert client.get("/version").json() == {"version": __version__}
 
@@ -458,7 +460,7 @@ def test_metrics_move(client: httpx.Client) -> None:
     refusals = 'tahr_http_requests_total{route="/v1/chat/completions",status="4xx"}'
     assert after[refusals] - before.get(refusals, 0) == 1
     always = ("session_cache_hits_total", "session_cache_misses_total", "session_cache_evictions_total")
-    for name in (*always, "session_cache_entries", "admission_rejected_requests_total"):
+    for name in (*always, "session_cache_entries", "session_cache_tokens", "admission_rejected_requests_total"):
         assert after[f"tahr_{name}"] == 0
     admission = ("effective_max_concurrent", "queue_depth", "active_prefill", "active_decode", "current_batch_size")
     for name in (*admission, "completed_requests_total", "failed_requests_total"):

@@ -107,6 +107,7 @@ def test_the_session_unheard_for_longest_is_evicted() -> None:
         for session in ("a", "b", "a", "c"):
             talk.say(f"I am {session}.", session)
         assert talk.metric("tahr_session_cache_entries") == 2
+        assert talk.metric("tahr_session_cache_tokens") > 2 * len("I am c.")  # a letter is a token here
         assert talk.metric("tahr_session_cache_evictions_total") == 1
         assert "I am b" not in talk.say("who?", "b")  # which evicts a
         assert "I am c" in talk.say("who?", "c")

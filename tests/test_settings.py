@@ -260,6 +260,9 @@ def test_two_variables_for_one_setting(monkeypatch: pytest.MonkeyPatch, capsys: 
     [
         (["--max-num-seqs", "3"], "engine.max_batch_size", 3),
         (["--max-num-batched-tokens", "99"], "engine.max_prefill_tokens", 99),
+        (["--max-decode-tokens", "5"], "engine.max_decode_tokens", 5),
+        (["--active-decode-prefill-chunk", "64"], "engine.active_prefill_tokens", 64),
+        (["--prefill-first-until-active", "4"], "engine.prefill_first_until_active", 4),
         (["--max-model-len", "77"], "engine.context_size", 77),
         (["--enable-prefix-caching"], "engine.prefix_cache", True),
         (["--no-enable-prefix-caching"], "engine.prefix_cache", False),

@@ -56,7 +56,7 @@ def build_engine(
     kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype, [g.layers for g in groups])
     runner = Runner(backend, decoder, kv, limits)
     pools = [
-        PagePool(n, config.page_size, group.window, sizes.prefill_chunk)
+        PagePool(n, config.page_size, group.window, sizes.prefill_chunk, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
     ]
     cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache else None

@@ -115,9 +115,11 @@ def step_sizes(config: EngineConfig, room: Capacity) -> Limits:
     return Limits(
         n_seqs=n_seqs,
         n_prefill_seqs=min(config.max_prefill_batch, n_seqs),
-        n_decode_seqs=min(config.max_decode_batch or n_seqs, n_seqs),
+        n_decode_seqs=min(config.max_decode_batch or n_seqs, config.max_decode_tokens, n_seqs),
         prefill_chunk=chunk,
         n_prefill_tokens=config.max_prefill_tokens or chunk,
+        n_active_prefill_tokens=config.active_prefill_tokens,
+        n_writing_first=config.prefill_first_until_active,
         admit_below=config.admit_below,
     )
 

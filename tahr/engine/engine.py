@@ -120,6 +120,7 @@ class Engine:
             requests_prefilling=sum(seq.state is State.PREFILLING for seq in list(scheduler.running)),
             max_batch_size=scheduler.limits.n_seqs,
             page_size=scheduler.page_size,
+            kv_dtype=self.runner.kv.dtype,
             preemptions=scheduler.n_preempted,
             pages_total=sum(pool.n_pages for pool in scheduler.pools),
             pages_used=sum(pool.n_used for pool in scheduler.pools),
@@ -127,6 +128,7 @@ class Engine:
             prefix_misses=found.misses,
             prefix_evictions=sum(pool.n_evicted for pool in scheduler.pools),
             prefix_tokens_cached=prefix.tokens_cached if prefix else 0,
+            prefix_bytes_cached=prefix.bytes_cached if prefix else 0,
             prefix_tokens_reused=found.tokens_reused,
             prefix_enabled=prefix is not None,
         )

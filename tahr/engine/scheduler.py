@@ -20,6 +20,7 @@ from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
+PATIENCE = 16  # steps that one who writes lets others read
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Limits:
     n_decode_seqs: int  # of them, those that write in one step
     prefill_chunk: int  # tokens of one sequence
     n_prefill_tokens: int  # tokens of all that read; the first one gets its chunk even if that is more
+    n_active_prefill_tokens: int | None = None  # the most of either while others write, so that these wait less
+    n_writing_first: int = 0  # while fewer write, they wait until what can be read is read
     n_scored: int = 64  # prompt tokens whose logits are wanted
     admit_below: float = 0.9  # share of the pool that may be filled by letting sequences in; the rest is for growing
 
@@ -56,11 +59,13 @@ class Work(NamedTuple):
 class Budget:
     """What is left of a step for sequences that read."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits, n_most: int | None = None):
         self.n_seqs = limits.n_prefill_seqs
-        self.n_tokens = max(limits.n_prefill_tokens, limits.prefill_chunk)
         self.n_scored = limits.n_scored
         self._limits = limits
+        self._chunk = min(limits.prefill_chunk, n_most or limits.prefill_chunk)
+        self._n_together = min(limits.n_prefill_tokens, n_most or limits.n_prefill_tokens)
+        self.n_tokens = max(self._n_together, self._chunk)
 
     @property
     def open(self) -> bool:
@@ -68,12 +73,12 @@ class Budget:
 
     def grant(self, seq: Sequence) -> int:
         """How many tokens a sequence may compute."""
-        n = min(seq.behind, self._limits.prefill_chunk, self.n_tokens)
+        n = min(seq.behind, self._chunk, self.n_tokens)
         return min(n, self.n_scored) if seq.scoring else n
 
     def spend(self, seq: Sequence, n: int) -> None:
         if self.n_seqs == self._limits.n_prefill_seqs:
-            self.n_tokens = self._limits.n_prefill_tokens  # whatever the budget is, the first one was within it
+            self.n_tokens = self._n_together  # whatever the budget is, the first one was within it
         self.n_seqs -= 1
         self.n_tokens -= n
         self.n_scored -= n if seq.scoring else 0
@@ -112,8 +117,11 @@ class Scheduler:
         work: list[Work] = []
         writing = [seq for seq in self.running if len(seq.tokens) - seq.computed == 1]
         reading = [] if len(writing) == len(self.running) else [seq for seq in self.running if seq.behind != 1]
-        self._let_write(writing, work)
-        self._let_read(reading, work)
+        if self._reads_first(writing):
+            self._let_read(reading, work)
+        if not work:
+            self._let_write(writing, work)
+            self._let_read(reading, work)
         return work
 
     def advance(self, work: list[Work]) -> int:
@@ -179,6 +187,12 @@ class Scheduler:
 
     # ---- whose turn it is -------------------------------------------------------------------------------------
 
+    def _reads_first(self, writing: list[Sequence]) -> bool:
+        """Whether too few write for a step of theirs to pay; nobody waits for others' prompts for long."""
+        if len(writing) >= self.limits.n_writing_first:
+            return False
+        return all(self.n_steps - seq.last_step <= PATIENCE for seq in writing)
+
     def _let_write(self, writing: list[Sequence], work: list[Work]) -> None:
         """One token each; if not all may write in one step, they take turns."""
         limit, n_steps = self.limits.n_decode_seqs, self.n_steps
@@ -195,7 +209,7 @@ class Scheduler:
 
     def _let_read(self, reading: list[Sequence], work: list[Work]) -> None:
         """Prompts that have begun come first, then new ones as long as there is room."""
-        budget = Budget(self.limits)
+        budget = Budget(self.limits, self.limits.n_active_prefill_tokens if work else None)
         for seq in reading:
             if seq.state is not State.PREEMPTED:
                 self._read(seq, budget, work)

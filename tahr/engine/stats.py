@@ -122,6 +122,7 @@ class StatsSnapshot(EngineStats):
     requests_prefilling: int = 0  # of those that run
     max_batch_size: int = 0
     page_size: int = 0
+    kv_dtype: str = ""
     preemptions: int = 0
     pages_total: int = 0
     pages_used: int = 0
@@ -129,6 +130,7 @@ class StatsSnapshot(EngineStats):
     prefix_misses: int = 0
     prefix_evictions: int = 0
     prefix_tokens_cached: int = 0
+    prefix_bytes_cached: int = 0  # of their keys and values
     prefix_tokens_reused: int = 0
     prefix_enabled: bool = False
 

@@ -28,9 +28,10 @@ class PagePool:
     of one sequence.
     """
 
-    def __init__(self, n_pages: int, page_size: int, window: int = 0, chunk: int = 1):
+    def __init__(self, n_pages: int, page_size: int, window: int = 0, chunk: int = 1, page_bytes: int = 0):
         self.n_pages = n_pages
         self.page_size = page_size
+        self.page_bytes = page_bytes  # only to say how much is kept
         self.window = window
         self.most_held = most_held(page_size, window, chunk)
         self.n_evicted = 0

@@ -77,6 +77,10 @@ class PrefixCache:
     def tokens_cached(self) -> int:
         return self.pools[0].n_named * self.page_size
 
+    @property
+    def bytes_cached(self) -> int:
+        return sum(pool.n_named * pool.page_bytes for pool in self.pools)
+
     def names(self, adapter: str = "", salt: str = "") -> PageNames:
         """Names for a text that is read with this adapter and shared only under this salt."""
         root = blake2b(f"{len(adapter)}:{adapter}{salt}".encode(), digest_size=NAME_BYTES).digest()

@@ -75,7 +75,7 @@ def sessions_of(settings: Settings, measures: Measures) -> Sessions | None:
         "evicted": measures.session_evictions,
         "dropped_message": measures.session_cuts,
     }
-    return Sessions(*most, events, measures.sessions)
+    return Sessions(*most, events, (measures.sessions, measures.session_tokens))
 
 
 class Front:

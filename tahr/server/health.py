@@ -70,6 +70,9 @@ def prefix_cache(snapshots: "list[StatsSnapshot]") -> Numbers:
         "position": "real-kv-reuse" if enabled else "off",
         "entries": sum(s.prefix_tokens_cached // s.page_size for s in snapshots if s.page_size),
         "tokens": sum(s.prefix_tokens_cached for s in snapshots),
+        "bytes": sum(s.prefix_bytes_cached for s in snapshots),
+        "block_size": snapshots[0].page_size if snapshots else 0,
+        "kv_dtype": snapshots[0].kv_dtype if snapshots else "",
         "hits": sum(s.prefix_hits for s in snapshots),
         "misses": sum(s.prefix_misses for s in snapshots),
         "evictions": sum(s.prefix_evictions for s in snapshots),
@@ -85,6 +88,7 @@ def session_cache(front: Front) -> Numbers:
         "hits": int(measures.session_hits.values[()]),
         "misses": int(measures.session_misses.values[()]),
         "evictions": int(measures.session_evictions.values[()]),
+        "tokens": int(measures.session_tokens.values[()]),
         "max_entries": settings.session_max_entries,
         "max_tokens": settings.session_max_tokens,
     }

@@ -36,6 +36,7 @@ GAUGES: tuple[Gauged, ...] = (
     ("prefix_cache_entries", "", "Pages that can be found again.",
      lambda s: s.prefix_tokens_cached // s.page_size if s.page_size else 0),
     ("prefix_cache_tokens", "", "Tokens that can be found again.", lambda s: s.prefix_tokens_cached),
+    ("prefix_cache_bytes", "", "Bytes of their keys and values.", lambda s: s.prefix_bytes_cached),
 )  # fmt: skip
 COUNTERS: tuple[Gauged, ...] = (
     ("prefix_cache_hits_total", "", "Prompts of which a part was found.", lambda s: s.prefix_hits),
@@ -84,6 +85,7 @@ class Measures:
         self.active = Number("gauge", ("tahr_requests_active",), "Requests between their first byte and their last.")
         self.rejected = plain("counter", "admission_rejected_requests_total", "Requests beyond a rate or a limit.")
         self.sessions = plain("gauge", "session_cache_entries", "Conversations that are remembered.")
+        self.session_tokens = plain("gauge", "session_cache_tokens", "Tokens of them, without what templates add.")
         self.session_hits = plain("counter", "session_cache_hits_total", "Requests that went on with one.")
         self.session_misses = plain("counter", "session_cache_misses_total", "Requests that began one.")
         self.session_evictions = plain("counter", "session_cache_evictions_total", "Conversations that were let go of.")

@@ -128,7 +128,7 @@ class Metering(NodeTransformer):
         return node if all(isinstance(part, nodes.Const) for part in parts) else _ask(built, node)
 
 
-def _ask(question: Callable[..., Any], subject: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
+def _ask(question: Callable[..., Any], subject: nodes.Node, *args: nodes.Expr) -> nodes.Filter:
     """A filter, because it is called directly: a call would first have to be found harmless, each time."""
     return nodes.Filter(subject, _name_of(question), list(args), [], None, None)
 
