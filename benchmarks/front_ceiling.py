@@ -21,6 +21,7 @@ import uvloop
 from lean_client import connect, ended_well, events_of, request
 from server_process import cpu_s
 from tahr import LLM, AsyncLLM, SamplingParams
+from tahr.cli.environment import Neighbours
 from tahr.engine.engine import Event
 from tahr.engine.output import Writer
 from tahr.engine.sequence import Sequence as EngineSequence
@@ -110,7 +111,7 @@ async def press(address: str, data: bytes, n_connections: int, seconds: float) -
 def measure(name: str, address: str, pid: int, seconds: float) -> None:
     data, n_connections, n_tokens = CASES[name]
     uvloop.run(press(address, data, n_connections, 1.0))  # warm
-    began, ours, theirs = time.perf_counter(), time.process_time(), cpu_s(pid)
+    began, ours, theirs, neighbours = time.perf_counter(), time.process_time(), cpu_s(pid), Neighbours()
     answers = uvloop.run(press(address, data, n_connections, seconds))
     took = time.perf_counter() - began
     ours, theirs = (time.process_time() - ours) / took, (cpu_s(pid) - theirs) / took
@@ -119,7 +120,8 @@ def measure(name: str, address: str, pid: int, seconds: float) -> None:
     rate = len(answers) / took
     print(f"{name}: {rate:,.0f} requests/s, {rate * n_tokens:,.0f} tokens/s")
     print(f"    {n_connections} connections, replies of {n_tokens} tokens; server {theirs:.0%} of its core, ", end="")
-    print(f"client {ours:.0%} of its own", flush=True)
+    print(f"client {ours:.0%} of its own")
+    print(f"    {neighbours.warning() or 'undisturbed by other virtual machines'}", flush=True)
     if b"event-stream" in answers[0]:
         n_events = sum(len(events_of(answer)) - 2 for answer in answers[:20]) / min(20, len(answers))
         print(f"    {n_events:.0f} events for {n_tokens} tokens: what comes while others are written is joined")

@@ -13,7 +13,7 @@ import pytest
 
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from tahr.cli import main
+from tahr.cli import environment, main
 from tahr.cli.bench_gate import judge, key_of
 from tahr.cli.compared import Compared, table, worst_first
 from tahr.engine.bench import Bench, Result, Shape
@@ -359,3 +359,16 @@ def test_loading_is_timed_in_fresh_processes(stories: Path) -> None:
     row = script("load_time.py", str(stories), "-r", "1").splitlines()[-1].split("|")
     load, first, process = (float(cell.split()[0]) for cell in row[3:6])
     assert load > 0 and first > 0 and load + first <= process
+
+
+def test_time_that_other_machines_took_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stat"
+    monkeypatch.setattr(environment, "STAT", file)
+    assert environment.Neighbours().warning() == "", "a system that does not say"
+    file.write_text("cpu  100 0 50 9999 7 0 0 20 0 0\ncpu0 1 1 1\n")
+    neighbours = environment.Neighbours()
+    file.write_text("cpu  180 0 55 19999 9 0 0 35 0 0\ncpu0 1 1 1\n")
+    assert neighbours.share == pytest.approx(0.15)
+    assert "15% of the processor's time" in neighbours.warning()
+    file.write_text("cpu  1100 0 50 19999 9 0 0 25 0 0\n")
+    assert neighbours.warning() == ""

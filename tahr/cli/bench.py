@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tahr.cli.environment import environment, line
+    from tahr.cli.environment import Neighbours, environment, line
     from tahr.engine.bench import open_bench
 
     baseline = read_baseline(args.baseline) if args.baseline else {}
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ["TAHR_PROFILE"] = "1"
     wanted, facts = shapes(args), environment()
     opened = open_bench(args.model, engine(args), wanted)
+    neighbours = Neighbours()
     note(f"{opened.name} on {opened.backend_summary}; {line(facts)}")
     records = []
     for shape in wanted:
@@ -62,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         records.append({**result.record(), **opened.facts, "n_batch": args.batch_size, **facts})
         if not args.json:
             print(result.line(), flush=True)
+    if warning := neighbours.warning():
+        note(warning)
     if args.json:
         print(json.dumps(records, indent=1))
     return judge(records, baseline, args.tolerance / 100) if args.baseline else 0

@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tahr.cli.compared import compare, matrix, table, worst_first
-    from tahr.cli.environment import environment, line
+    from tahr.cli.environment import Neighbours, environment, line
 
-    facts, wanted = environment(), wanted_shapes(args)
+    facts, wanted, neighbours = environment(), wanted_shapes(args), Neighbours()
     note(line(facts))
     rows: list[Compared] = []
     failed = 0
@@ -64,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
         rows += found
         if not args.json:
             print(table(found), flush=True)
+    if warning := neighbours.warning():
+        note(warning)
     if args.json:
+        facts["stolen"] = neighbours.share
         print(json.dumps({"environment": facts, "rows": [row.record() for row in rows]}, indent=1))
     elif args.sweep:
         print(f"\n{matrix(rows)}\n\nworst first:\n{worst_first(rows)}" if rows else "")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+STAT = Path("/proc/stat")
+MUCH = 0.02  # of the processor's time
 
 
 def environment() -> dict[str, Any]:
@@ -37,6 +39,40 @@ def governor() -> str | None:
         return GOVERNOR.read_text().strip()
     except OSError:
         return None
+
+
+class Neighbours:
+    """What other virtual machines take of this one's processor, from when this is made."""
+
+    def __init__(self) -> None:
+        self._before = ticks()
+
+    @property
+    def share(self) -> float | None:
+        """Of the time that somebody here wanted; None where the system does not say."""
+        now = ticks()
+        if now is None or self._before is None:
+            return None
+        wanted, stolen = now[0] - self._before[0], now[1] - self._before[1]
+        return stolen / wanted if wanted > 0 else 0.0
+
+    def warning(self) -> str:
+        """A sentence if they took so much that figures are too low, else empty."""
+        share = self.share
+        if share is None or share < MUCH:
+            return ""
+        return (
+            f"{share:.0%} of the processor's time went to other virtual machines meanwhile: these figures are too low."
+        )
+
+
+def ticks() -> tuple[int, int] | None:
+    """Clock ticks that somebody here wanted, and those of them that others got instead."""
+    try:
+        user, nice, system, _, _, irq, softirq, stolen = map(int, STAT.read_text().split("\n", 1)[0].split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return user + nice + system + irq + softirq + stolen, stolen
 
 
 def commit() -> str | None:
