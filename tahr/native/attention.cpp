@@ -11,9 +11,14 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int ROWS = LANES == 16 ? 4 : 2;  // query rows per pass: with VECTORS, their sums fill about half of the registers
-constexpr int VECTORS = 4;
-static_assert(KV_TILE % (VECTORS * LANES) == 0);
+constexpr int ROWS = LANES == 16 ? 8 : 2;  // query rows per pass, at most
+
+// Vectors that N rows meet together: their sums fill about half of the registers.
+template <int N>
+constexpr int VECTORS = N > 4 ? 2 : 4;
+
+// Many rows meet a tile piece by piece, so that the piece stays in the nearest cache while they pass by.
+constexpr int PIECE = VECTORS<ROWS> * LANES;
 
 // ---- a piece of work: some queries of one sequence against one key head, over a range of spans ----
 
@@ -119,7 +124,7 @@ struct Workspace {
   int begin, end;      // what is looked at of a tile, in whole vectors
   float* keys;         // [dim][KV_TILE]
   float* values;       // [KV_TILE][padded]
-  float* q;            // [n_rows][dim]
+  float* q;            // [n_rows][dim], times the scale of the scores
   float* scores;       // [n_rows][KV_TILE], then weights
   float* sums;         // [n_rows][LANES]: of the weights of a span, to be added up when it ends
   float shrink[MAX_QUERY_TILE];  // what the older weights are worth now that a larger score was seen
@@ -217,11 +222,11 @@ void score_block(const Workspace& w, int row, int token) {
     for (int j = 0; j < V; j++) store(w.scores + (row + r) * KV_TILE + token + j * LANES, sums[r][j]);
 }
 
-template <int N, int V = VECTORS>
-void score_rows(const Workspace& w, int row, int token) {
-  for (; token + V * LANES <= w.end; token += V * LANES) score_block<N, V>(w, row, token);
+template <int N, int V = VECTORS<N>>
+void score_rows(const Workspace& w, int row, int token, int end) {
+  for (; token + V * LANES <= end; token += V * LANES) score_block<N, V>(w, row, token);
   if constexpr (V > 1)
-    if (token < w.end) score_rows<N, V - 1>(w, row, token);
+    if (token < end) score_rows<N, V - 1>(w, row, token, end);
 }
 
 struct Tokens {
@@ -238,10 +243,9 @@ TAHR_INLINE void fill_outside(float* scores, Tokens seen, Tokens all, float valu
 TAHR_INLINE void weigh(const AttentionOp& op, Workspace& w, int row, Tokens seen, Tokens all) {
   float* scores = w.scores + row * KV_TILE;
   State& state = w.span[row];
-  const Floats scale = set1(op.scale), cap = set1(op.softcap);
-  for (int t = all.begin; t < all.end; t += LANES) {
-    const Floats s = mul(load(scores + t), scale);
-    store(scores + t, op.softcap > 0 ? mul(cap, tanh(div(s, cap))) : s);
+  if (op.softcap > 0) {
+    const Floats cap = set1(op.softcap);
+    for (int t = all.begin; t < all.end; t += LANES) store(scores + t, mul(cap, tanh(div(load(scores + t), cap))));
   }
   fill_outside(scores, seen, all, -INFINITY);
   Floats tops = set1(state.top);
@@ -256,12 +260,14 @@ TAHR_INLINE void weigh(const AttentionOp& op, Workspace& w, int row, Tokens seen
   state.top = top;
 }
 
-void weigh_row(const AttentionOp& op, Workspace& w, int row, Tokens seen) {
-  w.shrink[row] = 1;
-  if (seen.begin >= seen.end) return fill_outside(w.scores + row * KV_TILE, {w.end, w.end}, {w.begin, w.end}, 0);
-  // Most tiles are whole, and then the loops have a known length.
-  if (w.end - w.begin == KV_TILE) return weigh(op, w, row, seen, {0, KV_TILE});
-  weigh(op, w, row, seen, {w.begin, w.end});
+TAHR_INLINE void weigh_rows(const AttentionOp& op, const Piece& piece, int tile, Workspace& w, Tokens all) {
+  const int n_heads = group(op);
+  for (int row = 0, token = piece.first; row < w.n_rows; token++) {
+    const int low = first_seen(op, op.positions[token]) - tile, high = op.positions[token] + 1 - tile;
+    const Tokens some = {low > all.begin ? low : all.begin, high < all.end ? high : all.end};
+    const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
+    for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
+  }
 }
 
 // weighted = weighted * shrink + weights @ values, for N rows and V vectors of columns.
@@ -283,11 +289,11 @@ void gather_block(Workspace& w, int row, int col, int begin, int end) {
     for (int v = 0; v < V; v++) store(w.span[row + r].weighted + col + v * LANES, sums[r][v]);
 }
 
-template <int N>
-void gather_rows(Workspace& w, int row, int begin, int end) {
-  int col = 0;
-  for (; col + VECTORS * LANES <= w.padded; col += VECTORS * LANES) gather_block<N, VECTORS>(w, row, col, begin, end);
-  for (; col < w.padded; col += LANES) gather_block<N, 1>(w, row, col, begin, end);
+template <int N, int V = VECTORS<N>>
+void gather_rows(Workspace& w, int row, int col, int end_col, int begin, int end) {
+  for (; col + V * LANES <= end_col; col += V * LANES) gather_block<N, V>(w, row, col, begin, end);
+  if constexpr (V > 1)
+    if (col < end_col) gather_rows<N, V - 1>(w, row, col, end_col, begin, end);
 }
 
 // Calls `f.run<N>(row)` for all rows, N = ROWS at a time and then those left over. A row's sums are formed in the same
@@ -298,17 +304,26 @@ void for_rows(const Rows& f, int n_rows, int row = 0) {
   if constexpr (N > 1) for_rows<Rows, N - 1>(f, n_rows, row);
 }
 
+// Calls `use(from, to)` for the pieces of [begin, end), or once where the rows are few.
+template <class Use>
+TAHR_INLINE void for_pieces(const Workspace& w, int begin, int end, Use use) {
+  const int size = w.n_rows < ROWS ? end - begin : PIECE;
+  for (int from = begin; from < end; from += size) use(from, from + size < end ? from + size : end);
+}
+
 struct Score {
   const Workspace& w;
+  int begin, end;
   template <int N>
-  void run(int row) const { score_rows<N>(w, row, w.begin); }
+  void run(int row) const { score_rows<N>(w, row, begin, end); }
 };
 
 struct Gather {
   Workspace& w;
-  int begin, end;
+  int col, end_col;  // of the values
+  int begin, end;    // tokens
   template <int N>
-  void run(int row) const { gather_rows<N>(w, row, begin, end); }
+  void run(int row) const { gather_rows<N>(w, row, col, end_col, begin, end); }
 };
 
 void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace& w) {
@@ -317,12 +332,11 @@ void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace&
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
   load_tile(op, piece, tile, begin, end, w);
 
-  for_rows(Score{w}, w.n_rows);
-  for (int row = 0; row < w.n_rows; row++) {
-    const int position = op.positions[piece.first + row / group(op)], low = first_seen(op, position) - tile;
-    weigh_row(op, w, row, {low > 0 ? low : 0, position + 1 < tile + KV_TILE ? position + 1 - tile : KV_TILE});
-  }
-  for_rows(Gather{w, begin - tile, end - tile}, w.n_rows);
+  for_pieces(w, w.begin, w.end, [&](int from, int to) { for_rows(Score{w, from, to}, w.n_rows); });
+  // Most tiles are whole, and then the loops have a known length.
+  if (w.end - w.begin == KV_TILE) weigh_rows(op, piece, tile, w, {0, KV_TILE});
+  else weigh_rows(op, piece, tile, w, {w.begin, w.end});
+  for_pieces(w, 0, w.padded, [&](int col, int end_col) { for_rows(Gather{w, col, end_col, begin - tile, end - tile}, w.n_rows); });
 }
 
 void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {
@@ -360,7 +374,8 @@ void keep_partials(const AttentionOp& op, const Piece& piece, int span, const Wo
 void work(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
   Workspace w = make_workspace(op, piece, scratch);
   for (int row = 0; row < w.n_rows; row++) {
-    memcpy(w.q + row * w.dim, query(op, piece, row), size_t(w.dim) * sizeof(float));
+    const float* q = query(op, piece, row);
+    for (int i = 0; i < w.dim; i++) w.q[row * w.dim + i] = q[i] * op.scale;
     clear(w.total[row], w.padded);
   }
   for (int span = piece.begin_span; span < piece.end_span; span++) {
