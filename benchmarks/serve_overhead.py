@@ -2,7 +2,8 @@
 
 Both have a process of their own with the model loaded, and only one of them works at a time. The client runs on the
 same machine, so what it takes counts as the server's. Woken for every packet it would take as much as the server does,
-so it looks at its sockets a hundred times a second instead, and at what it got when all is over.
+so it looks at its sockets a hundred times a second instead, and at what it got when all is over. Replies are long,
+because over HTTP requests come one after the other: the first is read alone, which in a short run counts for much.
 
 usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--runs N]
 """
@@ -100,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2:135m")
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--library", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
