@@ -17,8 +17,9 @@ constexpr int ROWS = LANES == 16 ? 8 : 2;  // query rows per pass, at most
 template <int N>
 constexpr int VECTORS = N > 4 ? 2 : 4;
 
-// Many rows meet a tile piece by piece, so that the piece stays in the nearest cache while they pass by.
-constexpr int PIECE = VECTORS<ROWS> * LANES;
+// Many rows meet a tile strip by strip, so that the strip stays in the nearest cache while they pass by.
+constexpr int STRIP = VECTORS<ROWS> * LANES;
+static_assert(KV_TILE % LANES == 0);
 
 // ---- a piece of work: some queries of one sequence against one key head, over a range of spans ----
 
@@ -304,10 +305,10 @@ void for_rows(const Rows& f, int n_rows, int row = 0) {
   if constexpr (N > 1) for_rows<Rows, N - 1>(f, n_rows, row);
 }
 
-// Calls `use(from, to)` for the pieces of [begin, end), or once where the rows are few.
+// Calls `use(from, to)` for the strips of [begin, end), or once where the rows are few.
 template <class Use>
-TAHR_INLINE void for_pieces(const Workspace& w, int begin, int end, Use use) {
-  const int size = w.n_rows < ROWS ? end - begin : PIECE;
+TAHR_INLINE void for_strips(const Workspace& w, int begin, int end, Use use) {
+  const int size = w.n_rows < ROWS ? end - begin : STRIP;
   for (int from = begin; from < end; from += size) use(from, from + size < end ? from + size : end);
 }
 
@@ -332,11 +333,13 @@ void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace&
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
   load_tile(op, piece, tile, begin, end, w);
 
-  for_pieces(w, w.begin, w.end, [&](int from, int to) { for_rows(Score{w, from, to}, w.n_rows); });
+  for_strips(w, w.begin, w.end, [&](int from, int to) { for_rows(Score{w, from, to}, w.n_rows); });
   // Most tiles are whole, and then the loops have a known length.
   if (w.end - w.begin == KV_TILE) weigh_rows(op, piece, tile, w, {0, KV_TILE});
   else weigh_rows(op, piece, tile, w, {w.begin, w.end});
-  for_pieces(w, 0, w.padded, [&](int col, int end_col) { for_rows(Gather{w, col, end_col, begin - tile, end - tile}, w.n_rows); });
+  for_strips(w, 0, w.padded, [&](int col, int end_col) {
+    for_rows(Gather{w, col, end_col, begin - tile, end - tile}, w.n_rows);
+  });
 }
 
 void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {
