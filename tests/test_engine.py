@@ -7,6 +7,7 @@ import pytest
 
 from engines import Tally, alone, engine, greedy, loaded, page_bytes, run, submit
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.engine.capacity import Capacity, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence, State
@@ -397,3 +398,10 @@ def test_padding_of_the_vocabulary_is_never_picked(stories: Path) -> None:
     hot = SamplingParams(temperature=5.0, seed=3, max_tokens=60, ignore_eos=True).over(NEUTRAL_SAMPLING)
     (tokens,) = run(eng, submit(eng, [1, 2, 3], hot))
     assert len(tokens) == 60 and max(tokens) < 40
+
+
+def test_the_lesser_of_two_limits_says_how_many_write() -> None:
+    room = Capacity(64, (8,), (1,))
+    assert step_sizes(EngineConfig(max_batch_size=8), room).n_decode_seqs == 8
+    assert step_sizes(EngineConfig(max_batch_size=8, max_decode_tokens=3), room).n_decode_seqs == 3
+    assert step_sizes(EngineConfig(max_batch_size=8, max_decode_batch=2, max_decode_tokens=3), room).n_decode_seqs == 2

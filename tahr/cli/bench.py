@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if warning := neighbours.warning():
         note(warning)
     if args.json:
-        print(json.dumps(records, indent=1))
+        print(json.dumps([{**record, "stolen": neighbours.share} for record in records], indent=1))
     return judge(records, baseline, args.tolerance / 100) if args.baseline else 0
 
 

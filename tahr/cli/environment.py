@@ -8,7 +8,7 @@ from typing import Any
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 STAT = Path("/proc/stat")
-MUCH = 0.02  # of the processor's time
+WORTH_SAYING = 0.02  # of the processor's time
 
 
 def environment() -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Neighbours:
     def warning(self) -> str:
         """A sentence if they took so much that figures are too low, else empty."""
         share = self.share
-        if share is None or share < MUCH:
+        if share is None or share < WORTH_SAYING:
             return ""
         return (
             f"{share:.0%} of the processor's time went to other virtual machines meanwhile: these figures are too low."
