@@ -1,11 +1,15 @@
 """What the server costs: 8 streams over HTTP against the library alone, turn by turn, and the server when idle.
 
-Both have a process of their own with the model loaded, and only one of them works at a time. The client runs on the
-same machine, so what it takes counts as the server's. Woken for every packet it would take as much as the server does,
-so it looks at its sockets a hundred times a second instead, and at what it got when all is over. Replies are long,
-because over HTTP requests come one after the other: the first is read alone, which in a short run counts for much.
+Both are one process with one loaded model, or where it lies in memory would decide: the same call to the library can
+differ by more between two processes than what is measured here. Each run over HTTP has a run of the library beside it,
+first after it, then before it, and it is the ratio of these two that counts: the machine's speed changes over minutes.
 
-usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--runs N]
+The client is a process of its own on the same machine, so what it takes counts as the server's. Woken for every packet
+it would take as much as the server does, so it looks at its sockets a hundred times a second instead, and at what it
+got when all is over. Replies are long, because over HTTP requests come one after the other: the first is read alone,
+which in a short run counts for much.
+
+usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--pairs N]
 """
 
 import argparse
@@ -13,13 +17,16 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
 from lean_client import ended_well, events_of, request
-from server_process import Server, cpu_s, serving
+from server_process import cpu_s
+from tahr.cli.environment import Neighbours
 
 OPENINGS = ("Once upon a time", "The history of bread", "In the mountains", "A recipe for", "The old clock", "Winter",
             "My favourite book", "The first train")  # fmt: skip
@@ -33,11 +40,28 @@ def prompts(n: int) -> list[str]:
     return [f"{OPENINGS[i % len(OPENINGS)]} {i}" for i in range(n)]
 
 
-def library(args: argparse.Namespace) -> None:
-    """In a process of its own: a line in, a run, its seconds out."""
-    from tahr import LLM, SamplingParams
+# ---- server and library -------------------------------------------------------------------------------------------
+
+
+def serve(args: argparse.Namespace) -> None:
+    """In a process of its own: a server, and for every line that comes a run of the library."""
+    from tahr import LLM, AsyncLLM
+    from tahr.server.front import Served
+    from tahr.server.llm_engine import LlmEngine
+    from tahr.server.running import Running
+    from tahr.server.settings import Settings
 
     llm = LLM(args.model)
+    served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm)))]
+    threading.Thread(target=run_library, args=(llm, args), daemon=True).start()
+    settings = Settings(port=0, log_interval_s=0)
+    Running(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
+
+
+def run_library(llm: "LLM", args: argparse.Namespace) -> None:
+    """The server has nothing to do meanwhile, so nobody else touches the model."""
+    from tahr import SamplingParams
+
     params = SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True)
     texts = prompts(args.streams)
     for _ in sys.stdin:
@@ -45,6 +69,9 @@ def library(args: argparse.Namespace) -> None:
         made = llm.generate(texts, params, progress=False)
         seconds = time.perf_counter() - began
         print(json.dumps([seconds, [each.text for each in made]]), flush=True)
+
+
+# ---- client -------------------------------------------------------------------------------------------------------
 
 
 def bodies(args: argparse.Namespace) -> list[bytes]:
@@ -79,44 +106,83 @@ def stream_all(address: str, data: list[bytes]) -> tuple[float, list[str]]:
     return seconds, ["".join(event["choices"][0]["text"] for event in events_of(answer)) for answer in answers]
 
 
-def bench(server: Server, child: "subprocess.Popen[str]", args: argparse.Namespace) -> tuple[float, float]:
-    """Tokens per second over HTTP and of the library."""
-    data, rates = bodies(args), ([], [])
-    assert child.stdin and child.stdout
-    for run in range(args.runs + 1):
-        http_s, texts = stream_all(server.address, data)
-        print("go", file=child.stdin, flush=True)
-        library_s, wanted = json.loads(child.stdout.readline())
-        assert texts == wanted, "both write the same"
-        for list_of, seconds in zip(rates, (http_s, library_s), strict=True):
-            list_of.append(args.streams * args.tokens / seconds)
-        if not run:
-            [each.clear() for each in rates]  # warm
-    for name, values in zip(("over HTTP", "library"), rates, strict=True):
-        print(f"{name}: median {median(values):.1f} tokens/s ({min(values):.1f} to {max(values):.1f})")
-    return median(rates[0]), median(rates[1])
+class Bench:
+    """Runs of both, in turn."""
+
+    def __init__(self, child: "subprocess.Popen[str]", args: argparse.Namespace):
+        assert child.stdin and child.stdout
+        self.child, self.stdin, self.stdout = child, child.stdin, child.stdout
+        self.address = self.stdout.readline().strip()
+        self.data = bodies(args)
+        self.n_tokens = args.streams * args.tokens
+        self.loop_s: list[float] = []  # what the event loop's thread computed in each run over HTTP
+
+    def http(self) -> tuple[float, list[str]]:
+        before = thread_s(self.child.pid)
+        run = stream_all(self.address, self.data)
+        self.loop_s.append(thread_s(self.child.pid) - before)
+        return run
+
+    def library(self) -> tuple[float, list[str]]:
+        print("go", file=self.stdin, flush=True)
+        seconds, texts = json.loads(self.stdout.readline())
+        return seconds, texts
+
+    def pair(self, http_first: bool) -> tuple[float, float]:
+        """Tokens per second over HTTP and of the library."""
+        if http_first:
+            http, library = self.http(), self.library()
+        else:
+            library, http = self.library(), self.http()
+        assert http[1] == library[1], "both write the same"
+        return self.n_tokens / http[0], self.n_tokens / library[0]
+
+
+def thread_s(pid: int) -> float:
+    """Seconds the first thread of a process has computed: here it runs the event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def bench(child: "subprocess.Popen[str]", args: argparse.Namespace) -> float:
+    """Which share of the tokens per second the server costs."""
+    both = Bench(child, args)
+    both.pair(True)  # warm
+    both.loop_s.clear()
+    neighbours = Neighbours()
+    pairs = [both.pair(http_first=turn % 2 == 0) for turn in range(args.pairs)]
+    for name, rates in zip(("over HTTP", "library"), zip(*pairs, strict=True), strict=True):
+        print(f"{name}: median {median(rates):.1f} tokens/s ({min(rates):.1f} to {max(rates):.1f})")
+    print(f"the event loop computes {median(both.loop_s) / both.n_tokens * 1e6:.1f} us per token")
+    if neighbours.warning():
+        print(neighbours.warning())
+    costs = sorted(1 - http / library for http, library in pairs)
+    quarter = len(costs) // 4
+    print(f"the server costs {median(costs):.1%} of the tokens per second, ", end="")
+    print(f"half of {len(costs)} pairs say {costs[quarter]:.1%} to {costs[-1 - quarter]:.1%}")
+    return median(costs)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2:135m")
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--library", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.library:
-        library(args)
+    if args.serve:
+        serve(args)
         return 0
-    command = [sys.executable, __file__, *sys.argv[1:], "--library"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with serving(args.model) as server, subprocess.Popen(command, text=True, **pipes) as child:
-        http, alone = bench(server, child, args)
-        slower = 1 - http / alone
-        before = cpu_s(server.pid)
-        time.sleep(IDLE_S)
-        idle = (cpu_s(server.pid) - before) / IDLE_S
-    print(f"the server costs {slower:.1%} of the tokens per second; idle, it takes {idle:.2%} of a core")
+    command = [sys.executable, __file__, *sys.argv[1:], "--serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            slower = bench(child, args)
+            before = cpu_s(child.pid)
+            time.sleep(IDLE_S)
+            idle = (cpu_s(child.pid) - before) / IDLE_S
+        finally:
+            child.terminate()
+    print(f"idle, it takes {idle:.2%} of a core")
     return slower > MOST_SLOWER or idle > MOST_IDLE
 
 

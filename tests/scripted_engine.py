@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
+from tahr.engine.answers import Chunk, Completion
 from tahr.engine.output import TextWriter
 from tahr.engine.sampler import Pick
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
-from tahr.server.engine_port import Piece, PromptProgress
+from tahr.server.engine_port import PromptProgress, Take
 from tahr.server.front import Served
 from tahr.server.running import Running
 from tahr.server.settings import Settings
@@ -86,6 +87,7 @@ class ScriptedReply:
 
     def __post_init__(self) -> None:
         self.text = self.engine.tokenizer.decode(self.tokens)
+        self.chunks = self.run()
         self.stats.n_prompt_tokens = len(self.tokens)
         self.stats.n_cached_tokens = 3 if self.params.cache_prompt and len(self.tokens) > 3 else 0
 
@@ -106,19 +108,25 @@ class ScriptedReply:
         n_top = self.params.prompt_logprobs
         return [] if n_top is None else [pick_of(token, n_top) for token in self.tokens[1:]]
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
-        answers = [self.pieces(index) for index in range(self.params.n)]
+    async def feed(self, take: Take) -> bool:
+        async for chunk in self.chunks:
+            if not take(chunk):
+                return True
+        return False
+
+    async def run(self) -> AsyncIterator[Chunk]:
+        answers = [self.answer(index) for index in range(self.params.n)]
         while answers:
             for answer in list(answers):
-                piece = next(answer)
-                await self.wait(piece)
-                yield piece
-                if piece.finish_reason:
+                chunk = next(answer)
+                await self.wait()
+                yield chunk
+                if chunk.finish_reason:
                     answers.remove(answer)
         self.over = True
         self.engine.live.discard(id(self))
 
-    def pieces(self, index: int) -> Iterator[Piece]:
+    def answer(self, index: int) -> Iterator[Chunk]:
         """One token at a time, as an engine does it."""
         params, made = self.params, [*reply_to(self.text, index).encode(), EOS]
         writer = TextWriter(self.engine.tokenizer, params.stop)  # type: ignore[arg-type]
@@ -133,15 +141,19 @@ class ScriptedReply:
             if reason and not writer.stopped:
                 text += writer.flush()
             picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
-            yield Piece(text, [token], picks, reason, self.stats if reason else None, index)
+            yield Chunk(text, [token], reason, self.completion(reason) if reason else None, index, picks)
             if reason:
                 return
+
+    def completion(self, reason: str) -> Completion:
+        stats = self.stats
+        return Completion("", [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats)
 
     def word(self, name: str) -> int:
         found = re.search(rf"{name}@(\d+)", self.text)
         return int(found[1]) if found else -1
 
-    async def wait(self, piece: Piece) -> None:
+    async def wait(self) -> None:
         self.engine.stats.steps += 1
         if self.stats.n_generated_tokens - 1 == self.word("HANG"):
             await asyncio.Event().wait()

@@ -1,6 +1,7 @@
 """What comes back from a request: its answers as they grow, in pieces and whole."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from tahr.engine.engine import Event
@@ -33,6 +34,7 @@ class Chunk:
     finish_reason: str | None = None
     completion: Completion | None = None
     index: int = 0  # which answer, with n > 1
+    logprobs: ListOf[Pick] = ()  # of these tokens, if asked for
 
 
 class Answer:
@@ -45,6 +47,7 @@ class Answer:
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._n_taken = 0  # texts
+        self._n_shown = 0  # log-probabilities
         self._handed_over = False  # the last chunk has been taken
 
     def hear(self, event: Event) -> None:
@@ -61,10 +64,15 @@ class Answer:
             raise self.sequence.error
         text, tokens = "".join(self._texts[self._n_taken :]), self._tokens
         self._n_taken, self._tokens = len(self._texts), []
+        logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
         if not self.over:
-            return Chunk(text, tokens, index=self.index)
+            return Chunk(text, tokens, None, None, self.index, logprobs)
         self._handed_over = True
-        return Chunk(text, tokens, self.sequence.finish_reason, self.completion(), self.index)
+        return Chunk(text, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
+
+    def _new_logprobs(self, n: int) -> list[Pick]:
+        begin, self._n_shown = self._n_shown, self._n_shown + n
+        return self.sequence.logprobs[begin : self._n_shown]
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
         """The whole answer, once it is over."""

@@ -3,7 +3,8 @@
 The loop's side only ever leaves orders and takes what has come; the thread runs the orders between two steps, and
 blocks when there is nothing to do. After a step the loop is woken once for all streams, and not at all while it has
 not seen to the last call: a loop that is busy elsewhere costs nothing, and a reader that lags finds everything it
-missed as one chunk. A reader that wants the whole reply is woken once, at its end.
+missed as one chunk. A reader that wants the whole reply is woken once, at its end. Waking a task for every token may
+cost more than what it does with it: a reader can have itself fed by the call instead.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from tahr.errors import GenerateError, TahrError
 Prompt = str | list[int]  # a text, or its tokens
 Loop = asyncio.AbstractEventLoop
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # who waits, for what it was, or why it failed
+Take = Callable[[Chunk], bool]  # whether it wants more at once
 T = TypeVar("T")
 
 
@@ -38,37 +40,56 @@ class Mailbox:
         self.called = False  # the loop has been told, and has not looked yet
         self._empty = False  # nothing can have come since the last look, unless the loop is called
         self._lock = lock
-        self._asleep: asyncio.Future[None] | None = None  # a reader that waits for the call
+        self._take: Take | None = None  # a reader that is being fed
+        self._fed: asyncio.Future[bool] | None = None  # what it waits for
 
     async def next(self) -> Chunk:
         """The next chunk, as soon as there is one; ends the iteration when none will come."""
-        while True:
-            if self._empty and not self.called:
-                await self._call()
-            elif chunk := self._take():
-                return chunk
+        chunks: list[Chunk] = []
 
-    def wake(self) -> None:
-        """On the loop: there is something to take."""
-        if self._asleep and not self._asleep.done():
-            self._asleep.set_result(None)
+        def keep(chunk: Chunk) -> bool:
+            chunks.append(chunk)
+            return False
 
-    async def _call(self) -> None:
-        self._asleep = self.loop.create_future()
+        if await self.feed(keep):
+            return chunks[0]
+        raise StopAsyncIteration
+
+    async def feed(self, take: Take) -> bool:
+        """Give chunks to `take` as they come, until it wants no more; False when none will come."""
+        self._take, self._fed = take, self.loop.create_future()
         try:
-            await self._asleep
+            self.look()
+            return await self._fed
         finally:
-            self._asleep = None
+            self._take = self._fed = None
 
-    def _take(self) -> Chunk | None:
+    def look(self) -> None:
+        """On the loop: see what has come, and hand it over."""
+        if self._take is None or self._fed is None or self._fed.done():
+            return None
+        try:
+            while self.called or not self._empty:
+                chunk, over = self._get()
+                if over:
+                    return self._fed.set_result(False)
+                if chunk and not self._take(chunk):
+                    return self._fed.set_result(True)
+        except Exception as error:  # the request's, or of what was done with the chunk
+            self._fed.set_exception(error)
+        return None
+
+    def _get(self) -> tuple[Chunk | None, bool]:
+        """What is new, and whether that is all there will ever be."""
         with self._lock:
             self.called = False
             assert self.request
             chunk = self.request.take()
-            if chunk is None and self.request.over:
-                raise StopAsyncIteration
-            self._empty = chunk is None or (self.request.is_single and chunk.finish_reason is None)
-            return chunk
+            if chunk is None:
+                self._empty = not self.request.over
+                return None, self.request.over
+            self._empty = self.request.is_single and chunk.finish_reason is None
+            return chunk, False
 
 
 class Stream:
@@ -85,6 +106,11 @@ class Stream:
 
     async def __anext__(self) -> Chunk:
         return await self._mailbox.next()
+
+    async def feed(self, take: Take) -> bool:
+        """Give the chunks to `take` as they come, without waking a task for each, until it answers False: then True,
+        there may be more. False when there are none left."""
+        return await self._mailbox.feed(take)
 
     async def completion(self) -> Completion:
         """Wait for the end; the first answer, with the others beside it if there are more."""
@@ -335,4 +361,4 @@ def settle(outcomes: ListOf[Outcome]) -> None:
 
 def wake(mailboxes: ListOf[Mailbox]) -> None:
     for box in mailboxes:
-        box.wake()
+        box.look()

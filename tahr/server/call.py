@@ -42,6 +42,7 @@ class Call:
         self.meter: Meter | None = None
         self._scope, self._receive, self._send = scope, receive, send
         self._line: Line | None = scope.get(LINE)
+        self._held = b""  # what waits to be sent, where there is no line
         self._task: asyncio.Task[Any] | None = None
         self._reason: Exception | None = None
 
@@ -103,7 +104,22 @@ class Call:
 
     async def write(self, data: bytes) -> None:
         """A piece; waits while the client is slow to read."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if not self.put(data):
+            await self.drained()
+
+    def put(self, data: bytes) -> bool:
+        """A piece, at once; if the client does not keep up, `drained` is to be waited for before the next."""
+        if self._line:
+            return self._line.put(data)
+        self._held += data
+        return False
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of what it was sent."""
+        if self._line:
+            return await self._line.drained()
+        held, self._held = self._held, b""
+        return await self._send({"type": "http.response.body", "body": held, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """The last piece."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.engine_port import Piece, PromptProgress, Reply
+from tahr.server.engine_port import PromptProgress, Reply
 from tahr.server.events import encode
 from tahr.server.logprobs import chat_logprobs, prompt_logprobs, shown, text_logprobs
 from tahr.server.replies import (
@@ -23,6 +23,7 @@ from tahr.server.replies import (
 )
 
 if TYPE_CHECKING:
+    from tahr.engine.answers import Chunk
     from tahr.engine.sampler import Pick
     from tahr.text.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ class Dialect(Protocol):
     id: str
 
     def opening(self) -> bytes: ...
-    def piece(self, choice: int, piece: Piece, reply: Reply) -> bytes: ...
+    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes: ...
     def closing(self, choice: int, reason: str) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
     def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes: ...
@@ -107,15 +108,15 @@ class ChatDialect:
         """Every choice begins with its role."""
         return b"".join(head + b'"role":"assistant","content":""' + self._no_logprobs for head in self._heads)
 
-    def piece(self, choice: int, piece: Piece, reply: Reply) -> bytes:
+    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes:
         if not self._style.logprobs:
-            return self._texts[choice] + encode(piece.text) + self._no_logprobs if piece.text else b""
-        picks = shown(self._tokenizer, piece)
-        if not picks and not piece.text:
+            return self._texts[choice] + encode(chunk.text) + self._no_logprobs if chunk.text else b""
+        picks = shown(self._tokenizer, chunk)
+        if not picks and not chunk.text:
             return b""
         logprobs = encode(chat_logprobs(self._tokenizer, picks))
         tail = b'},"logprobs":%b,"finish_reason":null}' % logprobs
-        return self._texts[choice] + encode(piece.text) + tail + self._frame.foot
+        return self._texts[choice] + encode(chunk.text) + tail + self._frame.foot
 
     def closing(self, choice: int, reason: str) -> bytes:
         tail = b'},"logprobs":null,"finish_reason":%b}' % encode(reason)
@@ -163,13 +164,13 @@ class TextDialect:
     def opening(self) -> bytes:
         return b""
 
-    def piece(self, choice: int, piece: Piece, reply: Reply) -> bytes:
-        text, parts = piece.text, []
+    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes:
+        text, parts = chunk.text, []
         if not self._begun[choice]:
             text = self._echo(choice).text + text
             parts = self._echoed_logprobs(choice, reply)
         if self._style.logprobs:
-            parts.append(self._logprobs(choice, shown(self._tokenizer, piece)))
+            parts.append(self._logprobs(choice, shown(self._tokenizer, chunk)))
         self._begun[choice] = True
         if not text and not any(part.tokens for part in parts):
             return b""

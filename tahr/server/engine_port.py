@@ -1,31 +1,23 @@
 """What the server asks of an engine. Nothing else of an engine is used, so a scripted one can stand in for it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import SamplingParams
+from tahr.engine.answers import Chunk
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tahr.engine.sampler import Pick
-    from tahr.engine.stats import RequestStats, StatsSnapshot
+    from tahr.engine.stats import StatsSnapshot
     from tahr.text.chat import ChatTemplate
     from tahr.text.tokenizer import Tokenizer
 
 
-@dataclass(slots=True)  # not frozen: one is made per token
-class Piece:
-    """What one answer has gained since it was last looked at; the last one carries the finish reason and the stats."""
-
-    text: str
-    tokens: Sequence[int]
-    logprobs: "Sequence[Pick]" = ()
-    finish_reason: str | None = None
-    stats: "RequestStats | None" = None
-    index: int = 0  # which answer, with n > 1
+Take = Callable[[Chunk], bool]  # of a request's reader: whether it wants more at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +30,14 @@ class PromptProgress:
 
 
 class Reply(Protocol):
-    """A request the engine has taken. Iterating gives its pieces; a slow reader gets fewer and longer ones."""
+    """A request the engine has taken."""
 
-    def __aiter__(self) -> AsyncIterator[Piece]: ...
+    async def feed(self, take: "Take") -> bool:
+        """Give what comes to `take`, until it wants no more for now; False when nothing is left.
+
+        Whoever asks again late gets fewer and longer chunks.
+        """
+
     def abort(self) -> None:
         """Free what it holds before the next step; harmless when it is over."""
 
@@ -48,7 +45,7 @@ class Reply(Protocol):
     def progress(self) -> PromptProgress: ...
     @property
     def prompt_logprobs(self) -> "Sequence[Pick]":
-        """Of the prompt's tokens but the first, if asked for; complete with the first piece."""
+        """Of the prompt's tokens but the first, if asked for; complete with the first chunk."""
 
 
 class ServedEngine(Protocol):

@@ -1,15 +1,16 @@
 """From a prepared request to its answer, streamed or whole; chats and completions differ only in their dialect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from tahr.config import SamplingParams
+from tahr.engine.answers import Chunk
 from tahr.server.call import Call, ClientGone
 from tahr.server.dialects import Dialect, Gathered
-from tahr.server.engine_port import Piece, Reply
+from tahr.server.engine_port import Reply, Take
 from tahr.server.events import DONE, HEADERS, KEEP_ALIVE, event
 from tahr.server.faults import told
 from tahr.server.front import Served
@@ -18,6 +19,8 @@ from tahr.server.measures import Meter
 from tahr.server.refusals import Refusal
 from tahr.server.replies import CachedDetails, ReasoningDetails, Usage
 from tahr.server.sessions import Turn
+
+Hear = Callable[[int, Chunk], bool]  # a choice and what it has gained; whether more may come at once
 
 PROGRESS_EVERY_S = 0.2
 
@@ -111,11 +114,15 @@ async def submitted(ask: Ask) -> AsyncIterator[list[Reply]]:
 async def gather(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
     answers = [Gathered() for _ in range(len(replies) * ask.n_answers)]
     tokenizer = ask.served.engine.tokenizer
-    async for choice, piece in pieces(ask, replies, meter):
+
+    def keep(choice: int, chunk: Chunk) -> bool:
         answer = answers[choice]
-        answer.texts.append(piece.text)
-        answer.picks.extend(shown(tokenizer, piece))
-        answer.finish_reason = piece.finish_reason or ""
+        answer.texts.append(chunk.text)
+        answer.picks.extend(shown(tokenizer, chunk))
+        answer.finish_reason = chunk.finish_reason or ""
+        return True
+
+    await listen(call, ask, replies, meter, keep)
     await call.json(ask.dialect.whole(answers, replies, usage(meter)))
 
 
@@ -145,15 +152,18 @@ async def write_pieces(call: Call, ask: Ask, replies: Sequence[Reply], meter: Me
         await call.write(opening)
     left = len(replies) * n_answers
     last = b""
-    async for choice, piece in pieces(ask, replies, meter):
-        data = dialect.piece(choice, piece, replies[choice // n_answers])
-        if piece.finish_reason:
-            data += dialect.closing(choice, piece.finish_reason)
+
+    def write(choice: int, chunk: Chunk) -> bool:
+        nonlocal left, last
+        data = dialect.piece(choice, chunk, replies[choice // n_answers])
+        if chunk.finish_reason:
+            data += dialect.closing(choice, chunk.finish_reason)
             left -= 1
         if not left:
             last = data
-        elif data:
-            await call.write(data)
+        return not left or not data or call.put(data)
+
+    await listen(call, ask, replies, meter, write)
     return last + (dialect.usage(usage(meter)) if ask.include_usage else b"") + DONE
 
 
@@ -183,55 +193,40 @@ async def nudge(call: Call) -> None:
         call.interrupt(ClientGone())
 
 
-# ---- pieces -------------------------------------------------------------------------------------------------
+# ---- what comes ---------------------------------------------------------------------------------------------
 
 
-async def pieces(ask: Ask, replies: Sequence[Reply], meter: Meter) -> AsyncIterator[tuple[int, Piece]]:
-    """All pieces with the choice they belong to, as they come."""
+async def listen(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter, hear: Hear) -> None:
+    """Give `hear` everything that comes with the choice it belongs to, until all is over; the first error ends it."""
+    takes = [taking(ask, meter, at * ask.n_answers, hear) for at in range(len(replies))]
     if len(replies) == 1:
-        async for piece in replies[0]:
-            yield heard(ask, meter, 0, piece)
-    else:
-        async for at, piece in interleaved(replies):
-            yield heard(ask, meter, at * ask.n_answers, piece)
-
-
-def heard(ask: Ask, meter: Meter, first_choice: int, piece: Piece) -> tuple[int, Piece]:
-    """A piece that has been measured, and its choice."""
-    if piece.finish_reason == "cancelled":
-        raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
-    if ask.mute:
-        piece = replace(piece, text="", tokens=(), logprobs=())
-    if ask.turn:
-        ask.turn.hear(piece)
-    choice = first_choice + piece.index
-    meter.hear(choice, piece)
-    return choice, piece
-
-
-async def interleaved(replies: Sequence[Reply]) -> AsyncIterator[tuple[int, Piece]]:
-    """The pieces of several replies in the order they come; the first error ends it."""
-    queue: asyncio.Queue[tuple[int, Piece | BaseException | None]] = asyncio.Queue(maxsize=len(replies))
-
-    async def pump(at: int, reply: Reply) -> None:
-        try:
-            async for piece in reply:
-                await queue.put((at, piece))
-            await queue.put((at, None))
-        except Exception as error:
-            await queue.put((at, error))
-
-    pumps = [asyncio.create_task(pump(at, reply)) for at, reply in enumerate(replies)]
+        return await follow(call, replies[0], takes[0])
+    tasks = [asyncio.create_task(follow(call, *each)) for each in zip(replies, takes, strict=True)]
     try:
-        left = len(replies)
-        while left:
-            at, item = await queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                left -= 1
-            else:
-                yield at, item
+        await asyncio.gather(*tasks)
     finally:
-        for task in pumps:
+        for task in tasks:
             task.cancel()
+    return None
+
+
+async def follow(call: Call, reply: Reply, take: Take) -> None:
+    while await reply.feed(take):
+        await call.drained()
+
+
+def taking(ask: Ask, meter: Meter, first_choice: int, hear: Hear) -> Take:
+    """What is done with every chunk of a reply, on its way to `hear`. It runs for every token."""
+
+    def take(chunk: Chunk) -> bool:
+        if chunk.finish_reason == "cancelled":
+            raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
+        if ask.mute:
+            chunk = replace(chunk, text="", token_ids=[], logprobs=())
+        if ask.turn:
+            ask.turn.hear(chunk)
+        choice = first_choice + chunk.index
+        meter.hear(choice, chunk)
+        return hear(choice, chunk)
+
+    return take

@@ -2,15 +2,25 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 LINE, COMPLETE = "tahr.line", "tahr.complete"  # in the scope: a `Line`, and whether the whole body has arrived
 
 
-class Line:
-    """Whether a client is still there; whoever wants to know when it goes need not wait in a task of its own."""
+class Flow(Protocol):
+    """Whether a client reads fast enough."""
 
-    def __init__(self) -> None:
+    write_paused: bool
+
+    async def drain(self) -> None: ...
+
+
+class Line:
+    """Whether a client is still there and reads; whoever wants to know need not wait in a task of its own."""
+
+    def __init__(self, packets: "Packets", flow: Flow) -> None:
+        self._packets, self._flow = packets, flow
+        self.drained = flow.drain
         self._gone = False
         self._tell: list[Callable[[], None]] = []
 
@@ -22,6 +32,11 @@ class Line:
 
     def unwatch(self, tell: Callable[[], None]) -> None:
         self._tell.remove(tell)
+
+    def put(self, data: bytes) -> bool:
+        """Send a chunk of an answer that comes in chunks; whether the client keeps up."""
+        self._packets.put(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
 
     def lost(self) -> None:
         """The client has gone."""
@@ -43,6 +58,13 @@ class Packets:
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
+
+    def put(self, data: bytes) -> None:
+        """Write what is known to be all that this turn has."""
+        if self._parts:
+            self._parts.append(data)
+        elif not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         self._flush()

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tahr.config import SamplingParams
-from tahr.engine.answers import Chunk
 from tahr.engine.async_llm import AsyncLLM, Stream
-from tahr.server.engine_port import Piece, PromptProgress
+from tahr.server.engine_port import PromptProgress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,20 +20,8 @@ class LlmReply:
 
     def __init__(self, stream: Stream):
         self._stream = stream
-        self._sequences = stream.request.sequences
-        self._n_seen = [0] * len(self._sequences)  # tokens of each answer
-
-    def __aiter__(self) -> "LlmReply":
-        return self
-
-    async def __anext__(self) -> Piece:
-        return self._piece(await self._stream.__anext__())
-
-    def _piece(self, chunk: Chunk) -> Piece:
-        seq, begin = self._sequences[chunk.index], self._n_seen[chunk.index]
-        self._n_seen[chunk.index] = end = begin + len(chunk.token_ids)
-        stats = chunk.completion.stats if chunk.completion else None
-        return Piece(chunk.text, chunk.token_ids, seq.logprobs[begin:end], chunk.finish_reason, stats, chunk.index)
+        self._first = stream.request.sequences[0]
+        self.feed = stream.feed
 
     def abort(self) -> None:
         """Free what it holds before the next step."""
@@ -42,12 +29,12 @@ class LlmReply:
 
     @property
     def progress(self) -> PromptProgress:
-        seq = self._sequences[0]
+        seq = self._first
         return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
 
     @property
     def prompt_logprobs(self) -> "Sequence[Pick]":
-        return self._sequences[0].prompt_logprobs
+        return self._first.prompt_logprobs
 
 
 class LlmEngine:

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tahr.server.engine_port import Piece
 from tahr.server.replies import ChatLogprobs, PromptLogprob, PromptLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 
 if TYPE_CHECKING:
+    from tahr.engine.answers import Chunk
     from tahr.engine.sampler import Pick
     from tahr.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity
 
 
-def shown(tokenizer: "Tokenizer", piece: Piece) -> "Sequence[Pick]":
-    """A piece's picks, without the token that only ends the reply."""
-    picks = piece.logprobs
-    ends = piece.finish_reason == "stop" and picks and tokenizer.is_eos(picks[-1].token)
+def shown(tokenizer: "Tokenizer", chunk: "Chunk") -> "Sequence[Pick]":
+    """A chunk's picks, without the token that only ends the reply."""
+    picks = chunk.logprobs
+    ends = chunk.finish_reason == "stop" and picks and tokenizer.is_eos(picks[-1].token)
     return picks[:-1] if ends else picks
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tahr.server.engine_port import Piece
 from tahr.server.metrics import Histogram, Labels, Number, exposition
 
 if TYPE_CHECKING:
+    from tahr.engine.answers import Chunk
     from tahr.engine.stats import RequestStats, StatsSnapshot
 
 log = logging.getLogger("tahr.server")
@@ -169,19 +169,20 @@ class Meter:
         if log.isEnabledFor(logging.INFO):
             log.info("start %s", logfmt({"id": self.id, "model": self.model, **facts}))
 
-    def hear(self, choice: int, piece: Piece) -> None:
+    def hear(self, choice: int, chunk: "Chunk") -> None:
         """A piece has come."""
-        n_tokens = len(piece.tokens)
+        n_tokens = len(chunk.token_ids)
         if self.texts is not None:
-            self.texts.setdefault(choice, []).append(piece.text)
-        if n_tokens and piece.stats and piece.stats.first_token_at and choice not in self.token_at:
-            self._hear_whole(choice, n_tokens, piece.stats)
+            self.texts.setdefault(choice, []).append(chunk.text)
+        stats = chunk.completion.stats if chunk.completion else None
+        if n_tokens and stats and stats.first_token_at and choice not in self.token_at:
+            self._hear_whole(choice, n_tokens, stats)
         elif n_tokens:
             self._hear_tokens(choice, n_tokens, perf_counter())
-        if piece.finish_reason:
-            self.ended = piece.finish_reason if self.ended in ("", piece.finish_reason) else "mixed"
-            if piece.stats:
-                self._hear_stats(piece.index, piece.stats)
+        if chunk.finish_reason:
+            self.ended = chunk.finish_reason if self.ended in ("", chunk.finish_reason) else "mixed"
+            if stats:
+                self._hear_stats(chunk.index, stats)
 
     def _hear_tokens(self, choice: int, n_tokens: int, now: float) -> None:
         before = self.token_at.get(choice)

@@ -24,8 +24,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _n_listed_bytes = 0  # of the headers so far: a head may also come complete, all at once
 
     def connection_made(self, transport: Any) -> None:
-        self._line = Line()
-        super().connection_made(Packets(transport, self.loop))  # type: ignore[arg-type]
+        packets = Packets(transport, self.loop)
+        super().connection_made(packets)  # type: ignore[arg-type]
+        self._line = Line(packets, self.flow)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:

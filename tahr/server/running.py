@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from tahr.config import SamplingParams
+from tahr.engine.answers import Chunk
 from tahr.errors import ServerError
 from tahr.server.app import App
 from tahr.server.busy import report_throughput
@@ -148,10 +149,14 @@ async def warm_up(engine: ServedEngine) -> None:
     """One token, so that the first client does not pay for first uses, and readiness means what it says."""
     params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False).over(engine.sampling_defaults)
     first = engine.tokenizer.bos_id or 0
-    n_tokens = 0
-    async for piece in await engine.submit([first], params, False):
-        n_tokens += len(piece.tokens)
-    if not n_tokens:
+    tokens: list[int] = []
+
+    def keep(chunk: Chunk) -> bool:
+        tokens.extend(chunk.token_ids)
+        return True
+
+    await (await engine.submit([first], params, False)).feed(keep)
+    if not tokens:
         raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
 
 

@@ -17,7 +17,8 @@ from tahr.server.prompts import ROLES, conversation, text_of
 from tahr.server.refusals import bad_field
 
 if TYPE_CHECKING:
-    from tahr.server.engine_port import Piece, ServedEngine
+    from tahr.engine.answers import Chunk
+    from tahr.server.engine_port import ServedEngine
 
 MAX_ID_CHARS = 256
 Owner = tuple[str, str]  # the key of a client, and the id it chose
@@ -56,11 +57,11 @@ class Turn:
     n_tokens: int  # of these, and of the reply as it grows
     texts: list[str] = field(default_factory=list)
 
-    def hear(self, piece: "Piece") -> None:
+    def hear(self, chunk: "Chunk") -> None:
         """A piece of the reply."""
-        self.texts.append(piece.text)
-        self.n_tokens += len(piece.tokens)
-        if piece.finish_reason:
+        self.texts.append(chunk.text)
+        self.n_tokens += len(chunk.token_ids)
+        if chunk.finish_reason:
             reply = Message(role="assistant", content="".join(self.texts))
             self.sessions.remember(self.owner, [*self.new, reply], self.n_tokens)
 
