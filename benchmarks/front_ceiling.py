@@ -88,9 +88,10 @@ def serve(model: str | None, step_s: float) -> None:
         llm = LLM(model)
         words = llm.tokenizer.encode("The sky is blue because light is scattered by air. ", add_special=False)
         llm.engine = Script(words, step_s)  # type: ignore[assignment]
-        return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm)))]
+        return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
 
-    Running(Settings(port=0, log_interval_s=0), load, lambda address, _: print(address, flush=True)).run()
+    settings = Settings(port=0, log_interval_s=0)
+    Running(settings, load, lambda address, _: print(address, flush=True)).run()
 
 
 async def press(address: str, data: bytes, n_connections: int, seconds: float) -> list[bytes]:

@@ -4,10 +4,10 @@ Both are one process with one loaded model, or where it lies in memory would dec
 differ by more between two processes than what is measured here. Each run over HTTP has a run of the library beside it,
 first after it, then before it, and it is the ratio of these two that counts: the machine's speed changes over minutes.
 
-The client is a process of its own on the same machine, so what it takes counts as the server's. Woken for every packet
-it would take as much as the server does, so it looks at its sockets a hundred times a second instead, and at what it
-got when all is over. Replies are long, because over HTTP requests come one after the other: the first is read alone,
-which in a short run counts for much.
+The client is a process of its own on the same machine, so what it takes would count as the server's. Woken for every
+packet it takes as much as the server does, so it looks at its sockets ten times a second, often only near the end, and
+at what it got when all is over. Replies are long, because over HTTP requests come one after the other: the first is
+read alone, which in a short run counts for much.
 
 usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--pairs N]
 """
@@ -22,6 +22,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from typing import Any
 from urllib.parse import urlsplit
 
 from lean_client import ended_well, events_of, request
@@ -30,7 +31,7 @@ from tahr.cli.environment import Neighbours
 
 OPENINGS = ("Once upon a time", "The history of bread", "In the mountains", "A recipe for", "The old clock", "Winter",
             "My favourite book", "The first train")  # fmt: skip
-LOOK_EVERY_S = 0.01
+SELDOM_S, OFTEN_S, NEAR_END = 0.1, 0.005, 0.97  # how long the client looks away, and from which share of its bytes on
 IDLE_S = 5.0
 MOST_SLOWER = 0.05
 MOST_IDLE = 0.01
@@ -51,14 +52,13 @@ def serve(args: argparse.Namespace) -> None:
     from tahr.server.running import Running
     from tahr.server.settings import Settings
 
-    llm = LLM(args.model)
-    served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm)))]
+    llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0)
+    served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
     threading.Thread(target=run_library, args=(llm, args), daemon=True).start()
-    settings = Settings(port=0, log_interval_s=0)
     Running(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
 
 
-def run_library(llm: "LLM", args: argparse.Namespace) -> None:
+def run_library(llm: Any, args: argparse.Namespace) -> None:
     """The server has nothing to do meanwhile, so nobody else touches the model."""
     from tahr import SamplingParams
 
@@ -86,24 +86,27 @@ def connect(address: str) -> socket.socket:
     return made
 
 
-def stream_all(address: str, data: list[bytes]) -> tuple[float, list[str]]:
-    """Seconds of one run over HTTP, and its texts."""
+def stream_all(address: str, data: list[bytes], n_expected: int) -> tuple[float, list[bytes]]:
+    """Seconds of one run over HTTP, and its answers, of about so many bytes."""
     connections = [connect(address) for _ in data]
     received = [bytearray() for _ in data]
     began = time.perf_counter()
     for connection, body in zip(connections, data, strict=True):
         connection.sendall(body)
     while not all(each.endswith(b"\r\n0\r\n\r\n") for each in received):
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(SELDOM_S if sum(map(len, received)) < NEAR_END * n_expected else OFTEN_S)
         for connection, so_far in zip(connections, received, strict=True):
             with suppress(BlockingIOError):
                 so_far += connection.recv(1 << 20)
     seconds = time.perf_counter() - began
     for connection in connections:
         connection.close()
-    answers = [bytes(each) for each in received]
-    assert all(map(ended_well, answers))
-    return seconds, ["".join(event["choices"][0]["text"] for event in events_of(answer)) for answer in answers]
+    return seconds, [bytes(each) for each in received]
+
+
+def text_of(answer: bytes) -> str:
+    assert ended_well(answer)
+    return "".join(event["choices"][0]["text"] for event in events_of(answer))
 
 
 class Bench:
@@ -115,13 +118,15 @@ class Bench:
         self.address = self.stdout.readline().strip()
         self.data = bodies(args)
         self.n_tokens = args.streams * args.tokens
-        self.loop_s: list[float] = []  # what the event loop's thread computed in each run over HTTP
+        self.n_bytes = 0  # of the last run over HTTP
+        self.loop_s: list[float] = []  # what the event loop's thread computed in each
 
     def http(self) -> tuple[float, list[str]]:
         before = thread_s(self.child.pid)
-        run = stream_all(self.address, self.data)
+        seconds, answers = stream_all(self.address, self.data, self.n_bytes)
         self.loop_s.append(thread_s(self.child.pid) - before)
-        return run
+        self.n_bytes = sum(map(len, answers))
+        return seconds, [text_of(answer) for answer in answers]
 
     def library(self) -> tuple[float, list[str]]:
         print("go", file=self.stdin, flush=True)

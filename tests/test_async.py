@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.async_llm import wake
 from tahr.engine.engine import Engine
+from tahr.engine.mailbox import Rounds
 from tahr.errors import ConfigError, GenerateError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -61,7 +61,7 @@ def count_calls() -> list[object]:
     call = loop.call_soon_threadsafe
 
     def counted(callback: Callable[..., object], *args: Any, **options: Any) -> Any:
-        if callback is wake:
+        if getattr(callback, "__func__", None) is Rounds.look:
             calls.append(args)
         return call(callback, *args, **options)
 
@@ -167,6 +167,50 @@ def test_one_call_per_step_for_all_streams(stories: Path) -> None:
         assert 10 < len(calls) <= llm.stats().steps
 
     run(stories, test)
+
+
+def test_a_pause_joins_what_comes_but_the_first_and_the_last(
+    stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=1.0)
+        step = llm.llm.engine.step
+        monkeypatch.setattr(llm.llm.engine, "step", lambda: (time.sleep(0.005), step())[1])
+        async with llm, asyncio.timeout(60):
+            endless = await llm.submit(PROMPTS[1], ENDLESS)
+            first = await anext(endless)  # from here on the loop rests for a second
+            began = time.perf_counter()
+            stream = await llm.submit(PROMPTS[0], GREEDY)
+            chunks = [chunk async for chunk in stream]
+            assert time.perf_counter() - began < 0.8  # neither its beginning nor its end has waited for that
+            assert "".join(chunk.text for chunk in chunks) == alone[0]
+            second = await anext(endless)
+            assert len(first.token_ids) == 1 and len(second.token_ids) > 3  # while the other's end was handed over
+            calls = count_calls()
+            third = await anext(endless)
+            assert len(third.token_ids) > 3 and not calls  # the loop came by itself
+            endless.close()
+            await until(lambda: not llm.llm.engine.busy)
+            assert (await llm.generate(PROMPTS[0], GREEDY)).text == alone[0]
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_while_it_rests_leaves_nothing_running(stories: Path, alone: list[str]) -> None:
+    llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=30)
+    left: list[Any] = []
+
+    async def leave() -> None:
+        left.append(await llm.submit(PROMPTS[0], ENDLESS))
+        await anext(left[0])
+
+    async def go_on() -> None:
+        async with llm, asyncio.timeout(60):
+            await until(lambda: llm.stats().requests_cancelled == 1)
+            assert (await llm.generate(PROMPTS[0], GREEDY)).text == alone[0]
+
+    asyncio.run(leave())
+    asyncio.run(go_on())
 
 
 def test_leaving_a_stream_frees_its_memory(stories: Path) -> None:

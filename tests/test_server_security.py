@@ -3,6 +3,7 @@
 import base64
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -255,10 +256,11 @@ def test_allowed_origins() -> None:
 
 
 def test_nothing_is_answered_while_loading() -> None:
+    loads = threading.Event()
+
     def load() -> list[Served]:
-        time.sleep(0.6)
-        engine = ScriptedEngine()
-        return [Served(("late",), engine)]
+        loads.wait(20)
+        return [Served(("late",), ScriptedEngine())]
 
     with serving(load=load) as running, httpx.Client(base_url=running.address) as client:
         loading = client.get("/health")
@@ -267,6 +269,7 @@ def test_nothing_is_answered_while_loading() -> None:
         refused = client.post(CHAT, json=BODY)
         assert refused.status_code == 503 and refused.headers["retry-after"]
         assert client.get("/v1/models").json()["data"] == []
+        loads.set()
         end = time.monotonic() + 5
         while client.get("/health").status_code != 200:
             assert time.monotonic() < end

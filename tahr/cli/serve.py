@@ -48,6 +48,12 @@ SERVER = (
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
+    Option(
+        ("--stream-interval",),
+        "stream_interval_s",
+        float,
+        "seconds between the events of a stream (default 0.025; 0: an event for every token)",
+    ),
     Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
     Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
     Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
@@ -168,7 +174,8 @@ def run(args: argparse.Namespace) -> int:
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings) as logs:
-        running = Running(settings, partial(load_models, models, Progress(sys.stderr), logs), announce)
+        load = partial(load_models, models, Progress(sys.stderr), logs, settings.stream_interval_s)
+        running = Running(settings, load, announce)
         note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
         return running.run()
 

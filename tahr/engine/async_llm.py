@@ -1,10 +1,7 @@
 """`AsyncLLM`: an engine on a thread of its own, for many requests of an event loop at once.
 
 The loop's side only ever leaves orders and takes what has come; the thread runs the orders between two steps, and
-blocks when there is nothing to do. After a step the loop is woken once for all streams, and not at all while it has
-not seen to the last call: a loop that is busy elsewhere costs nothing, and a reader that lags finds everything it
-missed as one chunk. A reader that wants the whole reply is woken once, at its end. Waking a task for every token may
-cost more than what it does with it: a reader can have itself fed by the call instead.
+blocks when there is nothing to do. How what a step brought finds its readers is told in `mailbox`.
 """
 
 import asyncio
@@ -19,77 +16,14 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.answers import Chunk, Completion, Request
 from tahr.engine.embed import Pooling
 from tahr.engine.llm import LLM, Message, Texts
+from tahr.engine.mailbox import Loop, Mailbox, Rounds, Take
 from tahr.engine.score import SCORING, Score, ScoringPrompt
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import GenerateError, TahrError
 
 Prompt = str | list[int]  # a text, or its tokens
-Loop = asyncio.AbstractEventLoop
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # who waits, for what it was, or why it failed
-Take = Callable[[Chunk], bool]  # whether it wants more at once
 T = TypeVar("T")
-
-
-class Mailbox:
-    """What a request has for its reader. The engine's thread puts in and the loop takes out, under one lock."""
-
-    def __init__(self, loop: Loop, lock: threading.Lock, whole: bool = False):
-        self.loop = loop
-        self.whole = whole  # the reader is not interested before the end
-        self.request: Request | None = None  # set by the engine's thread
-        self.called = False  # the loop has been told, and has not looked yet
-        self._empty = False  # nothing can have come since the last look, unless the loop is called
-        self._lock = lock
-        self._take: Take | None = None  # a reader that is being fed
-        self._fed: asyncio.Future[bool] | None = None  # what it waits for
-
-    async def next(self) -> Chunk:
-        """The next chunk, as soon as there is one; ends the iteration when none will come."""
-        chunks: list[Chunk] = []
-
-        def keep(chunk: Chunk) -> bool:
-            chunks.append(chunk)
-            return False
-
-        if await self.feed(keep):
-            return chunks[0]
-        raise StopAsyncIteration
-
-    async def feed(self, take: Take) -> bool:
-        """Give chunks to `take` as they come, until it wants no more; False when none will come."""
-        self._take, self._fed = take, self.loop.create_future()
-        try:
-            self.look()
-            return await self._fed
-        finally:
-            self._take = self._fed = None
-
-    def look(self) -> None:
-        """On the loop: see what has come, and hand it over."""
-        if self._take is None or self._fed is None or self._fed.done():
-            return None
-        try:
-            while self.called or not self._empty:
-                chunk, over = self._get()
-                if over:
-                    return self._fed.set_result(False)
-                if chunk and not self._take(chunk):
-                    return self._fed.set_result(True)
-        except Exception as error:  # the request's, or of what was done with the chunk
-            self._fed.set_exception(error)
-        return None
-
-    def _get(self) -> tuple[Chunk | None, bool]:
-        """What is new, and whether that is all there will ever be."""
-        with self._lock:
-            self.called = False
-            assert self.request
-            chunk = self.request.take()
-            if chunk is None:
-                self._empty = not self.request.over
-                return None, self.request.over
-            self._empty = self.request.is_single and chunk.finish_reason is None
-            return chunk, False
 
 
 class Stream:
@@ -142,10 +76,13 @@ class AsyncLLM:
         quantization: str | None = None,
         progress: Any = None,
         llm: LLM | None = None,  # a loaded one to take over, which nobody else may use from then on
+        pause_s: float = 0.0,  # for which readers wait after a chunk, to get what comes meanwhile as one
     ):
         self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress)
         self._mailboxes: dict[int, Mailbox] = {}  # by request; only the engine's thread touches it
         self._lock = threading.Lock()
+        self._pause_s = pause_s
+        self._rounds: dict[Loop, Rounds] = {}
         self._orders: list[Callable[[], None]] = []
         self._outcomes: dict[Loop, list[Outcome]] = {}  # of orders that have been run; only the thread touches it
         self._wake = threading.Condition()
@@ -235,13 +172,20 @@ class AsyncLLM:
     async def _submit(
         self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
     ) -> Stream:
-        mailbox = Mailbox(asyncio.get_running_loop(), self._lock, whole)
+        mailbox = Mailbox(self._rounds_of(asyncio.get_running_loop()), whole)
         try:
             await self._ask(lambda: self._open(mailbox, tokens, params, reply))
         except asyncio.CancelledError:
             self._drop(mailbox)
             raise
         return Stream(self, mailbox)
+
+    def _rounds_of(self, loop: Loop) -> Rounds:
+        with self._lock:
+            if loop not in self._rounds:
+                self._rounds = {each: rounds for each, rounds in self._rounds.items() if not each.is_closed()}
+                self._rounds[loop] = Rounds(loop, self._lock, self._pause_s)
+            return self._rounds[loop]
 
     def _ask(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Have something done between two steps."""
@@ -334,17 +278,10 @@ class AsyncLLM:
         self._mailboxes.pop(request.id, None)
 
     def _call(self, mailboxes: ListOf[Mailbox]) -> None:
-        """Wake the readers of these: one call into each loop (there is one, as a rule)."""
-        asleep: dict[Loop, list[Mailbox]] = {}
-        with self._lock:
-            for box in mailboxes:
-                if not box.called and not (box.whole and box.request and not box.request.over):
-                    box.called = True
-                    asleep.setdefault(box.loop, []).append(box)
-        for loop, boxes in asleep.items():
-            try:
-                loop.call_soon_threadsafe(wake, boxes)
-            except RuntimeError:  # the loop has been closed, and its readers with it
+        """Tell the readers of these, in each of their loops (there is one, as a rule)."""
+        for rounds in {box.rounds for box in mailboxes}:
+            boxes = [box for box in mailboxes if box.rounds is rounds]
+            if not rounds.call(boxes):  # the loop has been closed, and its readers with it
                 for request in [box.request for box in boxes if box.request]:
                     self._forget(request)
 
@@ -357,8 +294,3 @@ def settle(outcomes: ListOf[Outcome]) -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
-
-
-def wake(mailboxes: ListOf[Mailbox]) -> None:
-    for box in mailboxes:
-        box.look()

@@ -36,15 +36,26 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
         raise ConfigError(f"Two models are called {twice[0]}: name one of them with --model NAME=MODEL.")
 
 
-def load_models(choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = ()) -> list[Served]:
-    """All of them, one after the other, in the order they were named; `logs` hear of every step."""
+def load_models(
+    choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = (), pause_s: float = 0.0
+) -> list[Served]:
+    """All of them, one after the other, in the order they were named.
+
+    `logs` hear of every step; `pause_s` is an `AsyncLLM`'s.
+    """
     from tahr.engine.async_llm import AsyncLLM
     from tahr.engine.step_log import Watch
     from tahr.server.llm_engine import LlmEngine
 
     made = []
     for choice in choices:
-        llm = AsyncLLM(choice.source, config=choice.config, quantization=choice.quantization, progress=progress)
+        llm = AsyncLLM(
+            choice.source,
+            config=choice.config,
+            quantization=choice.quantization,
+            progress=progress,
+            pause_s=pause_s,
+        )
         engine = LlmEngine(llm)
         names = choice.names(engine.name)
         if logs:

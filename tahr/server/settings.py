@@ -25,6 +25,7 @@ class Settings:
     max_tokens_cap: int | None = None
     request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
+    stream_interval_s: float = 0.025  # between two events of a stream, but its first and last; 0: as tokens come
     keep_alive_s: float = 15.0  # between comments on a silent stream
     reader_timeout_s: float = 120.0  # for a client to read what waits for it
     log_interval_s: float = 5.0  # between throughput lines; 0: none
@@ -48,6 +49,7 @@ class Settings:
         "max_tokens_cap": whole(1),
         "request_timeout_s": Range(0, 1e6),
         "body_timeout_s": Range(0, 1e6, low_included=False),
+        "stream_interval_s": Range(0, 60),
         "keep_alive_s": Range(0, 1e6, low_included=False),
         "reader_timeout_s": Range(0, 1e6, low_included=False),
         "log_interval_s": Range(0, 1e6),
