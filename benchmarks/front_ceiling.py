@@ -33,7 +33,7 @@ SHORT = request("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 4})
 N_STREAMED = 256  # tokens
 STREAMED = request("/v1/chat/completions", {"messages": QUESTION, "max_tokens": N_STREAMED, "stream": True})
 # What is asked, by how many connections at once.
-CASES = {"short requests": (SHORT, 64, 4), "streams": (STREAMED, 64, N_STREAMED)}
+CASES = {"short requests": (SHORT, 64, 4), "streams": (STREAMED, 256, N_STREAMED)}
 
 
 class Script:

@@ -66,13 +66,14 @@ class Count:
 class Buffer:
     """Room for rows `row_bytes` wide; its block goes back to the arena when the last reference is gone."""
 
-    __slots__ = ("address", "arena", "block", "count", "quantised", "row_bytes")
+    __slots__ = ("_rows", "address", "arena", "block", "count", "quantised", "row_bytes")
 
     def __init__(self, arena: Arena, count: Count, row_bytes: int):
         self.arena, self.count, self.row_bytes = arena, count, row_bytes
         self.block = arena.take(max(1, count.limit) * row_bytes)
         self.address = self.block.address
         self.quantised: Any = None  # the QuantisedRows of these rows, if any
+        self._rows: NDArray[np.float32] | None = None  # all there is room for
 
     def __del__(self) -> None:
         if block := getattr(self, "block", None):
@@ -80,8 +81,10 @@ class Buffer:
 
     def floats(self) -> NDArray[np.float32]:
         """The live rows; no copy."""
-        n_rows = self.count.now
-        return self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, self.row_bytes // 4)
+        if self._rows is None:
+            n_rows = max(1, self.count.limit)
+            self._rows = self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, -1)
+        return self._rows[: self.count.now]
 
 
 class Routes:

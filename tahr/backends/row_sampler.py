@@ -38,7 +38,10 @@ class RowSampler(Protocol):
     NOTHING_LEFT: int  # instead of a token: every logit is -inf
 
     def sample(self, logits: Floats, rows: NDArray[np.void], edits: RowEdits | None) -> tuple[Ints, Doubles]:
-        """A token for each row, by its `SAMPLE_ROW`, and the probability it had when it was drawn."""
+        """A token for each row, by its `SAMPLE_ROW`, and the probability it had when it was drawn.
+
+        Both are to be read before the next call, which may write over them.
+        """
 
     def logprobs(self, logits: Floats, tokens: Sequence[int], n_top: Sequence[int]) -> tuple[Doubles, Ints, Doubles]:
         """The log-probability of a token of each row, NaN where logits are not numbers, then the ids and the

@@ -51,13 +51,14 @@ class Batch:
 
     def _fill_writing(self, sequences: ListOf[Sequence]) -> None:
         """A step in which every sequence has one token and wants its logits: what most steps are."""
-        step, n = self.step, len(sequences)
-        positions = step.positions[:n]
-        positions[:] = [seq.computed for seq in sequences]
+        step, n, size = self.step, len(sequences), self.page_size
+        positions = [seq.computed for seq in sequences]
+        step.positions[:n] = positions
+        step.lengths[:n] = [position + 1 for position in positions]
         step.ids[:n] = [seq.tokens[seq.computed] for seq in sequences]
-        np.add(positions, 1, out=step.lengths[:n])
-        places, offsets = np.divmod(positions, self.page_size)
-        step.slots[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
+        for group, slots in enumerate(step.slots):  # few numbers: after a step, NumPy's own code is far from the core
+            pages = [seq.tables[group].pages[seq.computed // size] for seq in sequences]
+            slots[:n] = [page * size + at % size for page, at in zip(pages, positions, strict=True)]
         if n != self._n_writing:  # where each begins, and which rows are wanted, changes only with their number
             step.starts[: n + 1] = self._numbers[: n + 1]
             step.rows[:n] = self._numbers[:n]

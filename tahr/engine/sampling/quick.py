@@ -41,21 +41,23 @@ class QuickWay:
         self._overlay = Overlay(0)
         self._crowd: Crowd | None = None
 
-    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> list[int | TahrError]:
+    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> ListOf[int | TahrError]:
         """The next token of each request, or why there is none."""
         crowd, logits = self._crowd, plain(logits)
         if crowd is None or crowd.requests != requests:
             crowd = self._crowd = Crowd(requests)
         edits = self._edits(requests, logits) if crowd.edited else None
         picked, probabilities = self._sampler.sample(logits, crowd.next_rows(), edits)
-        answers: list[int | TahrError] = picked.tolist()
-        for i in np.flatnonzero(picked < 0).tolist():
-            left = picked[i] == self._sampler.NOTHING_LEFT and requests[i].picker.edits
-            answers[i] = none_left() if left else not_numbers()
+        tokens: list[int] = picked.tolist()
         for i in crowd.learners:
-            if picked[i] >= 0:
+            if tokens[i] >= 0:
                 requests[i].picker.learn(probabilities[i])
-        return answers
+        return tokens if min(tokens) >= 0 else [self._judged(*each) for each in zip(requests, tokens, strict=True)]
+
+    def _judged(self, request: PickRequest, token: int) -> int | TahrError:
+        if token >= 0:
+            return token
+        return none_left() if token == self._sampler.NOTHING_LEFT and request.picker.edits else not_numbers()
 
     def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
         """Each token with its log-probability by its row, and the likeliest tokens of that row."""
