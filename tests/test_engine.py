@@ -7,6 +7,7 @@ import pytest
 
 from engines import Tally, alone, engine, greedy, loaded, page_bytes, run, submit
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.engine.batch import FEW
 from tahr.engine.capacity import Capacity, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.scheduler import Work
@@ -53,6 +54,14 @@ def replies(model: Path) -> list[list[int]]:
 def test_batched_is_alone(model: Path, replies: list[list[int]], cached: bool) -> None:
     eng = engine(model, prefix_cache=cached)
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(model))) == replies
+    assert eng.scheduler.pools[0].n_used == 0
+
+
+def test_a_crowd_is_alone(model: Path, replies: list[list[int]]) -> None:
+    n_times = FEW // len(TEXTS) + 1
+    eng = engine(model, max_batch_size=n_times * len(TEXTS))
+    sequences = [submit(eng, prompt) for _ in range(n_times) for prompt in prompts(model)]
+    assert run(eng, *sequences) == replies * n_times
     assert eng.scheduler.pools[0].n_used == 0
 
 

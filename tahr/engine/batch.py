@@ -9,6 +9,8 @@ from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
 from tahr.kv.pages import Pages, no_pages
 
+FEW = 32  # sequences
+
 
 class TableRows:
     """The page tables of one group. What a row holds is remembered, so only changes are written."""
@@ -51,19 +53,33 @@ class Batch:
 
     def _fill_writing(self, sequences: ListOf[Sequence]) -> None:
         """A step in which every sequence has one token and wants its logits: what most steps are."""
-        step, n, size = self.step, len(sequences), self.page_size
-        positions = [seq.computed for seq in sequences]
-        step.positions[:n] = positions
-        step.lengths[:n] = [position + 1 for position in positions]
+        step, n = self.step, len(sequences)
+        step.positions[:n] = [seq.computed for seq in sequences]
         step.ids[:n] = [seq.tokens[seq.computed] for seq in sequences]
-        for group, slots in enumerate(step.slots):  # few numbers: after a step, NumPy's own code is far from the core
-            pages = [seq.tables[group].pages[seq.computed // size] for seq in sequences]
-            slots[:n] = [page * size + at % size for page, at in zip(pages, positions, strict=True)]
+        if n <= FEW:
+            self._reckon_few(sequences)
+        else:
+            self._reckon(n)
         if n != self._n_writing:  # where each begins, and which rows are wanted, changes only with their number
             step.starts[: n + 1] = self._numbers[: n + 1]
             step.rows[:n] = self._numbers[:n]
             step.counts[:] = n
             self._n_writing = n
+
+    def _reckon(self, n: int) -> None:
+        """Lengths and slots of the first n tokens, by their positions."""
+        step, positions = self.step, self.step.positions[:n]
+        np.add(positions, 1, out=step.lengths[:n])
+        places, offsets = np.divmod(positions, self.page_size)
+        step.slots[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
+
+    def _reckon_few(self, sequences: ListOf[Sequence]) -> None:
+        """The same by hand: right after a step NumPy's own code is far from the core, and costs more than numbers do."""
+        step, n, size = self.step, len(sequences), self.page_size
+        step.lengths[:n] = [seq.computed + 1 for seq in sequences]
+        for group, slots in enumerate(step.slots):
+            pages = [seq.tables[group].pages[seq.computed // size] for seq in sequences]
+            slots[:n] = [page * size + seq.computed % size for page, seq in zip(pages, sequences, strict=True)]
 
     def _fill_any(self, sequences: ListOf[Sequence], counts: ListOf[int], row_counts: ListOf[int]) -> None:
         ids: list[int] = []
