@@ -74,7 +74,7 @@ class Batch:
         step.slots[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
 
     def _reckon_few(self, sequences: ListOf[Sequence]) -> None:
-        """The same by hand: right after a step NumPy's own code is far from the core, and costs more than numbers do."""
+        """The same by hand: right after a step NumPy's own code is far from the core, and costs more than they do."""
         step, n, size = self.step, len(sequences), self.page_size
         step.lengths[:n] = [seq.computed + 1 for seq in sequences]
         for group, slots in enumerate(step.slots):
