@@ -184,11 +184,10 @@ def test_a_pause_joins_what_comes_but_the_first_and_the_last(
             chunks = [chunk async for chunk in stream]
             assert time.perf_counter() - began < 0.8  # neither its beginning nor its end has waited for that
             assert "".join(chunk.text for chunk in chunks) == alone[0]
-            second = await anext(endless)
-            assert len(first.token_ids) == 1 and len(second.token_ids) > 3  # while the other's end was handed over
             calls = count_calls()
-            third = await anext(endless)
-            assert len(third.token_ids) > 3 and not calls  # the loop came by itself
+            second, third = await anext(endless), await anext(endless)
+            assert len(first.token_ids) == 1 and len(second.token_ids) > 20 and len(third.token_ids) > 20
+            assert not calls  # the loop came by itself
             endless.close()
             await until(lambda: not llm.llm.engine.busy)
             assert (await llm.generate(PROMPTS[0], GREEDY)).text == alone[0]

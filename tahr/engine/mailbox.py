@@ -12,7 +12,7 @@ chunk of a stream and its last are never kept waiting.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.answers import Chunk, Request
@@ -26,21 +26,19 @@ class Rounds:
 
     def __init__(self, loop: Loop, lock: threading.Lock, pause_s: float):
         self.loop, self.lock, self.pause_s = loop, lock, pause_s
-        self._waiting: list[Mailbox] = []
+        self._at_once: dict[Mailbox, None] = {}  # each once, in the order they came
+        self._in_time: dict[Mailbox, None] = {}  # when the pause is over
         self._called = False  # and the loop has not come yet
-        self._resting = False  # it will look by itself, when the pause is over
+        self._resting = False
 
     def call(self, boxes: "ListOf[Mailbox]") -> bool:
         """On the engine's thread: something has come for these. False if the loop is closed."""
         if self.loop.is_closed():
             return False
         with self.lock:
-            new = [box for box in boxes if not box.called and (box.over or not box.whole)]
-            for box in new:
-                box.called = True
-            self._waiting += new
-            urgent = not self._resting or any(box.over or not (box.begun or box.whole) for box in boxes)
-            if self._called or not urgent or not self._waiting:
+            for box in boxes:
+                self._note(box)
+            if self._called or not self._at_once:
                 return True
             self._called = True
         try:
@@ -49,9 +47,20 @@ class Rounds:
             return False
         return True
 
+    def _note(self, box: "Mailbox") -> None:
+        if self._resting and (box.over or not (box.begun or box.whole)):
+            self._at_once[box] = None
+        elif not box.called and (box.over or not box.whole):
+            (self._in_time if self._resting else self._at_once)[box] = None
+        else:
+            return
+        box.called = True
+
     def look(self) -> None:
-        """On the loop: hand over what has come, and then rest."""
-        self._hand_over()
+        """On the loop: hand over what cannot wait, and then rest."""
+        with self.lock:
+            boxes, self._at_once, self._called = self._at_once, {}, False
+        self._hand_over(boxes)
         if self.pause_s and not self._resting:
             self._rest()
 
@@ -61,14 +70,13 @@ class Rounds:
 
     def _wake(self) -> None:
         with self.lock:
-            self._resting = bool(self._waiting)
-        if self._resting:
-            self._hand_over()
+            boxes, self._in_time = self._in_time, {}
+            self._resting = bool(boxes)
+        self._hand_over(boxes)
+        if boxes:
             self._rest()
 
-    def _hand_over(self) -> None:
-        with self.lock:
-            boxes, self._waiting, self._called = self._waiting, [], False
+    def _hand_over(self, boxes: "Iterable[Mailbox]") -> None:
         for box in boxes:
             box.look()
 
