@@ -9,7 +9,7 @@ from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
 from tahr.kv.pages import Pages, no_pages
 
-FEW = 32  # sequences
+FEW = 32  # sequences, for which plain numbers are quicker than arrays
 
 
 class TableRows:

@@ -123,7 +123,8 @@ class Call:
 
     async def end(self, data: bytes = b"") -> None:
         """The last piece."""
-        await self._send({"type": "http.response.body", "body": data})
+        held, self._held = self._held, b""
+        await self._send({"type": "http.response.body", "body": held + data})
 
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
