@@ -4,7 +4,8 @@ Everything but the model is real: HTTP, checks, template, tokenizer, the engine'
 gives every request a token per step and sleeps between steps as long as a fast device would compute. The server has
 one core to itself and the client the other; the client's own load says that it is not the limit.
 
-usage: benchmarks/front_ceiling.py [MODEL] [--seconds S] [--step-ms MS]     (MODEL: whose tokenizer and template)
+usage: benchmarks/front_ceiling.py [MODEL] [--seconds S] [--step-ms MS] [--stream-interval S]
+       (MODEL: whose tokenizer and template)
 """
 
 import argparse
@@ -77,7 +78,7 @@ class Script:
         return StatsSnapshot(steps=self.steps, requests_running=len(self.live))
 
 
-def serve(model: str | None, step_s: float) -> None:
+def serve(model: str | None, step_s: float, interval_s: float) -> None:
     """In a process of its own."""
     from tahr.server.front import Served
     from tahr.server.llm_engine import LlmEngine
@@ -90,7 +91,7 @@ def serve(model: str | None, step_s: float) -> None:
         llm.engine = Script(words, step_s)  # type: ignore[assignment]
         return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
 
-    settings = Settings(port=0, log_interval_s=0)
+    settings = Settings(port=0, log_interval_s=0, stream_interval_s=interval_s)
     Running(settings, load, lambda address, _: print(address, flush=True)).run()
 
 
@@ -133,11 +134,12 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--step-ms", type=float, default=1.0)
+    parser.add_argument("--stream-interval", type=float, default=0.025)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.sched_setaffinity(0, {SERVER_CORE if args.serve else CLIENT_CORE})
     if args.serve:
-        return serve(args.model, args.step_ms / 1e3)
+        return serve(args.model, args.step_ms / 1e3, args.stream_interval)
     command = [sys.executable, __file__, *sys.argv[1:], "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout

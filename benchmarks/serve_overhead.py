@@ -10,7 +10,7 @@ packet it takes as much as the server does, so it looks at its sockets ten times
 at what it got when all is over. Replies are long, because over HTTP requests come one after the other: the first is
 read alone, which in a short run counts for much.
 
-usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--pairs N]
+usage: benchmarks/serve_overhead.py [MODEL] [--streams N] [--tokens N] [--pairs N] [--stream-interval S]
 """
 
 import argparse
@@ -53,7 +53,7 @@ def serve(args: argparse.Namespace) -> None:
     from tahr.server.running import Running
     from tahr.server.settings import Settings
 
-    llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0)
+    llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0, stream_interval_s=args.stream_interval)
     served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
     threading.Thread(target=run_library, args=(llm, args), daemon=True).start()
     Running(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
@@ -187,6 +187,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--stream-interval", type=float, default=0.025)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:

@@ -17,11 +17,12 @@ import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.answers import Chunk, Completion
+from tahr.engine.mailbox import Take
 from tahr.engine.output import TextWriter
 from tahr.engine.sampler import Pick
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
-from tahr.server.engine_port import PromptProgress, Take
+from tahr.server.engine_port import PromptProgress
 from tahr.server.front import Served
 from tahr.server.running import Running
 from tahr.server.settings import Settings

@@ -173,20 +173,20 @@ def test_a_pause_joins_what_comes_but_the_first_and_the_last(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=1.0)
+        llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=2.0)
         step = llm.llm.engine.step
         monkeypatch.setattr(llm.llm.engine, "step", lambda: (time.sleep(0.005), step())[1])
         async with llm, asyncio.timeout(60):
             endless = await llm.submit(PROMPTS[1], ENDLESS)
-            first = await anext(endless)  # from here on the loop rests for a second
+            first = await anext(endless)  # from here on the loop rests for two seconds
             began = time.perf_counter()
             stream = await llm.submit(PROMPTS[0], GREEDY)
             chunks = [chunk async for chunk in stream]
-            assert time.perf_counter() - began < 0.8  # neither its beginning nor its end has waited for that
+            assert time.perf_counter() - began < 1.5  # neither its beginning nor its end has waited for that
             assert "".join(chunk.text for chunk in chunks) == alone[0]
             calls = count_calls()
-            second, third = await anext(endless), await anext(endless)
-            assert len(first.token_ids) == 1 and len(second.token_ids) > 20 and len(third.token_ids) > 20
+            second = await anext(endless)
+            assert len(first.token_ids) == 1 and len(second.token_ids) > 20
             assert not calls  # the loop came by itself
             endless.close()
             await until(lambda: not llm.llm.engine.busy)

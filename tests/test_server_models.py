@@ -149,6 +149,15 @@ def test_a_stream_is_the_whole_answer_in_pieces(story: ServeProcess, options: di
             assert [v for choice in mine if choice["logprobs"] for v in choice["logprobs"][name]] == values
 
 
+@pytest.mark.parametrize(("interval", "least", "most"), [("0", 8, 101), ("30", 2, 3)])
+def test_a_stream_has_events_as_often_as_was_asked_for(stories: Path, interval: str, least: int, most: int) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 100, "temperature": 0, "ignore_eos": True, "stream": True}
+    with served(str(stories), "--stream-interval", interval) as server:
+        answer = httpx.post(server.address + "/v1/completions", json=body, timeout=20).text
+    assert answer.endswith("data: [DONE]\n\n")
+    assert least <= answer.count("data: {") <= most  # with a pause: the first, all others, the reason of the end
+
+
 def test_seeds_and_several_answers(story: ServeProcess) -> None:
     def ask() -> list[str]:
         made = sdk(story).completions.create(model="story", prompt=PROMPT, n=3, seed=7, temperature=1.2, max_tokens=16)

@@ -42,8 +42,10 @@ class Stream:
         return await self._mailbox.next()
 
     async def feed(self, take: Take) -> bool:
-        """Give the chunks to `take` as they come, without waking a task for each, until it answers False: then True,
-        there may be more. False when there are none left."""
+        """Give the chunks to `take` as they come, without waking a task for each, until it answers False.
+
+        Then this answers True: there may be more. It answers False when none are left.
+        """
         return await self._mailbox.feed(take)
 
     async def completion(self) -> Completion:

@@ -12,7 +12,7 @@ chunk of a stream and its last are never kept waiting.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.answers import Chunk, Request
@@ -60,7 +60,8 @@ class Rounds:
         """On the loop: hand over what cannot wait, and then rest."""
         with self.lock:
             boxes, self._at_once, self._called = self._at_once, {}, False
-        self._hand_over(boxes)
+        for box in boxes:
+            box.look()
         if self.pause_s and not self._resting:
             self._rest()
 
@@ -72,19 +73,16 @@ class Rounds:
         with self.lock:
             boxes, self._in_time = self._in_time, {}
             self._resting = bool(boxes)
-        self._hand_over(boxes)
-        if boxes:
-            self._rest()
-
-    def _hand_over(self, boxes: "Iterable[Mailbox]") -> None:
         for box in boxes:
             box.look()
+        if boxes:
+            self._rest()
 
 
 class Mailbox:
     """What a request has for its reader. The engine's thread puts in and the loop takes out, under one lock."""
 
-    def __init__(self, rounds: "Rounds", whole: bool = False):
+    def __init__(self, rounds: Rounds, whole: bool = False):
         self.rounds = rounds
         self.whole = whole  # the reader is not interested before the end
         self.request: Request | None = None  # set by the engine's thread

@@ -1,11 +1,11 @@
 """What the server asks of an engine. Nothing else of an engine is used, so a scripted one can stand in for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import SamplingParams
-from tahr.engine.answers import Chunk
+from tahr.engine.mailbox import Take
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from tahr.engine.stats import StatsSnapshot
     from tahr.text.chat import ChatTemplate
     from tahr.text.tokenizer import Tokenizer
-
-
-Take = Callable[[Chunk], bool]  # of a request's reader: whether it wants more at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class PromptProgress:
 class Reply(Protocol):
     """A request the engine has taken."""
 
-    async def feed(self, take: "Take") -> bool:
+    async def feed(self, take: Take) -> bool:
         """Give what comes to `take`, until it wants no more for now; False when nothing is left.
 
         Whoever asks again late gets fewer and longer chunks.

@@ -8,9 +8,10 @@ from time import perf_counter
 
 from tahr.config import SamplingParams
 from tahr.engine.answers import Chunk
+from tahr.engine.mailbox import Take
 from tahr.server.call import Call, ClientGone
 from tahr.server.dialects import Dialect, Gathered
-from tahr.server.engine_port import Reply, Take
+from tahr.server.engine_port import Reply
 from tahr.server.events import DONE, HEADERS, KEEP_ALIVE, event
 from tahr.server.faults import told
 from tahr.server.front import Served

@@ -60,7 +60,7 @@ class Packets:
         self._parts.append(data)
 
     def put(self, data: bytes) -> None:
-        """Write what is known to be all that this turn has."""
+        """Write without waiting for more of this turn; in order, if something waits already."""
         if self._parts:
             self._parts.append(data)
         elif not self._transport.is_closing():
