@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEST := .venv/.test-extras
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE := $(wildcard tahr/native/*) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard tahr/native/*/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
 

@@ -22,11 +22,11 @@ import uvloop
 from lean_client import connect, ended_well, events_of, request
 from server_process import cpu_s
 from tahr import LLM, AsyncLLM, SamplingParams
-from tahr.cli.environment import Neighbours
+from tahr.engine.detokenize import Writer
 from tahr.engine.engine import Event
-from tahr.engine.output import Writer
 from tahr.engine.sequence import Sequence as EngineSequence
 from tahr.engine.stats import StatsSnapshot
+from tahr.tools.environment import Neighbours
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -80,10 +80,10 @@ class Script:
 
 def serve(model: str | None, step_s: float, interval_s: float) -> None:
     """In a process of its own."""
-    from tahr.server.front import Served
+    from tahr.server.lifecycle import Running
     from tahr.server.llm_engine import LlmEngine
-    from tahr.server.running import Running
     from tahr.server.settings import Settings
+    from tahr.server.state import Served
 
     def load() -> list[Served]:
         llm = LLM(model)

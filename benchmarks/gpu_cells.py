@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from tahr.backends.api import Weight
-from tahr.backends.cuda import CudaBackend
-from tahr.backends.cuda_steps import EagerPlan
-from tahr.backends.cuda_weights import Matrix
+from tahr.backends.cuda.backend import CudaBackend
+from tahr.backends.cuda.steps import EagerPlan
+from tahr.backends.cuda.weights import Matrix
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig
-from tahr.engine.assemble import build_engine
+from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.models.decoder import Decoder
 from tahr.models.loader import Source, load

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tahr import LLM, EngineConfig, SamplingParams
-from tahr.cli.environment import environment, line
+from tahr.tools.environment import environment, line
 
 PROMPTS = (
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",

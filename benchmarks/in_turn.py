@@ -16,7 +16,7 @@ from statistics import median, quantiles
 WORKER = """
 import sys
 from tahr.config import EngineConfig
-from tahr.engine.bench import Shape, open_bench
+from tahr.tools.bench import Shape, open_bench
 shape = Shape(*map(int, sys.argv[2:]))
 bench = open_bench(sys.argv[1], EngineConfig(), [shape]).bench
 for _ in sys.stdin:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
-from tahr.cli.environment import environment, line
+from tahr.tools.environment import environment, line
 from tahr.weights.formats import FORMATS
 
 NATIVE_FORMATS = "F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,IQ4_NL,IQ4_XS,MXFP4"

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from tahr.cli.bench import say
-from tahr.cli.environment import environment, line
+from tahr.cli.verbs.bench import say
+from tahr.tools.environment import environment, line
 
 FIGURES = ("load", "first token", "process")
 TAHR = """

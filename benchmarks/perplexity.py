@@ -21,12 +21,12 @@ import numpy as np
 
 from tahr import hub
 from tahr.backends import open_backend
-from tahr.cli.environment import environment, line
-from tahr.engine.perplexity import Perplexity, Window, logprobs, surprise, windows
-from tahr.engine.probe import Probe
-from tahr.engine.rewrite import rewrite
 from tahr.models.loader import load, open_model
 from tahr.text.tokenizer import Tokenizer
+from tahr.tools.environment import environment, line
+from tahr.tools.full_logits import Probe
+from tahr.tools.gguf_export import rewrite
+from tahr.tools.perplexity import Perplexity, Window, logprobs, surprise, windows
 from tahr.weights import HostTensor, open_gguf
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf_write import Entry, stored_metadata, write_gguf

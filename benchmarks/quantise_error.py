@@ -6,8 +6,8 @@ usage: benchmarks/quantise_error.py      (prints the table of docs/tools.md)
 import numpy as np
 
 from tahr.weights.formats import FORMATS
-from tahr.weights.quantise import quantise
-from tahr.weights.quantise_recipes import MIXES
+from tahr.weights.quantise.quantiser import quantise
+from tahr.weights.quantise.recipes import MIXES
 
 N_VALUES = 1 << 18
 MIN_BITS, MAX_BITS = 2, 9  # floats lose next to nothing, and are no news

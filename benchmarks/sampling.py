@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tahr.backends import open_backend
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.bench import Shape, open_bench
 from tahr.engine.sampler import Picker, PickRequest, Sampler
+from tahr.tools.bench import Shape, open_bench
 
 ROWS = (1, 8, 64)
 RUNS = 9

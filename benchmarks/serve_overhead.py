@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from lean_client import ended_well, events_of, request
 from server_process import cpu_s
-from tahr.cli.environment import Neighbours
+from tahr.tools.environment import Neighbours
 
 OPENINGS = ("Once upon a time", "The history of bread", "In the mountains", "A recipe for", "The old clock", "Winter",
             "My favourite book", "The first train")  # fmt: skip
@@ -48,10 +48,10 @@ def prompts(n: int) -> list[str]:
 def serve(args: argparse.Namespace) -> None:
     """In a process of its own: a server, and for every line that comes a run of the library."""
     from tahr import LLM, AsyncLLM
-    from tahr.server.front import Served
+    from tahr.server.lifecycle import Running
     from tahr.server.llm_engine import LlmEngine
-    from tahr.server.running import Running
     from tahr.server.settings import Settings
+    from tahr.server.state import Served
 
     llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0, stream_interval_s=args.stream_interval)
     served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]

@@ -16,8 +16,8 @@ from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
 from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
 from tahr.errors import ConfigError
-from tahr.server.measures import Measures, Meter
-from tahr.server.tracing import Tracer
+from tahr.server.observe.server_metrics import Measures, Meter
+from tahr.server.observe.tracing import Tracer
 
 N_SEQUENCES = 16
 UNBOUNDED = 2**40

@@ -7,29 +7,29 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tahr.config import EngineConfig, SamplingParams
-    from tahr.engine.async_llm import AsyncLLM
-    from tahr.engine.beam import BeamSearchConfig
-    from tahr.engine.embed import Pooling
-    from tahr.engine.inference import InferenceEngine
-    from tahr.engine.inference_config import InferenceConfig
-    from tahr.engine.llm import LLM, Chunk, Completion
-    from tahr.engine.prefix_store import PrefixStore
-    from tahr.engine.watch import CancellationToken
     from tahr.errors import TahrError
+    from tahr.library.async_llm import AsyncLLM
+    from tahr.library.beam import BeamSearchConfig
+    from tahr.library.embeddings import Pooling
+    from tahr.library.inference_config import InferenceConfig
+    from tahr.library.inference_engine import InferenceEngine
+    from tahr.library.llm import LLM, Chunk, Completion
+    from tahr.library.prefix_store import PrefixStore
+    from tahr.library.session_progress import CancellationToken
 
 # Imported on first use: `tahr --version` must not wait for NumPy.
 _HOME = {
-    "LLM": "tahr.engine.llm",
-    "AsyncLLM": "tahr.engine.async_llm",
-    "BeamSearchConfig": "tahr.engine.beam",
-    "CancellationToken": "tahr.engine.watch",
-    "Chunk": "tahr.engine.llm",
-    "Completion": "tahr.engine.llm",
+    "LLM": "tahr.library.llm",
+    "AsyncLLM": "tahr.library.async_llm",
+    "BeamSearchConfig": "tahr.library.beam",
+    "CancellationToken": "tahr.library.session_progress",
+    "Chunk": "tahr.library.llm",
+    "Completion": "tahr.library.llm",
     "EngineConfig": "tahr.config",
-    "InferenceConfig": "tahr.engine.inference_config",
-    "InferenceEngine": "tahr.engine.inference",
-    "Pooling": "tahr.engine.embed",
-    "PrefixStore": "tahr.engine.prefix_store",
+    "InferenceConfig": "tahr.library.inference_config",
+    "InferenceEngine": "tahr.library.inference_engine",
+    "Pooling": "tahr.library.embeddings",
+    "PrefixStore": "tahr.library.prefix_store",
     "SamplingParams": "tahr.config",
     "TahrError": "tahr.errors",
 }

@@ -2,7 +2,7 @@
 
 import sys
 
-from tahr.cli import main
+from tahr.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

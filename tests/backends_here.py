@@ -4,8 +4,9 @@ import os
 
 import numpy as np
 
-from tahr.backends import BACKENDS, cuda_presence, open_backend
+from tahr.backends import BACKENDS, open_backend
 from tahr.backends.api import Backend, Weight
+from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.reference import Matrix, ReferenceBackend
 from tahr.weights.tensor import HostTensor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from backends_here import NAMES, backend
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.assemble import build_engine
+from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
 from tahr.models.loader import Loaded, load, open_model

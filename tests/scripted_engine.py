@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
-from tahr.engine.answers import Chunk, Completion
-from tahr.engine.mailbox import Take
-from tahr.engine.output import TextWriter
+from tahr.engine.detokenize import TextWriter
 from tahr.engine.sampler import Pick
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
+from tahr.library.delivery import Take
+from tahr.library.outputs import Chunk, Completion
 from tahr.server.engine_port import PromptProgress
-from tahr.server.front import Served
-from tahr.server.running import Running
+from tahr.server.lifecycle import Running
 from tahr.server.settings import Settings
+from tahr.server.state import Served
 from tahr.text.chat import ChatTemplate
 from tahr.text.stream import Detokenizer
 

@@ -14,8 +14,8 @@ import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.mailbox import Rounds
 from tahr.errors import ConfigError, GenerateError
+from tahr.library.delivery import Rounds
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)

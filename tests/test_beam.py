@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tahr import BeamSearchConfig, InferenceConfig, InferenceEngine
-from tahr.engine.beam import Hypothesis, LaneBeams, beam_search
 from tahr.errors import ConfigError
+from tahr.library.beam import Hypothesis, LaneBeams, beam_search
 
 EOS = 0
 

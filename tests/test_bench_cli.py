@@ -13,15 +13,16 @@ import pytest
 
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from tahr.cli import environment, main
-from tahr.cli.bench_gate import judge, key_of
-from tahr.cli.compared import Compared, table, worst_first
-from tahr.engine.bench import Bench, Result, Shape
+from tahr.cli.main import main
+from tahr.cli.verbs.bench_gate import judge, key_of
 from tahr.models import open_model
 from tahr.models.convert import convert
+from tahr.tools import environment
+from tahr.tools.bench import Bench, Result, Shape
+from tahr.tools.comparison import Compared, table, worst_first
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf_write import Entry, write_gguf
-from tahr.weights.quantise import pieces
+from tahr.weights.quantise.quantiser import pieces
 
 ON = ["--backend", "reference"]
 
@@ -75,7 +76,7 @@ def test_the_first_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth once, prompts in chunks and one after another, generation together; a second run reads no depth again."""
     from tahr.config import EngineConfig
-    from tahr.engine.bench import open_bench
+    from tahr.tools.bench import open_bench
 
     shape = Shape(n_prompt=5, n_gen=2, n_depth=3, n_seqs=2)
     bench = open_bench(str(model), EngineConfig(backend="reference", prefill_chunk_size=4), [shape]).bench
@@ -206,7 +207,7 @@ def test_compare_without_a_peer(
     model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("tahr.cli.peers.find_spec", lambda name: None)
+    monkeypatch.setattr("tahr.tools.peers.find_spec", lambda name: None)
     shown = printed(capsys, "compare", str(model), "-p", "8", "-n", "0", "-r", "1", *ON)
     assert "ERR: there is no llama-bench on the PATH, and no module llama_cpp" in shown
     assert "| ERR " in shown.splitlines()[2]
@@ -226,7 +227,7 @@ def test_a_sweep_is_a_matrix_over_models_and_goes_on_after_a_bad_one(
 ) -> None:
     program(tmp_path, "llama-bench", FAKE_BENCH.replace("LOG", repr(str(tmp_path / "log"))))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("tahr.cli.compare.SWEEP", ((8, 0, 0), (0, 2, 0), (0, 2, 8), (16, 0, 8)))
+    monkeypatch.setattr("tahr.cli.verbs.compare.SWEEP", ((8, 0, 0), (0, 2, 0), (0, 2, 8), (16, 0, 8)))
     (tmp_path / "bad.gguf").write_bytes(b"GGUF but not much more")
     assert main(["compare", str(model), str(tmp_path / "bad.gguf"), "--sweep", "-r", "1", *ON]) == 6
     shown, said = capsys.readouterr()
@@ -275,7 +276,7 @@ def fake_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_compare_with_the_module_of_another_python(
     model: Path, fake_module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tahr.cli.compared.os.cpu_count", lambda: 3)  # the reference backend has no threads to copy
+    monkeypatch.setattr("tahr.tools.comparison.os.cpu_count", lambda: 3)  # the reference backend has no threads to copy
     words = ["-p", "8,48", "-n", "3", "-np", "1,2", "-r", "2", "-b", "4", "--peer-python", fake_module, "--json"]
     found = {row["test"]: row for row in json.loads(printed(capsys, "compare", str(model), *words, *ON))["rows"]}
     assert found["pp8"]["peer"] == "llama_cpp 9.9"

@@ -19,7 +19,7 @@ from tahr.bench_serve.loads import RandomMaker
 from tahr.bench_serve.measured import FAULTS, Events, Load, Record, is_bulk, measure
 from tahr.bench_serve.plan import Level, Plan, parse_slo
 from tahr.bench_serve.report import env_hash
-from tahr.cli import main
+from tahr.cli.main import main
 from tahr.errors import ConfigError
 
 FIRST_S, GAP_S = 0.08, 0.02

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.cli import main
+from tahr.cli.main import main
 from tahr.errors import ConfigError
-from tahr.server import bundles
+from tahr.server.observe import request_dumps as bundles
 from tahr.server.settings import Settings
 
 SECRET, KEY = "the-butler-did-it", "sk-very-secret"

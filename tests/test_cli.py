@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tahr.cli import NAMES, VERBS, Parser, main, options
-from tahr.cli import run as run_verb
-from tahr.cli.layers import flags_in
+from tahr.cli.main import NAMES, VERBS, Parser, main
+from tahr.cli.settings import options
+from tahr.cli.settings.settings_layers import flags_in
+from tahr.cli.verbs import run as run_verb
 from tahr.errors import ConfigError, ModelNotFound
 
 ROOT = Path(__file__).parent.parent
@@ -68,7 +69,8 @@ def parse(*args: str) -> argparse.Namespace:
 def test_version_is_light(tahr: Any) -> None:
     assert tahr("--version").stdout == tahr("version").stdout == "tahr 0.1.0\n"
     probe = (
-        "import sys, tahr.cli; tahr.cli.main(['--version']); print({'numpy', 'jinja2', 'tokenizers'} & {*sys.modules})"
+        "import sys; from tahr.cli.main import main; main(['--version']); "
+        "print({'numpy', 'jinja2', 'tokenizers'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout.endswith("set()\n")
@@ -235,7 +237,7 @@ def test_an_unforeseen_error_asks_for_a_report(
     def broken(args: argparse.Namespace) -> int:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("tahr.cli.version.run", broken)
+    monkeypatch.setattr("tahr.cli.verbs.version.run", broken)
     assert main(["version"]) == 1
     assert "ZeroDivisionError: oh" in capsys.readouterr().err
 

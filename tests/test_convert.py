@@ -11,7 +11,7 @@ from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from tahr.backends.reference import ReferenceBackend
-from tahr.cli import main
+from tahr.cli.main import main
 from tahr.errors import LoadError, QuantError, TokenizerError, UnsupportedModel
 from tahr.models import Loaded, load, open_model
 from tahr.models.convert import convert
@@ -20,7 +20,7 @@ from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer as OurTokenizer
 from tahr.weights import FORMATS, HostTensor, open_gguf
 from tahr.weights.gguf_write import Entry, Part, encode, stored_metadata, write_gguf
-from tahr.weights.quantise import pieces, quantise, quantised
+from tahr.weights.quantise.quantiser import pieces, quantise, quantised
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle of these tests")
 

@@ -15,11 +15,12 @@ from model_cases import CASES, Config, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from random_weights import random_tensor
-from tahr.backends import cuda_presence, open_backend
+from tahr.backends import open_backend
 from tahr.backends.api import Backend, KVShape, Plan, Rope, Routing, StepInputs, StepLimits, Tensor
+from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import EngineConfig
-from tahr.engine.assemble import build_engine
+from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
 from tahr.models import load, open_model

@@ -9,9 +9,9 @@ import backends_here
 from engines import submit
 from random_weights import random_tensor
 from tahr.backends.api import Backend, StepLimits, Tensor
-from tahr.backends.cuda_presence import interprets
+from tahr.backends.cuda.presence import interprets
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
-from tahr.engine.assemble import build_engine
+from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.rows import Rows
 from tahr.errors import GenerateError

@@ -5,10 +5,11 @@ import json
 import pytest
 
 import backends_here
-from tahr.backends import cuda_presence, open_backend
+from tahr.backends import open_backend
 from tahr.backends.api import KVShape, Memory
+from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.host_memory import host_memory
-from tahr.cli import main
+from tahr.cli.main import main
 from tahr.config import EngineConfig
 from tahr.engine.capacity import kv_budget, kv_groups, measure
 from tahr.errors import ConfigError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tahr import InferenceConfig, InferenceEngine, Pooling
-from tahr.engine.embed import CHUNK, N_LANES, groups, pool
 from tahr.errors import ConfigError
+from tahr.library.embeddings import CHUNK, N_LANES, groups, pool
 
 STATES = np.array([[3, 0, 4], [0, 2, 0], [0, 0, -5]], np.float32)
 TEXTS = ["Once upon a time", "the dog", "a", "The sun was shining. " * 60, "She loved to play"]
@@ -90,7 +90,7 @@ def test_the_reference_agrees(engine: InferenceEngine, stories: Path) -> None:
 def test_a_long_text_goes_in_chunks(stories: Path, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "The dog ran. " * 30
     whole = engine.embed_with(text, "mean")
-    monkeypatch.setattr("tahr.engine.embed.CHUNK", 16)
+    monkeypatch.setattr("tahr.library.embeddings.CHUNK", 16)
     other = InferenceEngine(engine.config)
     other.load_model()
     np.testing.assert_allclose(other.embed_with(text, "mean"), whole, atol=1e-4)

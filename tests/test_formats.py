@@ -83,7 +83,7 @@ def test_any_bytes_at_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
 def test_whole_codebook(name: str) -> None:
-    from tahr.weights.codebooks import codewords
+    from tahr.weights.dequantise.codebooks import codewords
 
     kind = getattr(gguf.quants, name)
     kind.init_grid()

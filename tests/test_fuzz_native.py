@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from backends_here import NAMES, backend
 from random_weights import NATIVE
-from tahr.engine.probe import all_logits
 from tahr.errors import TahrError
 from tahr.models.loader import load, open_model
+from tahr.tools.full_logits import all_logits
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

@@ -7,8 +7,8 @@ import pytest
 
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
-from tahr.engine.probe import all_logits
 from tahr.models.loader import load, open_model
+from tahr.tools.full_logits import all_logits
 
 FIXTURE = Path(__file__).parent / "fixtures" / "smollm2_llama_cpp.npz"
 GREEDY = SamplingParams(temperature=0, max_tokens=48)

@@ -11,8 +11,8 @@ from model_files import write_hf
 from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope
 from tahr.config import EngineConfig
 from tahr.engine.capacity import kv_groups, measure
-from tahr.engine.lanes import LaneLimits, Lanes
 from tahr.errors import ConfigError
+from tahr.library.lanes import LaneLimits, Lanes
 from tahr.models import load, open_model
 from test_ops import PAGE, full_store, step_of
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tahr import LLM, EngineConfig, SamplingParams
-from tahr.engine import bar as bars
-from tahr.engine.bar import Bar
 from tahr.engine.sampler import Sampler
 from tahr.errors import ConfigError, GenerateError, TemplateError
+from tahr.library import progress_bar as bars
+from tahr.library.progress_bar import Bar
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 PROMPTS = ["Once upon a time", "The dog", "One day, a little goat", "Lily and"]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tahr.backends import open_backend
-from tahr.cli import main
-from tahr.engine.perplexity import Perplexity, Window, measure, windows
-from tahr.engine.probe import Probe, all_logits
+from tahr.cli.main import main
 from tahr.errors import ConfigError
 from tahr.models.loader import load, open_model
 from tahr.text.tokenizer import Tokenizer
+from tahr.tools.full_logits import Probe, all_logits
+from tahr.tools.perplexity import Perplexity, Window, measure, windows
 
 STORY = "Once upon a time there was a little girl who liked to play with her red ball in the park. " * 4
 

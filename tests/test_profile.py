@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tahr.backends import cpu_profile as profiling
 from tahr.backends import open_backend
-from tahr.backends.cpu_queue import new_tape
-from tahr.engine.probe import all_logits
+from tahr.backends.cpu import profile as profiling
+from tahr.backends.cpu.queue import new_tape
 from tahr.errors import ConfigError
 from tahr.models.loader import load, open_model
+from tahr.tools.full_logits import all_logits
 
 native = pytest.importorskip("tahr._native")
 

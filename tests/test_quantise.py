@@ -11,16 +11,16 @@ from model_cases import CASES, make_weights, token_ids
 from model_files import to_gguf
 from model_runs import Runs
 from tahr.backends.reference import ReferenceBackend
-from tahr.cli import main
-from tahr.engine.probe import all_logits
+from tahr.cli.main import main
 from tahr.errors import QuantError
 from tahr.models import Loaded, load, open_model
+from tahr.tools.full_logits import all_logits
 from tahr.weights import FORMATS, HostTensor
-from tahr.weights import quantise as table
-from tahr.weights.bits import unpack
-from tahr.weights.quantise import QUANTISERS, pieces, quantise, quantised
-from tahr.weights.quantise_bits import pack
-from tahr.weights.quantise_recipes import MIXES, fitting, mix_named, recipe_for
+from tahr.weights.dequantise.bits import unpack
+from tahr.weights.quantise import quantiser as table
+from tahr.weights.quantise.bits import pack
+from tahr.weights.quantise.quantiser import QUANTISERS, pieces, quantise, quantised
+from tahr.weights.quantise.recipes import MIXES, fitting, mix_named, recipe_for
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is the oracle of these tests")
 

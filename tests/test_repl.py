@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tahr import Chunk, Completion, SamplingParams
-from tahr.cli import saved
-from tahr.cli.commands import Leave, obey
-from tahr.cli.console import JsonlOutput, TextOutput
-from tahr.cli.conversation import Conversation
-from tahr.cli.repl import read_message, repl
+from tahr.cli.chat import chat_files as saved
+from tahr.cli.chat.commands import Leave, obey
+from tahr.cli.chat.console import JsonlOutput, TextOutput
+from tahr.cli.chat.conversation import Conversation
+from tahr.cli.chat.repl import read_message, repl
 from tahr.engine.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
 

@@ -10,7 +10,7 @@ from backends_here import NAMES, backend
 from tahr.backends.row_sampler import RowSampler
 from tahr.config import SamplingParams
 from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
-from tahr.engine.sampling import ways
+from tahr.engine.sampling import numpy_sampler as ways
 from tahr.errors import TahrError
 from test_sampler import Logits, model_like, random_options
 

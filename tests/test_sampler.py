@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backends_here import NAMES, backend
 from tahr.config import SamplingParams
 from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
-from tahr.engine.sampling import ways
+from tahr.engine.sampling import numpy_sampler as ways
 from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.sampling.rows import Rows
 from tahr.engine.sampling.stages import FACTS, STAGES, facts_of

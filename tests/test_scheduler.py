@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from null_model import N_VOCAB, PAGE, NullModel, expected, scheduler, sequence
 from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
-from tahr.engine.line import PATIENCE
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import NEXT, OVER, Sequence, State
+from tahr.engine.waiting_queue import PATIENCE
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tahr.cli.layers import option_paths
-from tahr.cli.served import Said, parse_said
+from tahr.cli.settings.model_settings import Said, parse_said
+from tahr.cli.settings.settings_layers import option_paths
 from test_server_models import served
 from test_settings import bare, refused, shown, write
 
@@ -124,7 +124,7 @@ def test_run_knows_the_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_runs_a_written_down_model(stories: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tahr.cli import main
+    from tahr.cli.main import main
 
     write(Path("tahr.toml"), f'[models.tale]\nsource = "{stories}"\nctx = 64\nmax_tokens = 3\ntemperature = 0')
     assert main(["run", "tale", "--raw", "-p", "Once", "--no-stats"]) == 0
@@ -154,7 +154,7 @@ def test_bad_tables_are_refused(text: str, words: str, capsys: pytest.CaptureFix
 
 
 def test_an_unknown_key_of_a_table_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    from tahr.cli import main
+    from tahr.cli.main import main
 
     write(Path("tahr.toml"), "[models.x]\nsource = 'qwen3:0.6b'\nctxx = 1")
     assert main(["serve", "--effective-config-json"]) == 0

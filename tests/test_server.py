@@ -13,10 +13,10 @@ import pytest
 from scripted_engine import BOS, EOS, ScriptedEngine, reply_to, serving
 from tahr import __version__
 from tahr.config import SamplingParams
-from tahr.server import bodies
 from tahr.server.app import ROUTES
-from tahr.server.running import Running
-from tahr.server.sampling import SPELLED
+from tahr.server.lifecycle import Running
+from tahr.server.openai import bodies
+from tahr.server.openai.sampling import SPELLED
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -15,10 +15,10 @@ from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
-from tahr.server import chat as chat_route
-from tahr.server.call import Call
+from tahr.server.http.request import Call
+from tahr.server.lifecycle import Running
 from tahr.server.llm_engine import LlmEngine
-from tahr.server.running import Running
+from tahr.server.openai import chat as chat_route
 from tahr.text.chat import ChatTemplate
 
 CHAT = "/v1/chat/completions"

@@ -306,7 +306,8 @@ def test_a_second_signal_does_not_wait(stories: Path) -> None:
 
 
 def test_a_key_from_the_environment(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tahr.cli import Parser, serve
+    from tahr.cli.main import Parser
+    from tahr.cli.verbs import serve
 
     def settings(*argv: str) -> object:
         parser = Parser()

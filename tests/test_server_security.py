@@ -14,12 +14,13 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError, ServerError
-from tahr.server import front, guard, protocol
+from tahr.server import state as front
 from tahr.server.app import ROUTES
-from tahr.server.front import STUCK_AFTER_S, Served
-from tahr.server.guard import RateLimit
-from tahr.server.running import Running
+from tahr.server.http import guard, protocol
+from tahr.server.http.guard import RateLimit
+from tahr.server.lifecycle import Running
 from tahr.server.settings import Settings
+from tahr.server.state import STUCK_AFTER_S, Served
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, reply_to, serving
-from tahr.server.running import Running
+from tahr.server.lifecycle import Running
 from tahr.server.settings import Settings
 
 CHAT = "/v1/chat/completions"

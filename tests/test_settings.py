@@ -12,11 +12,12 @@ import httpx
 import pytest
 
 from scripted_engine import serving
-from tahr.cli import Parser, main, serve
-from tahr.cli.layers import SECTIONS, SHORT, all_keys, profile_of
+from tahr.cli.main import Parser, main
+from tahr.cli.settings.settings_layers import SECTIONS, SHORT, all_keys, profile_of
+from tahr.cli.verbs import serve
 from tahr.config import EngineConfig
-from tahr.server.front import Served
 from tahr.server.loading import ModelChoice, load_models
+from tahr.server.state import Served
 
 
 @pytest.fixture(autouse=True)

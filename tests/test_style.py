@@ -3,10 +3,11 @@
 import ast
 import statistics
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_FILE, MAX_FUNCTION = 500, 60
+MAX_FILE, MAX_FUNCTION, MAX_ROOM = 500, 60, 20
 CODE = {".py", ".cpp", ".h"}
 
 
@@ -35,6 +36,11 @@ def test_files_fit_in_a_head() -> None:
         if p.suffix in CODE and (n := len(p.read_text().splitlines())) > MAX_FILE
     }
     assert not long
+
+
+def test_rooms_hold_few_files() -> None:
+    rooms = Counter(p.parent.relative_to(ROOT) for p in tracked() if p.suffix in CODE and "tests" not in p.parts)
+    assert {str(room): n for room, n in rooms.items() if n > MAX_ROOM and room.parts[0] == "tahr"} == {}
 
 
 def test_functions_are_short() -> None:

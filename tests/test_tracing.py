@@ -12,8 +12,8 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError
+from tahr.server.observe.tracing import open_tracer, traces_url
 from tahr.server.settings import Settings
-from tahr.server.tracing import open_tracer, traces_url
 
 SECRET = "the-butler-did-it"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -187,7 +187,7 @@ def test_a_lock_is_waited_for_and_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_the_partial_and_exits_130(fake: Hub) -> None:
     data = big(fake, 3 << 20)
     fake.stall_at = 2 << 20
-    child = python("import sys; from tahr.cli import main; sys.exit(main(['pull', 'org/big-GGUF']))")
+    child = python("import sys; from tahr.cli.main import main; sys.exit(main(['pull', 'org/big-GGUF']))")
     wait_for(child, lambda: any(path.stat().st_size for path in partials("org/big-GGUF")))
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)

@@ -13,7 +13,7 @@ from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
 from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope, StepLimits
 from tahr.config import EngineConfig
-from tahr.engine.assemble import build_engine
+from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
 from tahr.engine.scheduler import Work

@@ -9,7 +9,7 @@ from tahr.errors import ConfigError
 
 def open_cpu(n_threads: int | None, deterministic: bool) -> Backend:
     try:
-        from tahr.backends.cpu import CpuBackend
+        from tahr.backends.cpu.backend import CpuBackend
     except ImportError as error:
         raise ConfigError(
             f"The cpu backend's native code is not built ({error}). Run `make setup`, or install with `pip install .`."
@@ -26,13 +26,13 @@ def open_reference(n_threads: int | None, deterministic: bool) -> Backend:
 
 
 def open_cuda(n_threads: int | None, deterministic: bool) -> Backend:
-    from tahr.backends import cuda_presence
+    from tahr.backends.cuda import presence as cuda_presence
 
     if n_threads is not None:
         raise ConfigError("The cuda backend has no threads to set; leave them out, or use the cpu backend.")
     if problem := cuda_presence.problem():
         raise ConfigError(f"The cuda backend cannot run here: {problem}.")
-    from tahr.backends.cuda import open_device
+    from tahr.backends.cuda.backend import open_device
 
     return open_device(deterministic)
 
@@ -47,7 +47,7 @@ BACKENDS: dict[str, Callable[[int | None, bool], Backend]] = {
 
 def automatic(n_threads: int | None) -> str:
     """The GPU where there is one that can be used, unless threads are asked for, which only the CPU has."""
-    from tahr.backends import cuda_presence
+    from tahr.backends.cuda import presence as cuda_presence
 
     return "cuda" if n_threads is None and cuda_presence.n_gpus() and not cuda_presence.problem() else "cpu"
 
@@ -63,19 +63,19 @@ def open_backend(name: str = "auto", n_threads: int | None = None, deterministic
 
 
 def describe_cpu() -> dict[str, str]:
-    from tahr.backends.cpu_info import read_cpu_info
+    from tahr.backends.cpu.info import read_cpu_info
 
     info = read_cpu_info()
     facts = {"model": info.model, "cores": f"{info.n_cores} ({info.n_threads} hardware threads)"}
     try:
-        from tahr.backends.cpu_choice import choose_threads, describe_isa
+        from tahr.backends.cpu.isa import choose_threads, describe_isa
     except ImportError as error:
         return facts | {"problem": f"the native code is not built ({error}); run `make setup`"}
     return facts | {"threads": f"{choose_threads(None)}, one per core"} | describe_isa()
 
 
 def describe_cuda() -> dict[str, str]:
-    from tahr.backends import cuda_presence
+    from tahr.backends.cuda import presence as cuda_presence
 
     if problem := cuda_presence.problem():
         return {"problem": problem}

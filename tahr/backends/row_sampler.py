@@ -16,7 +16,7 @@ KNOBS = (
     *("temperature", "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p", "top_a", "eta_cutoff"),
     *("top_k", "min_p", "top_p"),
 )
-# How the token of one row is picked: native/sampling.h has the same fields in the same order.
+# How the token of one row is picked: native/sampling/sampling.h has the same fields in the same order.
 SAMPLE_ROW = np.dtype(
     [("key", np.uint64), ("n_picked", np.uint64), ("mirostat_mu", np.float64), *((knob, np.float64) for knob in KNOBS)]
 )

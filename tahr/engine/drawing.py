@@ -6,8 +6,8 @@ from collections.abc import Sequence as ListOf
 import numpy as np
 
 from tahr.engine.runner import Runner
-from tahr.engine.sampling.picker import Pick
 from tahr.engine.sampling.rows import not_numbers
+from tahr.engine.sampling.sampling_state import Pick
 from tahr.engine.sampling.stages import DRAW_FROM_ALL, TAKE_BEST
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.config import SamplingParams
+from tahr.engine.detokenize import Writer
 from tahr.engine.drawing import draw, drawable
-from tahr.engine.output import Writer
 from tahr.engine.runner import Runner
 from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
 from tahr.engine.sampling.dry import Resolve

@@ -8,10 +8,10 @@ place of all truncation. At temperature 0 only the edits matter, and the best to
 from collections.abc import Sequence as ListOf
 
 from tahr.backends.row_sampler import RowSampler
-from tahr.engine.sampling.picker import Pick, Picker, PickRequest
-from tahr.engine.sampling.quick import QuickWay
+from tahr.engine.sampling.native_sampler import QuickWay
+from tahr.engine.sampling.numpy_sampler import NumpyWay
 from tahr.engine.sampling.rows import Floats
-from tahr.engine.sampling.ways import NumpyWay
+from tahr.engine.sampling.sampling_state import Pick, Picker, PickRequest
 from tahr.errors import TahrError
 
 __all__ = ["Pick", "PickRequest", "Picker", "Sampler"]

@@ -12,9 +12,9 @@ from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
-from tahr.engine.line import Line
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import Sequence, State
+from tahr.engine.waiting_queue import Line
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.tables import PageCopy, PageTable

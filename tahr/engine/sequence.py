@@ -12,7 +12,7 @@ from tahr.kv.prefix import PageNames
 from tahr.kv.tables import PageTable
 
 if TYPE_CHECKING:
-    from tahr.engine.output import Writer
+    from tahr.engine.detokenize import Writer
     from tahr.engine.sampler import Pick, PickRequest
 
 Rank = tuple[int, ...]  # the lowest goes first

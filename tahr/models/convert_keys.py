@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config import LayerKind, ModelConfig
-from tahr.models.gemma3 import PATTERN
+from tahr.models.families.gemma3 import PATTERN
 from tahr.models.gguf import ROPE_DIVISORS
 from tahr.models.registry import from_gguf
 from tahr.models.rope import Linear, Llama3, RopeConfig, Yarn, sharpness

@@ -7,14 +7,14 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
+from tahr.models.families.gemma3 import GEMMA3
+from tahr.models.families.granite import GRANITE
+from tahr.models.families.llama import LLAMA, MISTRAL
+from tahr.models.families.qwen2 import QWEN2
+from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
 from tahr.models.family import Family
-from tahr.models.gemma3 import GEMMA3
 from tahr.models.gguf import read_gguf
-from tahr.models.granite import GRANITE
 from tahr.models.hf import read_hf
-from tahr.models.llama import LLAMA, MISTRAL
-from tahr.models.qwen2 import QWEN2
-from tahr.models.qwen3 import QWEN3, QWEN3_MOE
 from tahr.weights.tensor import HostTensor
 
 # By `model_type` of config.json and by `general.architecture` of GGUF files.

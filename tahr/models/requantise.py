@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from tahr.errors import QuantError
 from tahr.models.config import ModelConfig
 from tahr.models.weights import GGUF_LAYER, GGUF_TOP
-from tahr.weights.quantise import is_float, quantised
-from tahr.weights.quantise_recipes import Recipe, mix_named
+from tahr.weights.quantise.quantiser import is_float, quantised
+from tahr.weights.quantise.recipes import Recipe, mix_named
 from tahr.weights.tensor import HostTensor
 
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")

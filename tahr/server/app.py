@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from tahr.server import bodies, chat, completions, embeddings, guard, openapi, replies, status, texts
-from tahr.server.call import Call, ClientGone, Receive, Send
-from tahr.server.faults import told
-from tahr.server.front import Front
-from tahr.server.refusals import Refusal
+from tahr.server.http import guard
+from tahr.server.http.errors import Refusal
+from tahr.server.http.internal_errors import told
+from tahr.server.http.request import Call, ClientGone, Receive, Send
+from tahr.server.observe import status
+from tahr.server.openai import bodies, chat, completions, embeddings, openapi, replies
+from tahr.server.openai import tokenize as texts
+from tahr.server.state import Front
 
 Handler = Callable[[Call], Awaitable[None]]
 

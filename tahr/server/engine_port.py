@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import SamplingParams
-from tahr.engine.mailbox import Take
+from tahr.library.delivery import Take
 
 if TYPE_CHECKING:
     import numpy as np

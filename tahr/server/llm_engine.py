@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tahr.config import SamplingParams
-from tahr.engine.async_llm import AsyncLLM, Stream
+from tahr.library.async_llm import AsyncLLM, Stream
 from tahr.server.engine_port import PromptProgress
 
 if TYPE_CHECKING:

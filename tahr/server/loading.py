@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
-from tahr.server.front import Served
+from tahr.server.state import Served
 
 if TYPE_CHECKING:
     from tahr.engine.step_log import StepLog
@@ -43,8 +43,8 @@ def load_models(
 
     `logs` hear of every step; `pause_s` is an `AsyncLLM`'s.
     """
-    from tahr.engine.async_llm import AsyncLLM
     from tahr.engine.step_log import Watch
+    from tahr.library.async_llm import AsyncLLM
     from tahr.server.llm_engine import LlmEngine
 
     made = []

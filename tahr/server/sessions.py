@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tahr.server.bodies import Message
-from tahr.server.metrics import Number
-from tahr.server.prompts import ROLES, conversation, text_of
-from tahr.server.refusals import bad_field
+from tahr.server.http.errors import bad_field
+from tahr.server.observe.metrics import Number
+from tahr.server.openai.bodies import Message
+from tahr.server.openai.prompts import ROLES, conversation, text_of
 
 if TYPE_CHECKING:
-    from tahr.engine.answers import Chunk
+    from tahr.library.outputs import Chunk
     from tahr.server.engine_port import ServedEngine
 
 MAX_ID_CHARS = 256

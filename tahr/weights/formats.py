@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import QuantError
-from tahr.weights import quants_iq as iq
-from tahr.weights import quants_k as k
-from tahr.weights import quants_simple as simple
-from tahr.weights import quants_table as table
+from tahr.weights.dequantise import iq_formats as iq
+from tahr.weights.dequantise import k_formats as k
+from tahr.weights.dequantise import simple, table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import LoadError
-from tahr.weights.bits import Bytes
+from tahr.weights.dequantise.bits import Bytes
 from tahr.weights.formats import Format
 from tahr.weights.gguf import DEFAULT_ALIGNMENT, MAGIC, GGUFFile
 from tahr.weights.metadata import ARRAY, BOOL, NUMBERS, STRING, U32, U64, Cursor

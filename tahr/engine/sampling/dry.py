@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from tahr.config import SamplingParams
-from tahr.engine.sampling.overlay import Row
 from tahr.engine.sampling.rows import Ints
+from tahr.engine.sampling.sparse_logits import Row
 
 CEILING = 1e4  # no logit outweighs such a penalty, so longer repeats need not be told apart
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence as ListOf
 
 import numpy as np
 
-from tahr.engine.sampling.picker import Pick
 from tahr.engine.sampling.rows import Floats, Rows, not_numbers, spans
+from tahr.engine.sampling.sampling_state import Pick
 from tahr.errors import TahrError
 
 

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from tahr.config import SamplingParams
+from tahr.engine.sampling.candidates import Shortlist
 from tahr.engine.sampling.rows import Doubles, Rows, running
-from tahr.engine.sampling.shortlist import Shortlist
 
 
 def top_n_sigma(s: Shortlist) -> None:

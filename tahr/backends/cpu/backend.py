@@ -1,0 +1,409 @@
+"""The CPU backend: ops append structs to a tape, and native threads walk it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tahr import _native as native
+from tahr.backends.api import (
+    INT8_BLOCK,
+    Activation,
+    Backend,
+    Bytes,
+    Floats,
+    HeadNorms,
+    KVShape,
+    KVStore,
+    Plan,
+    Rope,
+    RopeStyle,
+    Routing,
+    Rows,
+    StepInputs,
+    StepLimits,
+    Tensor,
+    Vector,
+    Weight,
+    layer_groups,
+)
+from tahr.backends.cpu.info import read_cpu_info
+from tahr.backends.cpu.isa import choose_isa, choose_threads
+from tahr.backends.cpu.kv import KV_TYPES, check_heads, make_layer
+from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
+from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
+from tahr.backends.cpu.sampling import NativeSampler
+from tahr.backends.cpu.weights import Matrix
+from tahr.errors import ConfigError
+from tahr.weights.tensor import HostTensor
+
+
+class CpuBackend(Backend):
+    """Runs everything on the processor's cores with the kernels made for its instruction set."""
+
+    name = "cpu"
+    kv_dtypes = tuple(KV_TYPES)
+
+    def __init__(self, n_threads: int | None = None):
+        self.isa = choose_isa()
+        self.n_threads = choose_threads(n_threads)
+        self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads"
+        self.pool = native.Pool(self.n_threads)
+        self.row_sampler = NativeSampler(self.isa, self.pool)
+        self._eager = self._queue = Queue(self.isa)
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        matrix = Matrix(tensor, self.isa, self.pool)
+        n_stack, n_rows, n_cols = matrix.shape
+        return Weight(tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack)
+
+    def vector(self, values: Floats) -> Vector:
+        return Vector(len(values), np.array(values, np.float32))
+
+    def tensor(self, values: Floats) -> Tensor:
+        count = Count(np.array([len(values)], np.int32), 0, len(values))
+        # Written now, not when the queue runs, so it must not be a block that an op in the queue still reads.
+        buffer = Buffer(Arena(), count, 4 * values.shape[1])
+        buffer.floats()[:] = values
+        return Tensor(values.shape[1], Rows.FIXED, buffer)
+
+    def read(self, tensor: Tensor) -> Floats:
+        self.flush()
+        rows: Floats = tensor.data.floats()
+        # A plan's result stays in place until the plan runs again; anything else may be overwritten by the next op.
+        return rows.copy() if tensor.data.arena is self._eager.arena else rows
+
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        return StepInputs.empty(limits)
+
+    def kv_store(
+        self,
+        shapes: Sequence[KVShape],
+        n_pages: Sequence[int],
+        page_size: int,
+        dtype: str,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> KVStore:
+        if dtype not in KV_TYPES:
+            raise ConfigError(f"The cpu backend cannot keep a KV cache of {dtype}. Use one of: {', '.join(KV_TYPES)}.")
+        group_of = layer_groups(len(shapes), groups)
+        layers = tuple(
+            make_layer(shape, n_pages[group], page_size, dtype) for shape, group in zip(shapes, group_of, strict=True)
+        )
+        n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
+
+    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        self.flush()
+        return [layer.read(pages) for layer in kv.members(group)]
+
+    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        self.flush()
+        for layer, content in zip(kv.members(group), layers, strict=True):
+            layer.write(pages, content)
+
+    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+        self.flush()
+        sources, targets = np.array(pairs, np.int64).T
+        for layer in kv.members(group):
+            layer.keys[targets] = layer.keys[sources]
+            layer.values[targets] = layer.values[sources]
+
+    def _rows(self, width: int, rows: Rows, count: Count) -> Tensor:
+        return Tensor(width, rows, Buffer(self._queue.arena, count, 4 * width))
+
+    def _like(self, x: Tensor, width: int | None = None) -> Tensor:
+        return self._rows(width or x.width, x.rows, x.data.count)
+
+    def _per_token(self, step: StepInputs, width: int) -> Tensor:
+        self._queue.keep(step)
+        return self._rows(width, Rows.TOKENS, Count(step.counts, 0, step.limits.n_tokens))
+
+    def _use(self, x: Tensor) -> int:
+        """The address of a tensor that an op is going to read."""
+        buffer: Buffer = x.data
+        if buffer.arena is not self._queue.arena:
+            self._queue.keep(buffer)
+        self._queue.keep(buffer.count)
+        return buffer.address
+
+    def _use_vector(self, vector: Vector | None) -> int:
+        if vector is None:
+            return 0
+        self._queue.keep(vector.data)
+        return address_of(vector.data)
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        try:
+            self._eager.run(self.pool)
+        finally:
+            self._eager.clear()
+
+    def record(self, step: Callable[[], Tensor]) -> Plan:
+        queue, before = Queue(self.isa), self._queue
+        self._queue = queue
+        try:
+            result = step()
+        finally:
+            self._queue = before
+        return CpuPlan(queue, self.pool, result)
+
+    # ---- ops --------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+        matrix: Matrix = table.data
+        format_name, rows = matrix.table
+        self._queue.tables.append((step, table))
+        self._queue.keep(rows)
+        out = self._per_token(step, table.n_cols)
+        self._queue.tape.embed(
+            n_rows=out.data.count.address,
+            format=format_name,
+            table=address_of(rows),
+            table_rows=table.n_rows,
+            cols=table.n_cols,
+            ids=address_of(step.ids),
+            out=out.data.address,
+            scale=scale,
+        )
+        return out
+
+    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        out = self._like(x)
+        self._norm(x, None, gain, None, out, eps, 1.0)
+        return out
+
+    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        total, out = self._like(x), self._like(x)
+        self._norm(x, y, gain, total, out, eps, scale)
+        return total, out
+
+    def _norm(
+        self, x: Tensor, y: Tensor | None, gain: Vector, total: Tensor | None, out: Tensor, eps: float, scale: float
+    ) -> None:
+        self._queue.tape.norm(
+            n_rows=x.data.count.address,
+            width=x.width,
+            x=self._use(x),
+            y=self._use(y) if y else 0,
+            gain=self._use_vector(gain),
+            sum=total.data.address if total else 0,
+            out=out.data.address,
+            eps=eps,
+            scale=scale,
+            quantised_out=offer_quantised(self._queue, out),
+        )
+
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return self._add(x, self._use(y), scale)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return self._add(x, 0, factor)
+
+    def _add(self, x: Tensor, y: int, scale: float) -> Tensor:
+        out, n_rows = self._like(x), x.data.count.address
+        self._queue.tape.add(n_rows=n_rows, width=x.width, x=self._use(x), y=y, out=out.data.address, scale=scale)
+        return out
+
+    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
+        return self.linears(x, [w], [bias])[0]
+
+    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
+        outs = [self._like(x, w.n_rows) for w in ws]
+        jobs = [self._job(w, out, bias) for w, out, bias in zip(ws, outs, biases or [None] * len(ws), strict=True)]
+        for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
+            some = slice(first, first + native.MAX_LINEAR_JOBS)
+            self._queue.tape.linear(
+                n_rows=x.data.count.address, x=self._use(x), quantised=self._quantised(x, ws[some]), jobs=jobs[some]
+            )
+        return outs
+
+    def _job(self, w: Weight, out: Tensor, bias: Vector | None = None) -> "native.Job":
+        packed = w.data.packed
+        self._queue.keep(packed)
+        return packed, out.data.address, self._use_vector(bias)
+
+    def _quantised(self, x: Tensor, ws: Sequence[Weight]) -> int:
+        """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
+        assert all(w.n_cols == x.width for w in ws)
+        if all(w.data.packed.dense for w in ws):
+            return 0
+        buffer: Buffer = x.data
+        if buffer.quantised is None or not buffer.quantised.ask(self._queue):
+            buffer.quantised = QuantisedRows(self._queue, buffer.count, x.width)
+            out = buffer.quantised.rows.address
+            self._queue.tape.quantise(n_rows=buffer.count.address, cols=x.width, x=self._use(x), out=out)
+        address: int = buffer.quantised.rows.address
+        return address
+
+    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+        out = self._like(gate)
+        self._queue.tape.activate(
+            n_rows=gate.data.count.address,
+            width=gate.width,
+            gate=self._use(gate),
+            up=self._use(up),
+            out=out.data.address,
+            act=act,
+            quantised_out=offer_quantised(self._queue, out),
+        )
+        return out
+
+    def experts(
+        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
+    ) -> Tensor:
+        routes = self._route(x, scores, routing)
+        g, u = self._each_expert(x, [gate, up], routes, routing.n_active)
+        (each,) = self._each_expert(self.activate(g, u, act), [down], routes, 1)
+        out = self._like(x, down.n_rows)
+        self._queue.tape.mix(
+            n_rows=x.data.count.address,
+            width=down.n_rows,
+            n_active=routing.n_active,
+            shares=routes.shares.address,
+            x=self._use(each),
+            out=out.data.address,
+        )
+        return out
+
+    def _route(self, x: Tensor, scores: Tensor, routing: Routing) -> Routes:
+        """Choose each row's experts and sort the (row, expert) pairs by expert."""
+        assert routing.n_active <= scores.width <= native.MAX_EXPERTS
+        n_rows, tape = x.data.count.address, self._queue.tape
+        routes = Routes(self._queue.arena, x.data.count, scores.width, routing.n_active)
+        chosen = Buffer(self._queue.arena, x.data.count, 4 * routing.n_active)
+        tape.route(
+            n_rows=n_rows,
+            scores=self._use(scores),
+            n_experts=scores.width,
+            n_active=routing.n_active,
+            renormalise=routing.renormalise,
+            experts=chosen.address,
+            shares=routes.shares.address,
+        )
+        tape.group(
+            n_rows=n_rows,
+            experts=chosen.address,
+            starts=routes.starts.address,
+            order=routes.order.address,
+            n_experts=scores.width,
+            n_active=routing.n_active,
+        )
+        return routes
+
+    def _each_expert(self, x: Tensor, ws: Sequence[Weight], routes: Routes, pairs_per_row: int) -> list[Tensor]:
+        """Every pair's row times its expert's matrices."""
+        assert all(w.n_stack == routes.n_experts for w in ws)
+        outs = [self._rows(w.n_rows, x.rows, routes.n_pairs) for w in ws]
+        self._queue.tape.experts(
+            x=self._use(x),
+            quantised=self._quantised(x, ws),
+            jobs=[self._job(w, out) for w, out in zip(ws, outs, strict=True)],
+            starts=routes.starts.address,
+            order=routes.order.address,
+            n_experts=routes.n_experts,
+            pairs_per_row=pairs_per_row,
+        )
+        return outs
+
+    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+        inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
+        self._queue.keep(inv_freq)
+        out = self._per_token(step, 2 * len(inv_freq))
+        self._queue.tape.angles(
+            n_rows=out.data.count.address,
+            n_freqs=len(inv_freq),
+            positions=address_of(step.positions),
+            inv_freq=address_of(inv_freq),
+            out=out.data.address,
+            scale=rope.scale,
+        )
+        return out
+
+    def place_qkv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        angles: Tensor,
+        style: RopeStyle,
+        step: StepInputs,
+        kv: KVStore,
+        layer: int,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        out = self._like(q)
+        self._queue.keep(step)
+        self._queue.keep(kv)
+        self._queue.tape.place(
+            n_rows=q.data.count.address,
+            n_q_heads=q.width // kv.shapes[layer].head_dim,
+            q=self._use(q),
+            k=self._use(k),
+            v=self._use(v),
+            angles=self._use(angles),
+            n_freqs=angles.width // 2,
+            style=style,
+            q_gain=self._use_vector(norms.query if norms else None),
+            k_gain=self._use_vector(norms.key if norms else None),
+            eps=norms.eps if norms else 0.0,
+            slots=address_of(step.slots[kv.group_of[layer]]),
+            kv=kv.layers[layer].native,
+            out=out.data.address,
+        )
+        return out
+
+    def attention(
+        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        shape = kv.shapes[layer]
+        n_q_heads = q.width // shape.head_dim
+        check_heads(n_q_heads, shape)
+        out = self._like(q)
+        n_spans = -(-step.limits.n_pages_per_seq * kv.page_size // native.KV_SPAN)
+        n_split = min(native.SPLIT_TOKENS, step.limits.n_tokens)
+        partials = Buffer(
+            self._queue.arena, Count(step.counts, 0, n_split), 4 * n_q_heads * n_spans * (shape.head_dim + 2)
+        )
+        self._queue.keep(step)
+        self._queue.keep(kv)
+        self._queue.tape.attention(
+            counts=address_of(step.counts),
+            positions=address_of(step.positions),
+            starts=address_of(step.starts),
+            lengths=address_of(step.lengths),
+            page_table=address_of(step.page_table[kv.group_of[layer]]),
+            n_pages_per_seq=step.limits.n_pages_per_seq,
+            n_q_heads=n_q_heads,
+            q=self._use(q),
+            out=out.data.address,
+            kv=kv.layers[layer].native,
+            scale=scale,
+            softcap=softcap,
+            window=window,
+            partials=partials.address,
+            n_spans=n_spans,
+            # Heads are shared out one by one, so each must be whole blocks.
+            quantised_out=0 if shape.head_dim % INT8_BLOCK else offer_quantised(self._queue, out),
+        )
+        return out
+
+    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        self._queue.keep(step)
+        out = self._rows(x.width, Rows.PICKED, Count(step.counts, 1, step.limits.n_rows))
+        self._queue.tape.pick(
+            n_rows=out.data.count.address,
+            width=x.width,
+            rows=address_of(step.rows),
+            x=self._use(x),
+            out=out.data.address,
+        )
+        return out
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        out, n_rows = self._like(x), x.data.count.address
+        self._queue.tape.softcap(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, cap=cap)
+        return out

@@ -1,0 +1,33 @@
+"""Which kernels and how many threads the CPU backend uses, and why."""
+
+import os
+
+from tahr import _native as native
+from tahr.backends.cpu.info import read_cpu_info
+from tahr.errors import ConfigError
+
+MAX_THREADS = 1024
+ISA_VARIABLE = "TAHR_CPU_ISA"
+
+
+def choose_isa() -> str:
+    """The fastest instruction set, or the one the environment asks for."""
+    asked = os.environ.get(ISA_VARIABLE)
+    available = native.isas()
+    if asked and asked not in available:
+        raise ConfigError(f"{ISA_VARIABLE} is {asked!r}, but this processor offers only: {', '.join(available)}.")
+    return asked or available[0]
+
+
+def describe_isa() -> dict[str, str]:
+    """What was found and chosen, for people."""
+    forced = os.environ.get(ISA_VARIABLE)
+    reason = f"asked for by {ISA_VARIABLE}" if forced else f"the fastest of: {', '.join(native.isas())}"
+    return {"features": " ".join(native.cpu_features()) or "none known", "kernels": f"{choose_isa()} ({reason})"}
+
+
+def choose_threads(asked: int | None) -> int:
+    """One thread per physical core unless told otherwise."""
+    if asked is not None and not 1 <= asked <= MAX_THREADS:
+        raise ConfigError(f"{asked} threads were asked for; give a number from 1 to {MAX_THREADS}.")
+    return asked or read_cpu_info().n_cores

@@ -1,0 +1,103 @@
+"""What the CPU backend has been asked to do: a tape of ops, and everything the ops point at."""
+
+import os
+
+import numpy as np
+
+from tahr import _native as native
+from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight
+from tahr.backends.cpu.memory import Arena, Buffer, Count, address_of
+from tahr.errors import GenerateError
+
+
+def new_tape(isa: str) -> native.Tape:
+    """A tape; one that times its ops if asked."""
+    if os.environ.get("TAHR_PROFILE") != "1":
+        return native.Tape(isa)
+    from tahr.backends.cpu.profile import timed_tape  # a start should not wait for what hardly anybody asks for
+
+    return timed_tape(isa)
+
+
+class Queue:
+    """Ops waiting to be run, with everything their structs point at."""
+
+    def __init__(self, isa: str):
+        self.tape = new_tape(isa)
+        self.arena = Arena()
+        self.kept: dict[int, object] = {}
+        self.tables: list[tuple[StepInputs, Weight]] = []
+        self.turn = object()  # another one after every run of what is not kept
+
+    def keep(self, thing: object) -> None:
+        """Keep something alive as long as an op may look at it."""
+        self.kept[id(thing)] = thing
+
+    def run(self, pool: native.Pool) -> None:
+        for step, table in self.tables:
+            check_ids(step, table)
+        self.tape.run(pool)
+
+    def clear(self) -> None:
+        self.tape.clear()
+        self.kept.clear()
+        self.tables.clear()
+        self.turn = object()
+
+
+def check_ids(step: StepInputs, table: Weight) -> None:
+    """The kernel reads whatever row it is told to, so ids are looked at before every run."""
+    ids = step.ids[: step.n_tokens]
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
+        raise GenerateError(
+            f"A token id is outside of the model's {table.n_rows} embeddings: the lowest is {ids.min()}, the highest "
+            f"{ids.max()}. The tokenizer does not belong to this model."
+        )
+
+
+class QuantisedRows:
+    """Rows as int8 blocks, made in the present turn of a queue.
+
+    An op that makes rows offers these beside them, and makes them if somebody asks before it runs. Their memory is
+    taken with the offer: what is free by the time somebody asks may be what the op still reads.
+    """
+
+    __slots__ = ("_turn", "_wanted", "rows")
+
+    def __init__(self, queue: Queue, count: Count, width: int):
+        self.rows = Buffer(queue.arena, count, native.quantised_row_bytes(width))
+        self._turn = queue.turn
+        self._wanted = np.zeros(1, np.uint64)  # the address of the rows; 0: nobody has asked
+        queue.keep(self._wanted)
+
+    @property
+    def place(self) -> int:
+        """Where the op that offers them looks up whether, and where to."""
+        return address_of(self._wanted)
+
+    def ask(self, queue: Queue) -> bool:
+        """Whether they are there for ops enqueued from now on; they never are when the op has run already."""
+        if self._turn is not queue.turn:
+            return False
+        self._wanted[0] = self.rows.address
+        return True
+
+
+def offer_quantised(queue: Queue, x: Tensor) -> int:
+    """The `quantised_out` of the op that makes x; 0 where its rows have no whole blocks."""
+    if x.width % INT8_BLOCK:
+        return 0
+    x.data.quantised = QuantisedRows(queue, x.data.count, x.width)
+    place: int = x.data.quantised.place
+    return place
+
+
+class CpuPlan:
+    """A kept queue."""
+
+    def __init__(self, queue: Queue, pool: native.Pool, result: Tensor):
+        self.result = result
+        self._queue, self._pool = queue, pool
+
+    def run(self) -> None:
+        self._queue.run(self._pool)

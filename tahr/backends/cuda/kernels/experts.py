@@ -1,0 +1,162 @@
+"""Experts: assignments of tokens sorted by expert, then one product per tile of assignments that share an expert."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.api import Activation, Routing
+from tahr.backends.cuda.kernels.linear import FEW, TYPES
+from tahr.backends.cuda.kernels.rows import BLOCK, activated, narrow
+
+MANY = 64  # assignments of a tile in a large step
+BLOCK_N, BLOCK_K = 32, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """Row r * n_active + j is the j-th choice of row r; `tile_*` say which slice of `order` each tile takes."""
+
+    shares: torch.Tensor  # [n_rows, n_active]
+    renormalise: bool
+    order: torch.Tensor  # assignments sorted by expert
+    tile_experts: torch.Tensor  # as many experts as there are: the tile is empty
+    tile_begins: torch.Tensor
+    tile_ends: torch.Tensor
+    tile_size: int
+
+
+def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
+    """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
+    n_rows, n_experts = scores.shape
+    chances = torch.softmax(scores.float(), dim=1)
+    ranked, experts = torch.sort(chances, dim=1, descending=True, stable=True)  # stable: ties to the lower index
+    shares, chosen = ranked[:, : routing.n_active], experts[:, : routing.n_active].reshape(-1)
+    n = n_rows * routing.n_active
+    per_expert = torch.zeros(n_experts, dtype=torch.int64, device=scores.device)
+    per_expert.scatter_add_(0, chosen, torch.ones_like(chosen))
+    last_tile = torch.cumsum((per_expert + tile_size - 1) // tile_size, 0)
+    n_tiles = min(n, n_experts + n // tile_size)
+    tiles = torch.arange(n_tiles, device=scores.device)
+    tile_experts = torch.searchsorted(last_tile, tiles, right=True)
+    expert = tile_experts.clamp(max=n_experts - 1)
+    ends = torch.cumsum(per_expert, 0)
+    tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
+    begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
+    order = torch.argsort(chosen, stable=True)
+    return Assignments(shares, routing.renormalise, order, tile_experts, begins, ends[expert], tile_size)
+
+
+def tile_size_for(n_rows: int, deterministic: bool) -> int:
+    """Larger tiles run another matrix instruction, so results would depend on the number of rows."""
+    return FEW if deterministic or n_rows <= FEW else MANY
+
+
+@triton.jit
+def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
+    at = tl.load(tile_begins + tile) + tl.arange(0, block_m)
+    alive = at < tl.load(tile_ends + tile)
+    return tl.load(order + at, mask=alive, other=0), alive
+
+
+@triton.jit
+def gated_kernel(
+    out, x, gate, up, order, tile_experts, tile_begins, tile_ends, n_experts, n_active, n_out, n_cols, x_stride,
+    act: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
+    tile = tl.program_id(0)
+    expert = tl.load(tile_experts + tile).to(tl.int64)
+    if expert >= n_experts:
+        return
+    row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
+    outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
+    g, u = tl.zeros((block_m, block_n), tl.float32), tl.zeros((block_m, block_n), tl.float32)
+    place = (expert * n_out + outs)[:, None] * n_cols
+    for begin in range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        inside = cols[None, :] < n_cols
+        mask = inside & (outs[:, None] < n_out)
+        xs = tl.load(x + (row // n_active)[:, None] * x_stride + cols[None, :], mask=inside & alive[:, None], other=0.0)
+        gs = tl.load(gate + place + cols[None, :], mask=mask, other=0.0).to(dtype)
+        us = tl.load(up + place + cols[None, :], mask=mask, other=0.0).to(dtype)
+        g = tl.dot(xs.to(dtype), tl.trans(gs), g, input_precision="ieee")
+        u = tl.dot(xs.to(dtype), tl.trans(us), u, input_precision="ieee")
+    result = narrow(activated(g, act) * u, out.dtype.element_ty)
+    tl.store(out + row[:, None] * n_out + outs[None, :], result, mask=alive[:, None] & (outs[None, :] < n_out))
+
+
+@triton.jit
+def down_kernel(
+    out, x, down, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols,
+    dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """x @ down.T of every assignment's expert."""
+    tile = tl.program_id(0)
+    expert = tl.load(tile_experts + tile).to(tl.int64)
+    if expert >= n_experts:
+        return
+    row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
+    outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
+    total = tl.zeros((block_m, block_n), tl.float32)
+    place = (expert * n_out + outs)[:, None] * n_cols
+    for begin in range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        inside = cols[None, :] < n_cols
+        xs = tl.load(x + row[:, None] * n_cols + cols[None, :], mask=inside & alive[:, None], other=0.0).to(dtype)
+        ws = tl.load(down + place + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
+        total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
+    tl.store(out + row[:, None] * n_out + outs[None, :], total, mask=alive[:, None] & (outs[None, :] < n_out))
+
+
+@triton.jit
+def weigh_kernel(out, parts, shares, width, share_stride, n_active, renormalise: tl.constexpr, block: tl.constexpr):
+    """The sum of a row's parts by their shares, in order."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * block + tl.arange(0, block)
+    whole = 0.0
+    for i in range(n_active):
+        whole += tl.load(shares + row * share_stride + i)
+    total = tl.zeros((block,), tl.float32)
+    for i in range(n_active):
+        share = tl.load(shares + row * share_stride + i)
+        if renormalise:
+            share = share / whole
+        total += share * tl.load(parts + (row * n_active + i) * width + cols, mask=cols < width, other=0.0)
+    tl.store(out + row * width + cols, total, mask=cols < width)
+
+
+def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
+    """The parts [n_rows, n_active, width] of every row as one."""
+    n_rows, n_active, width = parts.shape
+    out, shares = parts.new_empty((n_rows, width)), chosen.shares
+    grid = (n_rows, triton.cdiv(width, BLOCK))
+    weigh_kernel[grid](out, parts, shares, width, shares.stride(0), n_active, chosen.renormalise, BLOCK)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """The stacked matrices of all experts, [n_experts, n_out, n_cols] each."""
+
+    gate: torch.Tensor
+    up: torch.Tensor
+    down: torch.Tensor
+    act: Activation
+
+
+def run_experts(x: torch.Tensor, chosen: Assignments, mlp: Mlp, dtype: torch.dtype) -> torch.Tensor:
+    """Every row through its experts, summed by share, in f32; products of factors in `dtype`."""
+    n_experts, n_ffn, n_cols = mlp.gate.shape
+    n_rows, n_active = chosen.shares.shape
+    tiles = (chosen.order, chosen.tile_experts, chosen.tile_begins, chosen.tile_ends, n_experts)
+    blocks = (TYPES[dtype], chosen.tile_size, BLOCK_N, BLOCK_K)
+    n_tiles, n_out = len(chosen.tile_experts), mlp.down.shape[1]
+    inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
+    gated_kernel[(n_tiles, triton.cdiv(n_ffn, BLOCK_N))](
+        inner, x, mlp.gate, mlp.up, *tiles, n_active, n_ffn, n_cols, x.stride(0), mlp.act, *blocks
+    )
+    outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
+    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](outer, inner, mlp.down, *tiles, n_out, n_ffn, *blocks)
+    return weighted(outer, chosen)

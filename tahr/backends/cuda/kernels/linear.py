@@ -1,0 +1,91 @@
+"""Matrix products in tiles of our own: of few rows, and of any number where a row must not depend on the others.
+
+A tile's shape never changes how one result is summed: the columns go through the same matrix instruction, sixteen at a
+time (one at a time in f32), from the first to the last.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.cuda.kernels.rows import narrow
+
+FEW = 16  # rows up to which reading the weights is all that takes time: one tile holds them
+
+
+class Tile(NamedTuple):
+    """How a program cuts a product: rows, weight rows, columns at a time, and how Triton schedules them."""
+
+    m: int
+    n: int
+    k: int
+    n_warps: int
+    n_stages: int
+
+
+EXACT = Tile(FEW, 32, 32, 4, 2)
+# Few rows: many small programs where the matrix has few rows itself, else larger ones. As measured on an H200.
+SMALL, LARGE = Tile(FEW, 16, 256, 2, 6), Tile(FEW, 32, 256, 4, 4)
+N_SMALL = 4096
+# Many rows: 64 to a tile would be faster still, but Hopper has another instruction for those.
+MANY = Tile(32, 128, 64, 4, 4)
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def linear_kernel(
+    out, x, w, bias, n_rows, n_out, n_cols, x_stride,
+    has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """out = x @ w.T + bias. Columns are summed in the same order for every row, whatever the other rows are."""
+    rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
+    outs = tl.program_id(0) * block_n + tl.arange(0, block_n)
+    total = tl.zeros((block_m, block_n), tl.float32)
+    x_rows = x + rows.to(tl.int64)[:, None] * x_stride
+    w_rows = w + outs.to(tl.int64)[:, None] * n_cols
+    for begin in range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        inside = cols[None, :] < n_cols
+        xs = tl.load(x_rows + cols[None, :], mask=inside & (rows[:, None] < n_rows), other=0.0).to(dtype)
+        ws = tl.load(w_rows + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
+        total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
+    if has_bias:
+        total += tl.load(bias + outs, mask=outs < n_out, other=0.0)[None, :]
+    at = out + rows.to(tl.int64)[:, None] * n_out + outs[None, :]
+    mask = (rows[:, None] < n_rows) & (outs[None, :] < n_out)
+    tl.store(at, narrow(total, out.dtype.element_ty), mask=mask)
+
+
+def tile_for(n_rows: int, n_out: int, dtype: torch.dtype) -> Tile:
+    """How a product of that many rows by a matrix of `n_out` is cut."""
+    if dtype == torch.float32:
+        return EXACT
+    if n_rows > FEW:
+        return MANY
+    return SMALL if n_out <= N_SMALL else LARGE
+
+
+def tiled_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """x @ w.T + bias in f32, the factors taken as `dtype`."""
+    (n_rows, n_cols), n_out = x.shape, w.shape[0]
+    out = x.new_empty((n_rows, n_out), dtype=torch.float32)
+    tile = tile_for(n_rows, n_out, dtype)
+    linear_kernel[(triton.cdiv(n_out, tile.n), triton.cdiv(n_rows, tile.m))](
+        out, x, w, out if bias is None else bias, n_rows, n_out, n_cols, x.stride(0),
+        bias is not None, TYPES[dtype], tile.m, tile.n, tile.k, num_warps=tile.n_warps, num_stages=tile.n_stages,
+    )  # fmt: skip
+    return out
+
+
+def blas_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """x @ w.T + bias by the vendor's library, accumulated in f32 and stored as `dtype`."""
+    x = x.to(w.dtype)
+    if dtype == w.dtype:
+        out = x @ w.T
+    elif x.is_cuda:
+        out = torch.mm(x, w.T, out_dtype=dtype)
+    else:
+        out = x.to(dtype) @ w.T.to(dtype)
+    return out if bias is None else out.add_(bias)

@@ -1,0 +1,68 @@
+"""Conversations in files: what `/save` writes and `/load` reads."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tahr.cli.settings.options import said
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError
+from tahr.hub.store import write_text
+
+VERSION = 1
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A conversation at rest."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    sampling: SamplingParams
+
+
+def write(path: Path, saved: Saved) -> None:
+    """Write all of it or nothing: a crash leaves the file that was there before."""
+    content = {"version": VERSION, "model": saved.model, "sampling": said(saved.sampling), "messages": saved.messages}
+    try:
+        write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"The conversation cannot be written to {path}: {error.strerror}.") from error
+
+
+def read(path: Path) -> Saved:
+    """A conversation that `write` made; anything else is refused."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a saved conversation: it does not hold JSON.") from error
+    if not isinstance(content, dict) or "version" not in content:
+        raise ConfigError(f"{path} is not a saved conversation: it has no version field.")
+    if content["version"] != VERSION:
+        raise ConfigError(
+            f"{path} has version {content['version']!r} and this Tahr reads version {VERSION}: "
+            "load it with the Tahr that saved it."
+        )
+    return Saved(str(content.get("model")), messages_of(content, path), sampling_of(content, path))
+
+
+def messages_of(content: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    messages = content.get("messages")
+    if not isinstance(messages, list) or not all(is_message(message) for message in messages):
+        raise ConfigError(f"{path} is damaged: every message needs a role ({', '.join(ROLES)}) and a content of text.")
+    return messages
+
+
+def is_message(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+
+
+def sampling_of(content: dict[str, Any], path: Path) -> SamplingParams:
+    values = content.get("sampling")
+    if not isinstance(values, dict) or not values.keys() <= {f.name for f in fields(SamplingParams)}:
+        raise ConfigError(f"{path} is damaged: its sampling values are not ones this Tahr knows.")
+    return SamplingParams(**values)

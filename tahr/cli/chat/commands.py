@@ -1,0 +1,131 @@
+"""What can be typed after a slash: a table of commands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from tahr.cli.chat import chat_files as saved
+from tahr.cli.chat.console import note, values_line
+from tahr.cli.chat.conversation import Conversation
+from tahr.cli.settings.options import SAMPLING, said
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError
+
+
+class Leave(Exception):
+    """The user wants to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command does, what it takes, and one line about it."""
+
+    run: Callable[[Conversation, str], None]
+    takes: str
+    help: str
+    also: tuple[str, ...] = ()
+
+
+def obey(conversation: Conversation, line: str) -> None:
+    """Run the command that `line`, which starts with a slash, names."""
+    name, _, argument = line[1:].partition(" ")
+    command = NAMES.get(name)
+    if command is None:
+        near = get_close_matches(name, NAMES, 1)
+        hint = f"did you mean /{near[0]}?" if near else "/help lists the commands."
+        raise ConfigError(f"There is no command /{name}: {hint}")
+    argument = argument.strip()
+    if argument and not command.takes:
+        raise ConfigError(f"/{name} takes nothing after it.")
+    command.run(conversation, argument)
+
+
+def show_help(conversation: Conversation, argument: str) -> None:
+    for name, command in COMMANDS.items():
+        others = f" (also {', '.join('/' + other for other in command.also)})" if command.also else ""
+        note(f"  {f'/{name} {command.takes}':<22} {command.help}{others}")
+    note('  """                    starts and ends a message of several lines; a \\ at the end of a line goes on too')
+    note("  Ctrl-C                 stops the reply; Ctrl-D leaves")
+
+
+def clear(conversation: Conversation, argument: str) -> None:
+    conversation.clear()
+    conversation.output.cleared()
+
+
+def system(conversation: Conversation, argument: str) -> None:
+    if argument:
+        conversation.system = argument
+    note(f"system: {conversation.system}" if conversation.system else "There is no system prompt.")
+
+
+def set_value(conversation: Conversation, argument: str) -> None:
+    """Alone, shows the values in force; NAME VALUE changes one; NAME default gives it back to the model."""
+    if argument:
+        conversation.asked = changed(conversation.asked, argument)
+    note(values_line(said(conversation.sampling)))
+
+
+def changed(params: SamplingParams, assignment: str) -> SamplingParams:
+    """`params` with one `NAME VALUE` laid over it, checked."""
+    name, _, text = assignment.partition(" ")
+    option = SETTINGS.get(name.lstrip("-").replace("-", "_"))
+    if option is None:
+        raise ConfigError(f"There is no setting `{name}`: the settings are {', '.join(o.field for o in SAMPLING)}.")
+    text = text.strip()
+    if not text:
+        raise ConfigError(f"Give a value, as in `/set {name} VALUE`, or `default` for the model's own.")
+    if text == "default":
+        unset = SamplingParams()
+        return replace(params, **{option.field: getattr(unset, option.field)})
+    return replace(params, **{option.field: parsed(option.type, name, text)})
+
+
+def parsed(kind: type, name: str, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{name} is `{text}`, but it must be {what}.") from None
+
+
+def save(conversation: Conversation, argument: str) -> None:
+    path = file_named(argument, "/save")
+    saved.write(path, saved.Saved(conversation.llm.name, conversation.messages, conversation.asked))
+    note(f"Saved {len(conversation.messages)} messages to {path}.")
+
+
+def load(conversation: Conversation, argument: str) -> None:
+    found = saved.read(file_named(argument, "/load"))
+    if conversation.raw:
+        raise ConfigError("With --raw there is no conversation to go on with: start again without it.")
+    conversation.messages, conversation.asked = list(found.messages), found.sampling
+    if found.model != conversation.llm.name:
+        note(f"warning: This conversation was held with {found.model}; {conversation.llm.name} will go on with it.")
+    note(f"Loaded {len(found.messages)} messages.")
+
+
+def file_named(text: str, command: str) -> Path:
+    if not text:
+        raise ConfigError(f"Say which file, as in `{command} talk.json`.")
+    return Path(text).expanduser()
+
+
+def leave(conversation: Conversation, argument: str) -> None:
+    raise Leave
+
+
+SETTINGS = {flag.lstrip("-").replace("-", "_"): option for option in SAMPLING for flag in (*option.flags, option.field)}
+
+COMMANDS = {
+    "help": Command(show_help, "", "this list", also=("?",)),
+    "clear": Command(clear, "", "forget the conversation, keep the system prompt", also=("reset",)),
+    "system": Command(system, "TEXT", "show or change the system prompt"),
+    "set": Command(set_value, "NAME VALUE", "show or change sampling; the value `default` is the model's own"),
+    "save": Command(save, "FILE", "write the conversation to a file"),
+    "load": Command(load, "FILE", "go on with a saved conversation"),
+    "bye": Command(leave, "", "leave", also=("quit", "exit")),
+}
+NAMES = {name: command for first, command in COMMANDS.items() for name in (first, *command.also)}

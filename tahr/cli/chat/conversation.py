@@ -1,0 +1,114 @@
+"""A conversation: what was said so far, how replies are sampled, and the next reply."""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from tahr.cli.chat.console import Output, note
+from tahr.cli.chat.interrupt import Interrupt
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError, TahrError, TemplateError
+
+if TYPE_CHECKING:
+    from tahr import LLM, Chunk
+
+Message = dict[str, Any]
+
+# A reply is promised at most this part of the context when old turns are weighed against it.
+REPLY_SHARE = 0.25
+
+
+@dataclass
+class Conversation:
+    """Messages with one model; `raw` means there are none: each prompt is completed as it stands."""
+
+    llm: "LLM"
+    output: Output
+    asked: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
+    variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
+    raw: bool = False
+    messages: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.raw and self.llm.template is None:
+            raise TemplateError(
+                f"{self.llm.name} has no chat template, so it cannot hold a conversation: "
+                "use --raw to have it continue your text as it stands."
+            )
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The values in force: what was asked for, else what the model recommends."""
+        return self.asked.over(self.llm.sampling_defaults)
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt."""
+        return self.messages[0]["content"] if self.messages and self.messages[0]["role"] == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        if self.raw:
+            raise ConfigError("With --raw there is no system prompt: put the text into the prompt itself.")
+        rest = self.messages[1:] if self.system is not None else self.messages
+        self.messages = ([{"role": "system", "content": text}] if text else []) + rest
+
+    def clear(self) -> None:
+        """Forget all turns; the system prompt stays."""
+        self.messages = self.messages[:1] if self.system is not None else []
+
+    def reply(self, text: str) -> bool:
+        """Stream the answer to `text` and remember both; False if it was stopped. A failed turn leaves no trace."""
+        before = list(self.messages)
+        self.output.user(text)
+        try:
+            said, finished = self._stream(text)
+        except BaseException as error:
+            self.messages = before
+            if isinstance(error, TahrError):
+                self.output.failed(str(error))
+            raise
+        # A turn stopped before its first word would leave a question without an answer in the history.
+        self.messages = [*self.messages, {"role": "assistant", "content": said}] if said or finished else before
+        return finished
+
+    def _stream(self, text: str) -> tuple[str, bool]:
+        pieces, n_tokens = [], 0
+        chunks = cast("Generator[Chunk, None, None]", self._chunks(text))  # an LLM's streams can be closed
+        with Interrupt() as interrupt, closing(chunks):
+            for chunk in chunks:
+                self.output.piece(chunk.text)
+                pieces.append(chunk.text)
+                n_tokens += len(chunk.token_ids)
+                if chunk.completion is not None:
+                    self.output.done(chunk.completion)
+                    return "".join(pieces), True
+                if interrupt.asked:
+                    break
+        self.output.stopped(n_tokens)
+        return "".join(pieces), False
+
+    def _chunks(self, text: str) -> "Iterator[Chunk]":
+        if self.raw:
+            return self.llm.stream(text, self.asked)
+        self.messages = [*self.messages, {"role": "user", "content": text}]
+        self._make_room()
+        return self.llm.stream_chat(self.messages, self.asked, **self.variables)
+
+    def _make_room(self) -> None:
+        """Drop the oldest turns until the rest leaves room for a reply, and say so."""
+        size = self.llm.context_size
+        longest = size - int(min(self.sampling.max_tokens or size, size * REPLY_SHARE))
+        n_dropped = 0
+        while len(self.llm.encode_chat(self.messages, **self.variables)) > longest and (turn := self._oldest_turn()):
+            self.messages = self.messages[: turn.start] + self.messages[turn.stop :]
+            n_dropped += 1
+        if n_dropped:
+            turns = "The oldest turn was" if n_dropped == 1 else f"The {n_dropped} oldest turns were"
+            note(f"warning: {turns} dropped, because the conversation no longer fits the context of {size} tokens.")
+
+    def _oldest_turn(self) -> slice | None:
+        """The first question with everything up to the next one; None if only the present one is left."""
+        starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        return slice(starts[0], starts[1]) if len(starts) > 1 else None

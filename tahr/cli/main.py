@@ -1,0 +1,150 @@
+"""The command `tahr`: a table of verbs, and what becomes of an error.
+
+The builtin `list` is not used in this file: importing the verb of that name puts its module in the builtin's place.
+"""
+
+import argparse
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn, cast
+
+from tahr.errors import ConfigError, TahrError
+
+EXIT_UNEXPECTED = 1
+EXIT_IO = 6
+EXIT_INTERRUPTED = 128 + 2  # SIGINT
+EXIT_BROKEN_PIPE = 128 + 13  # SIGPIPE
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A subcommand: the module of this package that defines HELP, add_arguments and run, and other names for it."""
+
+    module: str
+    also: tuple[str, ...] = ()
+
+
+VERBS = {
+    "run": Verb("run", also=("chat",)),
+    "serve": Verb("serve"),
+    "pull": Verb("pull"),
+    "list": Verb("list", also=("ls",)),
+    "rm": Verb("rm"),
+    "info": Verb("info"),
+    "verify": Verb("verify"),
+    "devices": Verb("devices"),
+    "tokenize": Verb("tokenize"),
+    "detokenize": Verb("detokenize"),
+    "quantize": Verb("quantize"),
+    "convert": Verb("convert"),
+    "bench": Verb("bench"),
+    "bench-serve": Verb("bench_serve"),
+    "compare": Verb("compare"),
+    "replay-bundle": Verb("replay_bundle"),
+    "perplexity": Verb("perplexity"),
+    "version": Verb("version"),
+}
+NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
+
+EXAMPLES = """\
+examples:
+  tahr run                                  chat with a small model; fetched the first time
+  tahr run -p "Why is the sky blue?"        one question, one reply on stdout
+  tahr run qwen3:0.6b "Write a haiku"       another model, the message as plain words
+  git diff | tahr run -p "Review this:"     what is piped in is appended to the prompt
+  tahr serve                                the same over HTTP: any OpenAI client, and a chat page
+  tahr pull gemma3:270m && tahr list        fetch a model; see what is here
+
+`tahr VERB --help` says more about each verb."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are errors like all others, with the exit code of a wrong option."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` lists what is possible.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character must not end the reply
+    try:
+        code = dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        return report(error)
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Find the verb, import its module alone, parse its arguments, run it."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    name = "version" if argv[0] in ("-V", "--version") else argv[0]
+    if name not in NAMES:
+        raise ConfigError(unknown_verb(name))
+    verb = import_module(f"tahr.cli.verbs.{NAMES[name]}")
+    parser = Parser(
+        prog=f"tahr {name}", description=verb.HELP, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    verb.add_arguments(parser)
+    # Intermixed, so that options may stand between the words of a message.
+    return cast(int, verb.run(parser.parse_intermixed_args(argv[1:])))
+
+
+def overview() -> str:
+    """What `tahr --help` prints."""
+    lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
+    for name, verb in VERBS.items():
+        shown = ", ".join((name, *verb.also))
+        lines.append(f"  {shown:<13} {import_module(f'tahr.cli.verbs.{verb.module}').HELP}")
+    return "\n".join([*lines, "", EXAMPLES])
+
+
+def unknown_verb(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, NAMES, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"the verbs are {', '.join(VERBS)}."
+    return f"There is no verb `{name}`: {hint} `tahr --help` shows examples."
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong on stderr, and return the exit code for it."""
+    if isinstance(error, SystemExit):  # argparse after printing help
+        return error.code if isinstance(error.code, int) else 0
+    if is_broken_pipe(error):
+        # The reader has left: there is nobody to tell, and the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_BROKEN_PIPE
+    if os.environ.get("TAHR_DEBUG"):
+        traceback.print_exception(error)
+    message, code = sentence(error)
+    print(message, file=sys.stderr)
+    return code
+
+
+def is_broken_pipe(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def sentence(error: BaseException) -> tuple[str, int]:
+    """What to print for an error, and the exit code that goes with it."""
+    if isinstance(error, TahrError):
+        return f"error: {error}", error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_INTERRUPTED
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"error: The system refused: {error.strerror}{where}.", EXIT_IO
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"error: Tahr failed unexpectedly ({what}). Please report it with what TAHR_DEBUG=1 shows.", EXIT_UNEXPECTED

@@ -1,0 +1,21 @@
+"""What `tahr quantize` and `tahr convert` share."""
+
+import sys
+from pathlib import Path
+
+from tahr.cli.chat.console import note
+from tahr.cli.settings.model_files import find
+
+
+def rewrite(model: str, out: Path, mix: str | None, *, requantize: bool = False) -> int:
+    """Write the model, progress on stderr, and say what came of it."""
+    from tahr.hub.progress import Progress, human_bytes
+    from tahr.tools.gguf_export import rewrite as write
+
+    done = write(find(model), out, mix, requantize=requantize, progress=Progress(sys.stderr))
+    for line in done.notes:
+        note(line)
+    formats = ", ".join(f"{n} {name}" for name, n in sorted(done.formats.items()))
+    sizes = f"{human_bytes(done.n_bytes_before)} of weights before, {human_bytes(done.n_bytes)} now"
+    print(f"{done.path}: {done.mix}, {sizes} ({formats})")
+    return 0

@@ -1,0 +1,161 @@
+"""`tahr run`: one question and its answer, or a chat."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tahr.cli.chat.console import OUTPUTS, JsonlOutput, note, values_line
+from tahr.cli.settings import options
+from tahr.config import EngineConfig, SamplingParams
+from tahr.errors import ConfigError, ModelNotFound, TahrError
+
+if TYPE_CHECKING:
+    from tahr.cli.chat.conversation import Conversation
+    from tahr.cli.settings.settings_layers import Layers
+    from tahr.text.chat import ChatTemplate
+
+HELP = "talk to a model, or ask it one thing"
+
+EXAMPLES = """\
+examples:
+  tahr run                                           chat; /help lists what can be typed
+  tahr run -p "Why is the sky blue?" -n 100          one reply of at most 100 tokens
+  tahr run Qwen/Qwen3-0.6B-GGUF:Q8_0 "Hello there"   from a repository
+  tahr run --raw -p "The capital of France is"       continue a text, no chat template
+  cat notes.txt | tahr run -p "Summarise:"           piped text is appended to the prompt
+  tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
+
+Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m."""
+
+EXIT_INTERRUPTED = 128 + 2
+SECTIONS = ("sampling", "engine", "chat")  # of the settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said about a run."""
+    parser.epilog = EXAMPLES
+    options.add_model(parser)
+    parser.add_argument("message", nargs="*", metavar="MESSAGE", help="the prompt, as plain words")
+    parser.add_argument("-p", "--prompt", help="the prompt")
+    parser.add_argument("-f", "--file", type=Path, help="read the prompt from a file")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it stands, without a chat template")
+    options.add_thinking(parser)
+    parser.add_argument("--output-format", choices=list(OUTPUTS), default="text", help="text, or a JSON event per line")
+    parser.add_argument("--no-stats", action="store_true", help="no summary line after a reply")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
+    options.add_sampling(parser)
+    options.add_engine(parser)
+    options.add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything that needs no model first: a wrong option must not cost a download."""
+    from tahr.cli.chat.prompt import read_prompt
+    from tahr.cli.settings.settings_layers import effective_json, flags_in, profile_values, read_layers
+    from tahr.hub.refs import DEFAULT_MODEL
+
+    refuse_contradictions(args)
+    named = options.model_name(args)
+    if named and looks_like_a_prompt(named):
+        raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    general = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    source, table, quantization = written_down(named, general)
+    layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
+    sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
+    if args.effective_config_json:
+        print(effective_json(layers, SECTIONS))
+        return 0
+    name = source or default_model()
+    prompt = read_prompt(args)
+
+    from tahr import LLM
+    from tahr.cli.chat.conversation import Conversation
+    from tahr.hub.progress import Progress
+
+    chosen = args.quantization or quantization
+    with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
+        output = OUTPUTS[args.output_format](stats=not args.no_stats)
+        variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
+        conversation = Conversation(llm, output, sampling, variables, raw=args.raw)
+        system = layers.values("chat").get("system")
+        if system and not args.raw:
+            conversation.system = system
+        show_banner(conversation, args.verbose)
+        output.ready(llm.name, llm.backend_summary)
+        return chat(conversation) if prompt is None else one_shot(conversation, prompt)
+
+
+def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapping[str, Any], str | None]":
+    """A model that the settings know by that name: where it comes from, its options, which quantisation of it."""
+    if named is None or named not in layers.models:
+        return named, {}, None
+    from tahr.cli.settings.model_settings import Said, merged, parse_table
+
+    said = merged(Said(named), {named: parse_table(named, layers.models[named], note)})
+    return said.source, said.table, said.quantization
+
+
+def refuse_contradictions(args: argparse.Namespace) -> None:
+    """Options that --raw would make meaningless."""
+    if args.raw and args.system is not None:
+        raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
+    if args.raw and args.thinking is not None:
+        raise ConfigError("--raw uses no chat template, and only that can switch thinking: leave out one of the two.")
+
+
+def looks_like_a_prompt(name: str) -> bool:
+    # Path.exists would raise for a text too long to be a path.
+    return " " in name and not name.startswith("pypi:") and not os.path.exists(name)  # noqa: PTH110
+
+
+def default_model() -> str:
+    from tahr.hub.refs import DEFAULT_MODEL
+
+    note(f"No model was named: using {DEFAULT_MODEL}.")
+    return DEFAULT_MODEL
+
+
+def thinking(template: "ChatTemplate | None", on: bool) -> dict[str, bool]:
+    """The template's own switch; a template without one cannot do what was asked."""
+    names = [name for name in ("enable_thinking", "thinking") if template and name in template.variables]
+    if template and not names:
+        raise ConfigError("This model's chat template has no switch for thinking: leave out the thinking option.")
+    return dict.fromkeys(names, on)
+
+
+def show_banner(conversation: "Conversation", verbose: bool) -> None:
+    """Which model, where, and with which sampling values in force."""
+    llm = conversation.llm
+    note(f"{llm.name} on {llm.backend_summary}, context {llm.context_size} tokens")
+    note(values_line(options.said(conversation.sampling)))
+    if verbose:
+        for line in llm.load_log:
+            note(f"  {line}")
+
+
+def one_shot(conversation: "Conversation", prompt: str) -> int:
+    try:
+        finished = conversation.reply(prompt)
+    except TahrError:
+        conversation.output.leave("error")
+        raise
+    conversation.output.leave("done" if finished else "interrupted")
+    return 0 if finished else EXIT_INTERRUPTED
+
+
+def chat(conversation: "Conversation") -> int:
+    from tahr.cli.chat.prompt import stdin_is_terminal
+    from tahr.cli.chat.repl import ask_pipe, ask_terminal, history, repl
+    from tahr.hub.store import home
+
+    if not stdin_is_terminal() or isinstance(conversation.output, JsonlOutput):
+        repl(conversation, ask_pipe)  # programs need no prompt
+        return 0
+    note("/help lists the commands; Ctrl-D leaves.")
+    with history(home() / "history"):
+        repl(conversation, ask_terminal)
+    return 0

@@ -1,0 +1,249 @@
+"""`tahr serve`: models over HTTP, as OpenAI's clients speak it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tahr.cli.chat.console import note
+from tahr.cli.settings import options
+from tahr.cli.settings.options import Option
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tahr.cli.settings.settings_layers import Layers
+    from tahr.engine.step_log import StepLog
+    from tahr.server.settings import Settings
+    from tahr.server.state import Served
+
+HELP = "answer OpenAI's API over HTTP, with a chat page"
+
+EXAMPLES = """\
+examples:
+  tahr serve                                        the default model on http://127.0.0.1:8080
+  tahr serve qwen3:0.6b -p 9000                     another model, another port
+  tahr serve --model chat=qwen3:0.6b --model gemma3:270m
+                                                    two models; the first answers when none is named
+  tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=gemma3:270m,threads=2,temperature=0
+                                                    options of one model, over those of all
+  TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
+
+then:
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "stream": true}'
+
+or open http://127.0.0.1:8080 in a browser. Any OpenAI client works: its base URL is http://127.0.0.1:8080/v1.
+/health says 200 once tokens can be generated, /metrics is for Prometheus, /openapi.json describes everything.
+Ctrl-C ends running requests after --grace seconds; a second one ends at once."""
+
+SERVER = (
+    Option(("--rate-limit",), "rate_limit", int, "requests per minute and key (429 beyond)"),
+    Option(("--rate-limit-total",), "rate_limit_total", int, "requests per minute of all keys together"),
+    Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
+    Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
+    Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
+    Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
+    Option(
+        ("--stream-interval",),
+        "stream_interval_s",
+        float,
+        "seconds between the events of a stream (default 0.025; 0: an event for every token)",
+    ),
+    Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
+    Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
+    Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
+    Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
+)
+WATCHING = (
+    Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
+    Option(("--otlp-endpoint",), "otlp_endpoint", str, "send traces to this OpenTelemetry collector (tahr[otel])"),
+    Option(("--decision-trace-jsonl",), "decision_trace_jsonl", str, "a file that gets a line per step of the engine"),
+    Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
+    Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
+)
+# Only what a request can leave open: a stop string, say, belongs to one request.
+DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
+BATCHING = (
+    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
+    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
+    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
+    Option(("--max-decode-tokens",), "max_decode_tokens", int, "tokens that all of those get (default 4096)"),
+    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
+    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
+    Option(
+        ("--active-decode-prefill-chunk",),
+        "active_prefill_tokens",
+        int,
+        "the same while others get tokens: less makes their pauses shorter",
+    ),
+    Option(
+        ("--prefill-first-until-active",),
+        "prefill_first_until_active",
+        int,
+        "read prompts first while fewer than N get tokens",
+    ),
+    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
+    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
+    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
+)
+PREFIX_CACHE = {
+    True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
+    False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
+}
+SECTIONS = ("sampling", "engine", "server")  # of the settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """All that can be said about a server."""
+    parser.epilog = EXAMPLES
+    options.add_model(parser)
+    add = parser.add_argument
+    add(
+        "-m",
+        "--model",
+        dest="models",
+        action="append",
+        metavar="[NAME=]MODEL[,OPTION=VALUE...]",
+        help="a model to serve (repeatable); options as below without dashes, such as ctx=4096,temperature=0",
+    )
+    add("--served-model-name", action="append", metavar="NAME", help="another name of the first model (repeatable)")
+    add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
+    add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
+    add("--addr", metavar="HOST:PORT", help="both at once")
+    add(
+        "--api-key",
+        dest="api_keys",
+        action="append",
+        metavar="KEY",
+        help="a key clients must send (repeatable; or TAHR_API_KEY)",
+    )
+    add(
+        "--cors-origin",
+        dest="cors_origins",
+        action="append",
+        metavar="ORIGIN",
+        help="a site whose pages may ask (repeatable; * for all)",
+    )
+    group = parser.add_argument_group("limits")
+    for option in SERVER:
+        option.add_to(group)
+    group = parser.add_argument_group("logs and traces (none holds what people said, unless you ask for it)")
+    group.add_argument("--no-request-log", action="store_true", help="no lines about single requests")
+    for option in WATCHING:
+        option.add_to(group)
+    text = "put prompts and replies into those folders too"
+    group.add_argument("--request-dump-texts", action="store_true", default=None, help=text)
+    group = parser.add_argument_group("sampling (for requests that do not say; else the model's authors chose)")
+    for option in DEFAULTS:
+        option.add_to(group)
+    options.add_engine(parser)
+    group = parser.add_argument_group("batching")
+    for option in BATCHING:
+        option.add_to(group)
+    group.add_argument(
+        "--enable-batching", action="store_true", help="always so: requests share the steps of the engine"
+    )
+    for value, flags in PREFIX_CACHE.items():
+        text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
+        group.add_argument(*flags, dest="prefix_cache_said", action="append_const", const=value, help=text)
+    options.add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check all options, then load and serve until a signal comes."""
+    from tahr.cli.settings.model_settings import choices_of, effective_json
+
+    layers = layers_of(args)
+    settings, choices = settings_of(args, layers), choices_of(args, layers, note)
+    if args.effective_config_json:
+        print(effective_json(layers, choices, SECTIONS))
+        return 0
+
+    from tahr.hub.progress import Progress
+    from tahr.server.lifecycle import Running
+    from tahr.server.loading import check_names, load_models
+
+    models = [choice.model for choice in choices]
+    check_names(models)
+    start_log(requests=not args.no_request_log)
+    if not settings.is_local and not settings.api_keys:
+        note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
+    with step_logs(settings) as logs:
+        load = partial(load_models, models, Progress(sys.stderr), logs, settings.stream_interval_s)
+        running = Running(settings, load, announce)
+        note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
+        return running.run()
+
+
+@contextmanager
+def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
+    """The files that are to hear of every step."""
+    from tahr.engine.step_log import ChromeTrace, DecisionLog
+
+    wanted: list[tuple[Callable[[Path], StepLog], str | None]] = [
+        (DecisionLog, settings.decision_trace_jsonl),
+        (ChromeTrace, settings.chrome_trace),
+    ]
+    logs = [log(Path(path).expanduser()) for log, path in wanted if path]
+    try:
+        yield logs
+    finally:
+        for each in logs:
+            each.close()
+
+
+def announce(address: str, models: "list[Served]") -> None:
+    for model in models:
+        names = ", ".join(model.names)
+        note(f"{names} on {model.engine.backend_summary}, context {model.engine.context_size} tokens")
+    note(f"Ready on {address} (OpenAI API at {address}/v1, chat page at {address}/).")
+
+
+def layers_of(args: argparse.Namespace) -> "Layers":
+    """All that was said about the server, here and elsewhere."""
+    from tahr.cli.settings.settings_layers import flags_in, read_layers
+
+    flags = flags_in(args, SECTIONS) | address_of(args)
+    said = set(args.prefix_cache_said or ())
+    if len(said) > 1:
+        raise ConfigError("The prefix cache is switched on and off at once: say it one way.")
+    if said:
+        flags["engine.prefix_cache"] = said.pop()
+    return read_layers(args, SECTIONS, flags, note)
+
+
+def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":
+    """The server that was asked for, checked. TAHR_API_KEY is one key more, wherever the others come from."""
+    from tahr.server.settings import Settings
+
+    values = (layers or layers_of(args)).values
+    said: dict[str, Any] = values("server")
+    keys = [*said.pop("api_keys", ()), *filter(None, [os.environ.get("TAHR_API_KEY")])]
+    return Settings(**said, api_keys=tuple(keys), sampling=SamplingParams(**values("sampling")))
+
+
+def address_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Host and port, where --addr says both."""
+    if args.addr is None:
+        return {}
+    if args.host is not None or args.port is not None:
+        raise ConfigError("--addr says host and port at once: leave out --host and --port.")
+    host, colon, port = args.addr.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ConfigError(f"--addr {args.addr} is not an address: write HOST:PORT, such as 127.0.0.1:8080.")
+    return {"server.host": host.strip("[]") or "127.0.0.1", "server.port": int(port)}
+
+
+def start_log(requests: bool) -> None:
+    """Lines of log go to stderr; other libraries stay quiet unless something is wrong."""
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
+    logging.getLogger("tahr.server").setLevel(logging.INFO if requests else logging.WARNING)

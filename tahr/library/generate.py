@@ -1,0 +1,55 @@
+"""Picks and feeds token after token in a session: a reply made by hand."""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+
+from tahr.backends.api import Floats
+from tahr.config import SamplingParams
+from tahr.engine.builder import breakers
+from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.sampler import Picker, PickRequest
+from tahr.errors import TahrError
+from tahr.library.session import Session
+from tahr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a reply is made: its parameters and, from them, what picks, what writes and what ends it."""
+
+    params: SamplingParams
+    picker: Picker
+    writer: TextWriter
+    ends: Callable[[int], bool]
+    n_vocab: int  # a model may have more logits than there are tokens
+
+    @staticmethod
+    def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
+        """A reply that has no tokens yet."""
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
+        picker = Picker(params, ends, breakers(tokenizer))
+        writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
+        picker.check(tokenizer.n_vocab)
+        return Reply(params, picker, writer, ends.__contains__, tokenizer.n_vocab)
+
+
+def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
+    """The text of each picked token (it may be empty), until the reply ends or has `max_tokens`.
+
+    The session needs room for one fewer: the last token is never fed.
+    """
+    tokens = session.tokens
+    request = PickRequest(reply.picker, tokens, n_prompt=len(tokens))
+    for left in range(max_tokens - 1, -1, -1):
+        (answer,) = session.sampler.pick([request], logits[None, : reply.n_vocab])
+        if isinstance(answer, TahrError):
+            raise answer
+        tokens.append(answer.token)
+        last = reply.ends(answer.token)
+        text = "" if last else reply.writer.push(answer.token)
+        last = last or reply.writer.stopped or not left
+        yield text if not last or reply.writer.stopped else text + reply.writer.flush()
+        if last:
+            return
+        logits = session.feed([answer.token])

@@ -1,0 +1,230 @@
+"""`LLM`: a model from a name to text, for scripts and the command line."""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as ListOf
+from typing import Any, NoReturn, overload
+
+from tahr.backends.api import Floats
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.engine.builder import Assembled, assemble
+from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.engine import Engine, Event
+from tahr.engine.stats import StatsSnapshot
+from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.library.embeddings import Embedder, Pooling
+from tahr.library.outputs import Chunk, Completion, Request
+from tahr.library.progress_bar import Bar
+from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.text.chat import ChatTemplate
+from tahr.text.prompt import encode_chat
+
+__all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
+
+Message = Mapping[str, Any]
+Texts = str | ListOf[str | list[int]]
+Params = SamplingParams | ListOf[SamplingParams] | None  # for all prompts, or one for each
+
+
+class LLM:
+    """A loaded model. Replies to prompts and conversations, one by one, in batches, or as streams."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        quantization: str | None = None,
+        progress: Any = None,
+    ):
+        parts: Assembled = assemble(model, config or EngineConfig(), quantization, progress)
+        self.name = parts.name
+        self.tokenizer = parts.tokenizer
+        self.template = parts.template
+        self.model_config = parts.model_config
+        self.context_size = parts.engine.context_size
+        self.sampling_defaults = parts.sampling.over(NEUTRAL_SAMPLING)
+        self.load_log = parts.log
+        self.backend_summary = parts.backend_summary
+        self.engine: Engine = parts.engine
+        runner = self.engine.runner
+        self._embedder = Embedder(runner.backend, runner.decoder, self.context_size, runner.kv.dtype)
+        self._requests: dict[int, Request] = {}  # by the id of each of their sequences
+
+    # ---- whole replies ----------------------------------------------------------------------------------------
+
+    @overload
+    def generate(self, prompts: str, params: Params = None, *, progress: bool = True) -> Completion: ...
+    @overload
+    def generate(self, prompts: list[str], params: Params = None, *, progress: bool = True) -> list[Completion]: ...
+    def generate(
+        self, prompts: str | list[str], params: Params = None, *, progress: bool = True
+    ) -> Completion | list[Completion]:
+        """Continue a text, or several at once; a batch shows a progress bar on a terminal."""
+        single = isinstance(prompts, str)
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        done = self._complete([self.tokenizer.encode(text) for text in texts], params, progress)
+        return done[0] if single else done
+
+    @overload
+    def chat(
+        self, messages: list[Message], params: Params = None, *, progress: bool = True, **variables: Any
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self, messages: list[list[Message]], params: Params = None, *, progress: bool = True, **variables: Any
+    ) -> list[Completion]: ...
+    def chat(
+        self, messages: ListOf[Any], params: Params = None, *, progress: bool = True, **variables: Any
+    ) -> Completion | list[Completion]:
+        """Answer a conversation (a list of messages), or several at once; `variables` reach the chat template."""
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = [messages] if single else messages
+        prompts = [self.encode_chat(each, **variables) for each in conversations]
+        done = self._complete(prompts, params, progress, reply=True)
+        return done[0] if single else done
+
+    # ---- streams ----------------------------------------------------------------------------------------------
+
+    def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Continue a text piece by piece; closing the iterator stops the request."""
+        return self._stream(self.submit(self.tokenizer.encode(prompt), params))
+
+    def stream_chat(
+        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+    ) -> Iterator[Chunk]:
+        """Answer a conversation piece by piece; closing the iterator stops the request."""
+        return self._stream(self.submit(self.encode_chat(messages, **variables), params, reply=True))
+
+    # ---- numbers ----------------------------------------------------------------------------------------------
+
+    def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
+        """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array."""
+        single = isinstance(texts, str)
+        several = [texts] if isinstance(texts, str) else texts
+        tokens = [self.tokenizer.encode(text) if isinstance(text, str) else text for text in several]
+        vectors = self._embedder.embed(tokens, pooling)
+        return vectors[0] if single else vectors
+
+    @overload
+    def score(self, prompt: str, continuations: str) -> Score: ...
+    @overload
+    def score(self, prompt: str, continuations: list[str]) -> list[Score]: ...
+    def score(self, prompt: str, continuations: str | list[str]) -> Score | list[Score]:
+        """How likely a continuation of the prompt is, or each of several; an empty prompt scores a text by itself."""
+        texts = [continuations] if isinstance(continuations, str) else continuations
+        prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts]
+        done = self._complete([each.tokens for each in prompts], SCORING, progress=False)
+        scores = [each.score(completion.prompt_logprobs) for each, completion in zip(prompts, done, strict=True)]
+        return scores[0] if isinstance(continuations, str) else scores
+
+    # ---- the ends ---------------------------------------------------------------------------------------------
+
+    def render(self, messages: ListOf[Message], **variables: Any) -> str:
+        """The prompt a conversation becomes."""
+        return self._template.render(messages, **variables)
+
+    def encode_chat(self, messages: ListOf[Message], **variables: Any) -> list[int]:
+        """The tokens of a rendered conversation; names of special tokens in what people say are only text."""
+        return encode_chat(self.tokenizer, self._template, messages, **variables)
+
+    @property
+    def _template(self) -> ChatTemplate:
+        if self.template is None:
+            raise TemplateError(f"{self.name} has no chat template: use generate with a plain prompt (run --raw).")
+        return self.template
+
+    def stats(self) -> StatsSnapshot:
+        """The engine's counters at this moment."""
+        return self.engine.snapshot()
+
+    def close(self) -> None:
+        """Stop whatever still runs."""
+        for request in list(self._requests.values()):
+            self.forget(request)
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("An LLM cannot be pickled: make one in each process, from the same name.")
+
+    # ---- requests ---------------------------------------------------------------------------------------------
+
+    def submit(self, tokens: list[int], params: SamplingParams | None = None, *, reply: bool = False) -> Request:
+        """Queue a prompt; its answers grow with every `step`, until `forget`.
+
+        A `reply` is a text of its own, anything else continues the prompt's.
+        """
+        full = (params or SamplingParams()).over(self.sampling_defaults)
+        continuing = not reply and has_text(self.tokenizer, tokens)
+        request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
+        self._requests.update(dict.fromkeys(request.answers, request))
+        return request
+
+    def step(self) -> list[Request]:
+        """Let every request advance; those that have something new."""
+        return self.spread(self.engine.step())
+
+    def spread(self, events: list[Event]) -> list[Request]:
+        """Tell the requests what a step brought; those that have something new."""
+        heard: dict[int, Request] = {}
+        for event in events:
+            request = self._requests.get(event.sequence.id)
+            if request:
+                request.hear(event)
+                heard[request.id] = request
+        return list(heard.values())
+
+    def forget(self, request: Request, error: TahrError | None = None) -> None:
+        """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
+        for seq in request.sequences:
+            self.engine.abort(seq, error)
+            self._requests.pop(seq.id, None)
+        request.settle()
+
+    def _complete(
+        self, prompts: list[list[int]], params: Params, progress: bool, reply: bool = False
+    ) -> list[Completion]:
+        requests: list[Request] = []
+        bar = Bar(len(prompts), progress)
+        try:
+            for tokens, each in zip(prompts, one_each(params, len(prompts)), strict=True):
+                requests.append(self.submit(tokens, each, reply=reply))
+            while not all(request.over for request in requests):
+                self.step()
+                bar.update(*self._progress(requests))
+            return [request.completion() for request in requests]
+        finally:
+            bar.close()
+            for request in requests:
+                self.forget(request)
+
+    def _progress(self, requests: list[Request]) -> tuple[int, int]:
+        n_tokens = sum(seq.n_generated for request in requests for seq in request.sequences)
+        return sum(request.over for request in requests), n_tokens
+
+    def _stream(self, request: Request) -> Iterator[Chunk]:
+        try:
+            while True:
+                if chunk := request.take():
+                    yield chunk
+                elif request.over:
+                    return
+                else:
+                    self.step()
+        finally:
+            self.forget(request)
+
+
+def one_each(params: Params, n: int) -> list[SamplingParams | None]:
+    """Sampling parameters for each of n prompts."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * n
+    if len(params) != n:
+        raise ConfigError(
+            f"There are {n} prompts but {len(params)} sampling parameters: give one for each, or one for all."
+        )
+    return list(params)

@@ -1,0 +1,99 @@
+"""A model on a backend with a session of its own: what loading an `InferenceEngine` gives."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tahr import hub
+from tahr.backends import open_backend
+from tahr.backends.api import Backend
+from tahr.config import EngineConfig
+from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer
+from tahr.engine.capacity import kv_groups, measure
+from tahr.errors import ModelNotFound
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.lanes import PAGE_SIZE, LaneLimits, Lanes
+from tahr.library.session import Session
+from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
+from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.loader import Source, load, open_model
+from tahr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Everything an engine for one text is made of."""
+
+    backend: Backend
+    decoder: Decoder
+    config: ModelConfig
+    tokenizer: Tokenizer
+    session: Session
+    find_fingerprint: Callable[[], str]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the model's files hold, in a few characters: read on first use, because files can be large."""
+        return self.find_fingerprint()
+
+
+def load_path(config: InferenceConfig) -> LoadedModel:
+    """The model at `config.model_path`; nothing is fetched."""
+    files = local_files(config.model_path)
+    source = open_model(files.weights, files.directory)
+    tokenizer = tokenizer_at(config.tokenizer_path) if config.tokenizer_path else open_tokenizer(files, source)
+    return build(config, source, tokenizer, lambda: fingerprint_of_files(files.weights))
+
+
+def load_bytes(config: InferenceConfig, data: bytes, tokenizer_json: bytes | str | None) -> LoadedModel:
+    """The model in the bytes of a GGUF file."""
+    source = open_model(data)
+    tokenizer = Tokenizer.from_json(tokenizer_json) if tokenizer_json else Tokenizer.from_gguf(source.config)
+    return build(config, source, tokenizer, lambda: fingerprint_of_bytes(data))
+
+
+def build(config: InferenceConfig, source: Source, tokenizer: Tokenizer, fingerprint: Callable[[], str]) -> LoadedModel:
+    backend = open_backend(config.backend, n_threads(config), config.deterministic)
+    loaded = load(source, backend)
+    check_vocabulary(tokenizer, loaded.config, source.name)
+    return LoadedModel(
+        backend, loaded.decoder, loaded.config, tokenizer, open_session(config, backend, loaded.decoder), fingerprint
+    )
+
+
+def open_session(config: InferenceConfig, backend: Backend, decoder: Decoder) -> Session:
+    """Memory for one text of the context asked for."""
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    asked = EngineConfig(context_size=config.context_size, page_size=PAGE_SIZE, max_batch_size=1)
+    # A session can go back to any point of its text, so it keeps the whole of it in every layer.
+    groups = kv_groups(decoder.kv_shapes, [0] * len(decoder.kv_shapes), PAGE_SIZE, dtype)
+    context = measure(asked, groups, decoder.config.max_context, backend.memory()).context_size
+    chunk = min(config.prefill_chunk_size or context, context)
+    return Session(Lanes(backend, decoder, LaneLimits(context, chunk=chunk), dtype), model=decoder)
+
+
+def local_files(path: str) -> hub.ModelFiles:
+    if not path or not Path(path).exists():
+        raise ModelNotFound(
+            f"There is no file or directory {path!r}: set model_path to one, or let InferenceEngine.from_hub fetch it."
+        )
+    return hub.resolve(str(Path(path).resolve()))
+
+
+def tokenizer_at(path: str) -> Tokenizer:
+    """A tokenizer.json, or a directory in the Hugging Face layout."""
+    place = Path(path)
+    if not place.exists():
+        raise ModelNotFound(
+            f"There is no tokenizer at {path!r}: set tokenizer_path to a tokenizer.json or leave it out."
+        )
+    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
+
+
+def n_threads(config: InferenceConfig) -> int | None:
+    """More threads than cores would only wait for each other."""
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return config.num_threads and min(config.num_threads, n_cores)

@@ -1,0 +1,174 @@
+"""Snapshots: a session as bytes, to be resumed later, elsewhere, with the same weights.
+
+    TAHRSNAP | version u32 | header bytes u32 | header (JSON) | keys and values, layer after layer | sha256 of it all
+
+Everything is checked before it is believed: sizes against the bytes at hand, the digest, then every field.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
+from dataclasses import asdict, dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tahr.backends.api import Bytes
+from tahr.config import SamplingParams
+from tahr.errors import SnapshotIncompatible, TahrError
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.session import KvCopy, Session
+
+MAGIC = b"TAHRSNAP"
+VERSION = 1
+START = struct.Struct("<8sII")
+DIGEST_BYTES = 32
+PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
+Shape = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """What a snapshot says of itself."""
+
+    arch: str
+    fingerprint: str
+    config: InferenceConfig
+    tokens: tuple[int, ...]
+    context_size: int
+    kv_dtype: str
+    kv_shapes: tuple[Shape, ...]  # per layer [2, n_tokens, n_heads, bytes of one head]
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(prod(shape) for shape in self.kv_shapes)
+
+
+# ---- writing ----------------------------------------------------------------------------------------------------
+
+
+def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str) -> bytes:
+    """A session as it is now."""
+    copy = session.copy()
+    shapes = tuple((2, len(copy.tokens), layer.shape[2], layer.shape[3]) for layer in copy.layers)
+    info = SnapshotInfo(arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes)
+    return pack(info, copy.layers)
+
+
+def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
+    """A snapshot as bytes."""
+    header = json.dumps(asdict(info)).encode()
+    body = b"".join(
+        [START.pack(MAGIC, VERSION, len(header)), header, *(np.ascontiguousarray(layer).tobytes() for layer in layers)]
+    )
+    return body + hashlib.sha256(body).digest()
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+def read_info(data: bytes) -> SnapshotInfo:
+    """What a snapshot holds, without loading a model."""
+    return read_header(data)[0]
+
+
+def unpack(data: bytes) -> tuple[SnapshotInfo, tuple[Bytes, ...]]:
+    """What a snapshot holds, and its keys and values (views of `data`)."""
+    info, at = read_header(data)
+    layers = []
+    for shape in info.kv_shapes:
+        layers.append(np.frombuffer(data, np.uint8, prod(shape), at).reshape(shape))
+        at += prod(shape)
+    return info, tuple(layers)
+
+
+def read_header(data: bytes) -> tuple[SnapshotInfo, int]:
+    """The checked header of a sound snapshot, and where its keys and values begin."""
+    begin = check_start(data)
+    if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
+        raise SnapshotIncompatible("The snapshot is damaged: its checksum does not match. Take another copy of it.")
+    try:
+        info = parse(json.loads(data[START.size : begin]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TahrError) as error:
+        raise SnapshotIncompatible(
+            f"The snapshot's header makes no sense ({error}): make the snapshot anew."
+        ) from error
+    if begin + info.kv_bytes + DIGEST_BYTES != len(data):
+        raise SnapshotIncompatible(
+            f"The snapshot should have {info.kv_bytes} bytes of keys and values, but its size says otherwise: "
+            "make it anew."
+        )
+    return info, begin
+
+
+def check_start(data: bytes) -> int:
+    """Where the header ends, if this can be a snapshot at all."""
+    if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < START.size + DIGEST_BYTES:
+        raise SnapshotIncompatible("These bytes are not a snapshot: give what snapshot() returned, all of it.")
+    _, version, n_header = START.unpack_from(data)
+    if version != VERSION:
+        raise SnapshotIncompatible(
+            f"The snapshot has version {version}, but this Tahr reads version {VERSION}: use the Tahr that made it."
+        )
+    if START.size + n_header + DIGEST_BYTES > len(data):
+        raise SnapshotIncompatible("The snapshot is cut off: take another copy of it.")
+    return int(START.size + n_header)
+
+
+def parse(header: dict[str, Any]) -> SnapshotInfo:
+    config = dict(header["config"])
+    config["sampler"] = SamplingParams(**config["sampler"])
+    info = SnapshotInfo(
+        arch=str(header["arch"]),
+        fingerprint=str(header["fingerprint"]),
+        config=InferenceConfig(**config),
+        tokens=tuple(header["tokens"]),
+        context_size=header["context_size"],
+        kv_dtype=str(header["kv_dtype"]),
+        kv_shapes=tuple(tuple(shape) for shape in header["kv_shapes"]),
+    )
+    numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape)]
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError("a number is not one")
+    if any(len(shape) != 4 or shape[:2] != (2, len(info.tokens)) for shape in info.kv_shapes):
+        raise ValueError("keys and values do not fit the tokens")
+    if set(header) != {f.name for f in fields(SnapshotInfo)}:
+        raise ValueError("unknown fields")
+    return info
+
+
+def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
+    """Let a session of the same model hold what a snapshot holds."""
+    if [layer.shape[2:] for layer in session.empty_layers()] != [shape[2:] for shape in info.kv_shapes]:
+        raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
+    session.restore(KvCopy(info.tokens, layers, info.kv_dtype, session.model))
+
+
+# ---- fingerprints -----------------------------------------------------------------------------------------------
+
+
+def fingerprint_of_files(files: ListOf[Path]) -> str:
+    """Content only, so that a copied or touched file is still the same: sizes, and both ends of each file."""
+    digest = hashlib.sha256()
+    for path in files:
+        n_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            first = file.read(PROBE_BYTES)
+            file.seek(max(0, n_bytes - PROBE_BYTES))
+            add(digest, n_bytes, first, file.read(PROBE_BYTES))
+    return digest.hexdigest()
+
+
+def fingerprint_of_bytes(data: bytes) -> str:
+    """As that of a file with this content."""
+    digest = hashlib.sha256()
+    add(digest, len(data), data[:PROBE_BYTES], data[-PROBE_BYTES:])
+    return digest.hexdigest()
+
+
+def add(digest: "hashlib._Hash", n_bytes: int, first: bytes, last: bytes) -> None:
+    digest.update(n_bytes.to_bytes(8, "little") + first + last)

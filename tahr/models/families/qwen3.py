@@ -1,0 +1,64 @@
+"""Qwen3: llama with norms on each query and key head; some sizes use experts."""
+
+from dataclasses import replace
+
+from tahr.config import SamplingParams
+from tahr.models import config as limits
+from tahr.models.blocks import Attention, Experts, GatedMLP, Layer
+from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.decoder import Decoder
+from tahr.models.families import qwen2
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.hf import with_windows
+from tahr.models.rope import MOST_CONTEXT
+from tahr.models.weights import Weights
+
+
+def build(cfg: ModelConfig, w: Weights) -> Decoder:
+    def layer(i: int) -> Layer:
+        at = w.at(f"model.layers.{i}")
+        return Layer(
+            mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
+            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
+            norms=at.pick("input_layernorm", "post_attention_layernorm"),
+        )
+
+    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+
+
+def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    # transformers 5 saves the count under the name other families use.
+    name = "num_experts" if f.get("num_local_experts") is None else "num_local_experts"
+    n_experts = f.count(name, limits.MOST_EXPERTS, default=128)
+    moe = MoeConfig(
+        n_experts=n_experts,
+        n_active=f.count("num_experts_per_tok", n_experts, default=8),
+        ffn_width=f.count("moe_intermediate_size", limits.MOST_FFN, default=768),
+        renormalise=f.flag("norm_topk_prob"),
+    )
+    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
+    sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
+    window = f.count("sliding_window", MOST_CONTEXT, default=4096) if f.flag("use_sliding_window") else 0
+    return with_windows(f, with_experts(cfg, moe, sparse), window, sliding=lambda i: True)
+
+
+def refine_moe_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    n_experts = f.count("expert_count", limits.MOST_EXPERTS)
+    moe = MoeConfig(
+        n_experts=n_experts,
+        n_active=f.count("expert_used_count", n_experts),
+        ffn_width=f.count("expert_feed_forward_length", limits.MOST_FFN),
+        renormalise=f.flag("expert_weights_norm", True),
+    )
+    return with_experts(cfg, moe, [True] * cfg.n_layers)
+
+
+def with_experts(cfg: ModelConfig, moe: MoeConfig, sparse: list[bool]) -> ModelConfig:
+    kinds = tuple(replace(kind, sparse=s) for kind, s in zip(cfg.kinds, sparse, strict=True))
+    return replace(cfg, moe=moe, kinds=kinds)
+
+
+SAMPLING = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)
+QWEN3 = Family("qwen3", build, SAMPLING, refine_hf=qwen2.windows, hf_defaults={"head_dim": 128})
+QWEN3_MOE = Family("qwen3_moe", build, SAMPLING, refine_hf=refine_moe_hf, refine_gguf=refine_moe_gguf)

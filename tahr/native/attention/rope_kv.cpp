@@ -1,0 +1,97 @@
+#include "rope_kv.h"
+
+#include <cmath>
+
+#include "kv_types.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+void norm_head(const float* x, const float* gain, float eps, int dim, float* out) {
+  Floats total = set1(0.0f);
+  int i = 0;
+  for (; i + LANES <= dim; i += LANES) total = fma(load(x + i), load(x + i), total);
+  if (i < dim) {
+    const Floats last = load_part(x + i, dim - i);
+    total = fma(last, last, total);
+  }
+  const float inverse = 1.0f / std::sqrt(sum(total) / float(dim) + eps);
+  for (int j = 0; j < dim; j += LANES) {
+    const int n = dim - j < LANES ? dim - j : LANES;
+    store_some(out + j, mul(mul(load_some(x + j, n), set1(inverse)), load_some(gain + j, n)), n);
+  }
+}
+
+struct Pair {
+  Floats a, b;
+};
+
+TAHR_INLINE Pair turn(Floats a, Floats b, Floats cosine, Floats sine) {
+  return {sub(mul(a, cosine), mul(b, sine)), add(mul(b, cosine), mul(a, sine))};
+}
+
+// The pairs that turn together are (i, i + n).
+void rotate_halves(const float* cosines, const float* sines, int n, float* x) {
+  for (int i = 0; i < n; i += LANES) {
+    const int some = n - i < LANES ? n - i : LANES;
+    float *low = x + i, *high = x + n + i;
+    const Pair turned = turn(load_some(low, some), load_some(high, some), load_some(cosines + i, some), load_some(sines + i, some));
+    store_some(low, turned.a, some);
+    store_some(high, turned.b, some);
+  }
+}
+
+// The pairs are (2i, 2i + 1).
+void rotate_pairs(const float* cosines, const float* sines, int n, float* x) {
+  for (int i = 0; i < n; i++) {
+    float &a = x[2 * i], &b = x[2 * i + 1];
+    const float turned = a * cosines[i] - b * sines[i];
+    b = b * cosines[i] + a * sines[i];
+    a = turned;
+  }
+}
+
+// Numbers past the last pair stay as they are.
+void rotate(const PlaceOp& op, const float* angles, float* x) {
+  const auto turn_all = op.style == RopeStyle::pairs ? rotate_pairs : rotate_halves;
+  turn_all(angles, angles + op.n_freqs, op.n_freqs, x);
+}
+
+void norm_and_rotate(const PlaceOp& op, int64_t token, const float* x, const float* gain, float* out) {
+  if (gain)
+    norm_head(x, gain, op.eps, op.kv.head_dim, out);
+  else
+    memcpy(out, x, size_t(op.kv.head_dim) * sizeof(float));
+  rotate(op, op.angles + token * 2 * op.n_freqs, out);
+}
+
+void keep(const PlaceOp& op, int64_t token, int64_t head, std::byte* scratch) {
+  const KvLayer& kv = op.kv;
+  const int64_t from = (token * kv.n_heads + head) * kv.head_dim;
+  const int64_t page = op.slots[token] / kv.page_size, offset = op.slots[token] % kv.page_size;
+  const int64_t at = kv.page_at(page, head);
+  float* key = reinterpret_cast<float*>(scratch);
+  std::byte* rest = scratch + size_t(kv.head_dim) * sizeof(float);
+  norm_and_rotate(op, token, op.k + from, op.k_gain, key);
+  with_type(kv.type, [&](auto stored) {
+    stored.write_key(kv, kv.keys + at, offset, key, rest);
+    stored.write_value(kv, kv.values + at, offset, op.v + from);
+  });
+}
+
+}  // namespace
+
+// Work is shared out by key heads, which cost most, each with the query heads that read it.
+void place(const PlaceOp& op, Lane lane) {
+  const int64_t n_heads = op.kv.n_heads, group = op.n_q_heads / n_heads;
+  const Range heads = share(*op.n_rows * n_heads, lane);
+  for (int64_t i = heads.begin; i < heads.end; i++) {
+    const int64_t token = i / n_heads;
+    for (int64_t q = i * group; q < (i + 1) * group; q++)
+      norm_and_rotate(op, token, op.q + q * op.kv.head_dim, op.q_gain, op.out + q * op.kv.head_dim);
+    keep(op, token, i % n_heads, lane.scratch);
+  }
+}
+
+}  // namespace tahr::TAHR_ISA

@@ -1,0 +1,59 @@
+// Rotated queries, and keys and values in their slots of the KV store.
+#pragma once
+
+#include <cstdint>
+
+#include "worker.h"
+
+namespace tahr {
+
+enum class KvType : int32_t { f32, f16, bf16, q8_0 };
+
+constexpr int KV_BLOCK = 32;  // numbers of a q8_0 head that share a scale
+
+// Bytes of one head of one token.
+constexpr int64_t stored_head_bytes(KvType type, int64_t head_dim) {
+  return type == KvType::f32 ? 4 * head_dim : type == KvType::q8_0 ? head_dim + head_dim / KV_BLOCK * 2 : 2 * head_dim;
+}
+
+enum class RopeStyle : int32_t { halves, pairs };
+
+// One layer of the KV store. Values lie [n_pages][n_heads][page_size][head_dim]; keys [n_pages][n_heads][head_dim][page_size],
+// so that a vector holds the same number of neighbouring tokens and scores need no sums across lanes. With q8_0 these are
+// int8 codes, and each head's part of a page ends with f16 scales in the same order: [page_size][head_dim / KV_BLOCK] and
+// [head_dim / KV_BLOCK][page_size].
+struct KvLayer {
+  std::byte* keys;
+  std::byte* values;
+  KvType type;
+  int32_t n_heads;
+  int32_t head_dim;
+  int32_t page_size;
+
+  // Where a head's part of a page begins, in bytes.
+  int64_t page_at(int64_t page, int64_t head) const {
+    return (page * n_heads + head) * page_size * stored_head_bytes(type, head_dim);
+  }
+
+  // Bytes of the codes in a head's part of a q8_0 page.
+  int64_t codes_bytes() const { return int64_t{page_size} * head_dim; }
+};
+
+struct PlaceOp {
+  const int32_t* n_rows;
+  int32_t n_q_heads;
+  const float* q;
+  const float* k;
+  const float* v;
+  const float* angles;  // [n][2 * n_freqs]: cos, then sin
+  int32_t n_freqs;
+  RopeStyle style;
+  const float* q_gain;  // null: no norm of heads
+  const float* k_gain;
+  float eps;
+  const int32_t* slots;
+  KvLayer kv;
+  float* out;  // rotated q
+};
+
+}  // namespace tahr

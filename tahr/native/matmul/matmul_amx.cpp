@@ -1,0 +1,176 @@
+// Blocks of many rows by tile instructions.
+//
+// A tile product is exact int32 over the columns of one scale; it goes through memory to the vector registers, where it is
+// scaled and added as the kernels for a few rows do it. Storing and adding take two thirds of the time, so what matters is that
+// they find everything in the nearest cache: the columns are cut into chunks for which activations of 64 rows and codes of a
+// panel fit. Three tile registers are enough, and faster than more.
+#include "matmul_amx.h"
+
+#include <array>
+#include <utility>
+
+#include "amx_tiles.h"
+#include "matmul_tile.h"
+#include "simd_tail.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+constexpr int CHUNK = 8;             // pieces of 32 columns
+constexpr int64_t MAX_PANELS = 128;  // at a time: their sums lie in the scratch memory
+
+enum Tiles { C, X, W };
+
+struct Panel {
+  alignas(64) uint8_t codes[CHUNK][8 * 64];  // signed
+  ScaleMin scales[CHUNK * 2];                // per group of columns
+};
+
+struct Workspace {
+  Panel panel;
+  alignas(64) int32_t dots[2][AMX_TILE_ROWS][LANES];
+  alignas(64) QuantBlock x[CHUNK][AMX_MAX_ROWS];
+  alignas(64) float sums[MAX_PANELS][AMX_MAX_ROWS][LANES];
+};
+static_assert(sizeof(Workspace) <= LANE_SCRATCH_BYTES);
+
+// Which pieces of the columns are at work.
+struct Pieces {
+  int64_t first;
+  int n;
+};
+
+template <Format F>
+tiles::Shape shape() {
+  tiles::Shape shape;
+  shape.set(C, AMX_TILE_ROWS, tiles::ROW_BYTES);
+  shape.set(X, AMX_TILE_ROWS, row_of(F).group);
+  shape.set(W, row_of(F).group / 4, tiles::ROW_BYTES);
+  return shape;
+}
+
+template <Format F>
+void unpack_panel(const std::byte* packed, int64_t cols, Pieces pieces, Panel& panel) {
+  constexpr FormatRow row = row_of(F);
+  constexpr int n_groups = 32 / row.group;
+  const auto* codes = reinterpret_cast<const uint8_t*>(packed);
+  const uint8_t* scales = codes + cols / 32 * piece_bytes(F, LANES);
+  const __m512i offset = _mm512_set1_epi8(char(code_offset(row)));
+  for (int i = 0; i < pieces.n; i++) {
+    Codes w[8];
+    unpack_codes<F>(codes + (pieces.first + i) * piece_bytes(F, LANES), w);
+    for (int v = 0; v < 8; v++) _mm512_store_si512(panel.codes[i] + v * 64, _mm512_sub_epi8(w[v].v, offset));
+    for (int g = 0; g < n_groups; g++)
+      panel.scales[i * n_groups + g] = read_scales<F>(scales, (pieces.first + i) * n_groups + g);
+  }
+}
+
+// Products of group `g` of the chunk's columns, for the tile of rows from `row` on.
+template <Format F>
+TAHR_INLINE void multiply(Workspace& work, int64_t row, int g) {
+  constexpr int group = row_of(F).group, n_groups = 32 / group;
+  const int piece = g / n_groups, at = g % n_groups * group;
+  tiles::load<X>(work.x[piece][row].codes + at, sizeof(QuantBlock));
+  tiles::load<W>(work.panel.codes[piece] + at * LANES, tiles::ROW_BYTES);
+  tiles::zero<C>();
+  tiles::dot<C, X, W>();
+  tiles::store<C>(work.dots[g % 2], tiles::ROW_BYTES);
+}
+
+// The same operations in the same order as in the kernels for a few rows.
+template <Format F>
+TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x, int half, Floats sums) {
+  constexpr FormatRow row = row_of(F);
+  sums = fma(to_floats(dots), mul(s.scale, set1(x.scale)), sums);
+  if constexpr (has_min(row.scales)) {
+    const int32_t minus_sum = half ? x.minus_sum - x.minus_half : x.minus_half;
+    sums = fnma(s.min, set1(row.group == 32 ? x.scaled_sum : x.scale * float(-minus_sum)), sums);
+  }
+  return sums;
+}
+
+template <Format F>
+TAHR_INLINE void combine(const Workspace& work, int64_t row, int g, Floats (&sums)[AMX_TILE_ROWS]) {
+  constexpr int n_groups = 32 / row_of(F).group;
+  const ScaleMin s = work.panel.scales[g];
+  const QuantBlock* x = work.x[g / n_groups] + row;
+#pragma GCC unroll 16
+  for (int r = 0; r < AMX_TILE_ROWS; r++)
+    sums[r] = add_scaled<F>({_mm512_load_si512(work.dots[g % 2][r])}, s, x[r], g % n_groups, sums[r]);
+}
+
+// Adds the chunk's columns to the sums of a tile of rows. Tiles are one group ahead of the vectors.
+template <Format F>
+void add_chunk(Workspace& work, Pieces pieces, int64_t row, float (*kept)[LANES]) {
+  const int n_groups = pieces.n * (32 / row_of(F).group);
+  Floats sums[AMX_TILE_ROWS];
+#pragma GCC unroll 16
+  for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = pieces.first ? load(kept[row + r]) : set1(0.0f);
+  multiply<F>(work, row, 0);
+  for (int g = 0; g < n_groups; g++) {
+    if (g + 1 < n_groups) multiply<F>(work, row, g + 1);
+    combine<F>(work, row, g, sums);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
+}
+
+void copy_x(const AmxBlock& block, Pieces pieces, Workspace& work) {
+  for (int r = 0; r < block.n_rows; r++) {
+    const auto* x = reinterpret_cast<const QuantBlock*>(block.x[r]) + pieces.first;
+    for (int i = 0; i < pieces.n; i++) work.x[i][r] = x[i];
+  }
+}
+
+template <Format F>
+void add_pieces(const AmxBlock& block, Range panels, Pieces pieces, Workspace& work) {
+  const PackedMatrix& m = *block.matrix;
+  copy_x(block, pieces, work);
+  for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+    unpack_panel<F>(m.panel(block.index, panel), m.cols, pieces, work.panel);
+    for (int64_t row = 0; row < block.n_rows; row += AMX_TILE_ROWS)
+      add_chunk<F>(work, pieces, row, work.sums[panel - panels.begin]);
+  }
+}
+
+void write(const AmxBlock& block, Range panels, const Workspace& work) {
+  for (int r = 0; r < block.n_rows; r++)
+    for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+      const int64_t first = panel * LANES, left = block.matrix->rows - first;
+      const int n = left < LANES ? int(left) : LANES;
+      const Floats sums = load(work.sums[panel - panels.begin][r]);
+      store_some(block.out[r] + first, block.bias ? add(sums, load_some(block.bias + first, n)) : sums, n);
+    }
+}
+
+template <Format F>
+void run_format(const AmxBlock& block, Workspace& work) {
+  if constexpr (!is_dense(F)) {
+    const int64_t n_pieces = block.matrix->cols / 32;
+    tiles::configure(shape<F>());
+    for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS) {
+      const Range panels = {begin, begin + MAX_PANELS < block.panels.end ? begin + MAX_PANELS : block.panels.end};
+      for (int64_t p = 0; p < n_pieces; p += CHUNK)
+        add_pieces<F>(block, panels, {p, int(n_pieces - p < CHUNK ? n_pieces - p : CHUNK)}, work);
+      write(block, panels, work);
+    }
+    tiles::release();
+  }
+}
+
+using RunFormat = void (*)(const AmxBlock&, Workspace&);
+
+template <size_t... I>
+constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...>) {
+  return {run_format<Format(I)>...};
+}
+
+}  // namespace
+
+void run_amx_block(const AmxBlock& block, std::byte* scratch) {
+  static constexpr auto formats = make_formats(std::make_index_sequence<N_FORMATS>{});
+  formats[size_t(block.matrix->format)](block, *reinterpret_cast<Workspace*>(scratch));
+}
+
+}  // namespace tahr::TAHR_ISA

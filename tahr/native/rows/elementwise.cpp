@@ -1,0 +1,137 @@
+#include "elementwise.h"
+
+#include <cmath>
+
+#include "simd_tail.h"
+#include "quantised_out.h"
+#include "vecmath.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+constexpr int64_t PIECE = 64;    // numbers; whole cache lines, so that two threads never write the same one
+constexpr int64_t CHUNK = 2048;  // numbers that are still in the nearest cache when they are rounded
+
+// This thread's share of the numbers: whole pieces, but for the last of all.
+Range share_numbers(int64_t n_numbers, const Lane& lane) {
+  const Range pieces = share((n_numbers + PIECE - 1) / PIECE, lane);
+  const int64_t end = pieces.end * PIECE;
+  return {pieces.begin * PIECE, end < n_numbers ? end : n_numbers};
+}
+
+// Calls `apply(i, n)` for the vectors of some numbers; n < LANES only for the last.
+template <class Apply>
+TAHR_INLINE void for_vectors(Range numbers, Apply apply) {
+  int64_t i = numbers.begin;
+  for (; i + LANES <= numbers.end; i += LANES) apply(i, LANES);
+  if (i < numbers.end) apply(i, int(numbers.end - i));
+}
+
+// A number must come out the same wherever it stands, so the last few go through the same vector code as the rest.
+template <class Function>
+TAHR_INLINE void map(Range numbers, const float* x, float* out, Function f) {
+  for_vectors(numbers, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n)), n); });
+}
+
+template <class Function>
+TAHR_INLINE void map(Range numbers, const float* x, const float* y, float* out, Function f) {
+  for_vectors(numbers, [&](int64_t i, int n) { store_some(out + i, f(load_some(x + i, n), load_some(y + i, n)), n); });
+}
+
+float sum_of_squares(const float* x, int64_t width) {
+  Floats total = set1(0.0f);
+  int64_t i = 0;
+  for (; i + LANES <= width; i += LANES) total = fma(load(x + i), load(x + i), total);
+  if (i < width) {
+    const Floats last = load_part(x + i, int(width - i));
+    total = fma(last, last, total);
+  }
+  return sum(total);
+}
+
+void norm_row(const NormOp& op, const float* x, float* out) {
+  const float inverse = 1.0f / std::sqrt(sum_of_squares(x, op.width) / float(op.width) + op.eps);
+  map({0, op.width}, x, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, set1(inverse)), gain); });
+}
+
+Floats silu(Floats x) { return mul(x, sigmoid(x)); }
+
+// x * (1 + tanh(u)) / 2 = x * sigmoid(2u) for u = sqrt(2 / pi) * (x + 0.044715 x^3)
+Floats gelu_tanh(Floats x) {
+  const Floats inner = fma(mul(mul(x, x), set1(0.044715f)), x, x);
+  return mul(x, sigmoid(mul(set1(1.5957691216f), inner)));
+}
+
+// No family of models needs this one fast.
+Floats gelu(Floats x) {
+  float lanes[LANES];
+  store(lanes, x);
+  for (float& v : lanes) v = 0.5f * v * std::erfc(v * -0.70710678f);
+  return load(lanes);
+}
+
+}  // namespace
+
+void norm(const NormOp& op, Lane lane) {
+  const Floats scale = set1(op.scale);
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const int64_t at = row * op.width;
+    if (op.y)
+      map({at, at + op.width}, op.x, op.y, op.sum, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
+    norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+    quantise_part(op.quantised_out, op.out, at, at + op.width);
+  }
+}
+
+void add(const AddOp& op, Lane lane) {
+  const Range mine = share_numbers(*op.n_rows * op.width, lane);
+  const Floats scale = set1(op.scale);
+  if (op.y)
+    map(mine, op.x, op.y, op.out, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
+  else
+    map(mine, op.x, op.out, [=](Floats x) { return mul(scale, x); });
+}
+
+void activate(const ActivateOp& op, Lane lane) {
+  const Range mine = share_numbers(*op.n_rows * op.width, lane);
+  const auto with = [&](auto act) {
+    for (int64_t at = mine.begin; at < mine.end; at += CHUNK) {
+      const Range chunk{at, at + CHUNK < mine.end ? at + CHUNK : mine.end};
+      map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+      quantise_part(op.quantised_out, op.out, chunk.begin, chunk.end);
+    }
+  };
+  switch (op.act) {
+    case Activation::silu: return with([](Floats x) { return silu(x); });
+    case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
+    case Activation::gelu: return with([](Floats x) { return gelu(x); });
+  }
+}
+
+void softcap(const SoftcapOp& op, Lane lane) {
+  const Floats cap = set1(op.cap);
+  map(share_numbers(*op.n_rows * op.width, lane), op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
+}
+
+void pick(const PickOp& op, Lane lane) {
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++)
+    memcpy(op.out + row * op.width, op.x + op.rows[row] * op.width, size_t(op.width) * sizeof(float));
+}
+
+void angles(const AnglesOp& op, Lane lane) {
+  const Range rows = share(*op.n_rows, lane);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    float* cosines = op.out + row * 2 * op.n_freqs;
+    float* sines = cosines + op.n_freqs;
+    for (int64_t i = 0; i < op.n_freqs; i++) {
+      const float angle = float(op.positions[row]) * op.inv_freq[i];
+      cosines[i] = std::cos(angle) * op.scale;
+      sines[i] = std::sin(angle) * op.scale;
+    }
+  }
+}
+
+}  // namespace tahr::TAHR_ISA

@@ -1,0 +1,75 @@
+// Ops that treat rows or numbers one by one. Rows are contiguous f32; `n_rows` is read when the op runs.
+#pragma once
+
+#include <cstdint>
+
+#include "worker.h"
+
+namespace tahr {
+
+enum class Activation : int32_t { silu, gelu_tanh, gelu };
+
+// sum = x + scale * y, out = sum / sqrt(mean(sum^2) + eps) * gain; without y, the norm of x alone (sum is then unused).
+struct NormOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* x;
+  const float* y;
+  const float* gain;
+  float* sum;
+  float* out;
+  float eps;
+  float scale;
+  std::byte* const* quantised_out;  // of `out`; see quantised_out.h
+};
+
+// out = x + scale * y; without y, scale * x.
+struct AddOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* x;
+  const float* y;
+  float* out;
+  float scale;
+};
+
+// out = act(gate) * up
+struct ActivateOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* gate;
+  const float* up;
+  float* out;
+  Activation act;
+  std::byte* const* quantised_out;  // of `out`
+};
+
+// out = cap * tanh(x / cap)
+struct SoftcapOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* x;
+  float* out;
+  float cap;
+};
+
+// out[i] = x[rows[i]]
+struct PickOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const int32_t* rows;
+  const float* x;
+  float* out;
+};
+
+// out[t] = cos then sin of positions[t] * inv_freq, times scale
+struct AnglesOp {
+  const int32_t* n_rows;
+  int64_t n_freqs;
+  const int32_t* positions;
+  const float* inv_freq;
+  float* out;
+  float scale;
+};
+
+}  // namespace tahr

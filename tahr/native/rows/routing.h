@@ -1,0 +1,33 @@
+// Which experts a token goes to, and the sum of what they return.
+#pragma once
+
+#include <cstdint>
+
+#include "worker.h"
+
+namespace tahr {
+
+constexpr int MAX_EXPERTS = int(LANE_SCRATCH_BYTES / (2 * sizeof(float)));
+
+// Softmax over all experts, then the best `n_active` by falling score, equal scores to the lower index.
+struct RouteOp {
+  const int32_t* n_rows;
+  const float* scores;  // [n][n_experts]
+  int32_t n_experts;
+  int32_t n_active;
+  bool renormalise;
+  int32_t* experts;  // [n][n_active]
+  float* shares;     // [n][n_active]
+};
+
+// out[i] = sum over slots of shares[i][slot] * x[i * n_active + slot], in order of slots.
+struct MixOp {
+  const int32_t* n_rows;
+  int64_t width;
+  int32_t n_active;
+  const float* shares;
+  const float* x;  // [n * n_active][width]
+  float* out;
+};
+
+}  // namespace tahr

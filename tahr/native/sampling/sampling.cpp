@@ -1,0 +1,294 @@
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sampling_ranking.h"
+
+namespace tahr::TAHR_ISA {
+
+namespace {
+
+constexpr int SHORT_LIST = 256;  // tokens looked at first: the choice almost always lies within
+// Then those so deep, times the temperature if that is above 1; then all. What is typical of an open choice lies deeper.
+constexpr double REACH = 8, TYPICAL_REACH = 9, LONG_REACH = 40;
+
+// ---- random numbers: engine/sampling/uniform.py ----
+
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+double uniform(uint64_t key, uint64_t k) { return double(mixed(key + (k + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53; }
+
+// ---- what is known of a whole row, worked out when it is first asked for ----
+
+class Facts {
+ public:
+  Facts(const Row& row, double temperature, std::vector<float>& columns)
+      : row_(row), temperature_(temperature), columns_(columns) {}
+
+  double total() { return known(total_, [&] { return total_weight(row_, 1.0, columns_); }); }
+  double heated() {
+    return temperature_ == 1 ? total() : known(heated_, [&] { return total_weight(row_, temperature_, columns_); });
+  }
+  double moment() { return known(moment_, [&] { return mean_depth_times_total(row_, columns_); }); }
+  double spread() { return known(spread_, [&] { return sigma(row_, columns_); }); }
+
+ private:
+  template <class F>
+  double known(double& value, F work_out) {
+    if (std::isnan(value)) value = work_out();
+    return value;
+  }
+
+  const Row& row_;
+  const double temperature_;
+  std::vector<float>& columns_;
+  double total_ = NAN, heated_ = NAN, moment_ = NAN, spread_ = NAN;
+};
+
+// ---- the stages ----
+
+// The tokens still in play: the ranks from `begin` to `end`, and all that are not listed while it is `open`. A stage that
+// cannot decide without those says that it is unsure, and everything is done again with a longer list.
+class Choice {
+ public:
+  Choice(Ranking& list, Facts& facts, bool open) : list_(list), facts_(facts), end_(list.size()), open_(open) {}
+
+  bool unsure() const { return unsure_; }
+
+  void run(const SampleRow& knobs, double first_chance) {
+    const bool mirostat = !std::isnan(knobs.mirostat_mu);
+    if (!mirostat && stages_before_heat(knobs)) narrow(knobs, first_chance);
+    if (unsure_) return;
+    heat(knobs.temperature);
+    if (mirostat) return keep_weights(std::exp2(-knobs.mirostat_mu) * mass());
+    if (knobs.top_k != 0) keep_best(knobs.top_k);
+    if (knobs.min_p != 0) keep_weights(knobs.min_p * best());
+    if (knobs.top_p != 1) keep_ranks(list_.reaching(list_.before(begin_) + knobs.top_p * mass()));
+  }
+
+  int32_t draw(double chance, double* probability) {
+    const double whole = mass();
+    const int rank = list_.passing(list_.before(begin_) + chance * whole);
+    unsure_ |= open_ && rank >= list_.size();
+    const int drawn = std::min(std::max(rank, begin_), end_ - 1);
+    *probability = list_.weight(drawn) / whole;
+    return list_.token(drawn);
+  }
+
+ private:
+  // Weight of all tokens still in play.
+  double mass() { return (open_ ? (heated_ ? facts_.heated() : facts_.total()) : list_.before(end_)) - list_.before(begin_); }
+  double moment() { return open_ ? facts_.moment() - list_.moment(0, begin_) : list_.moment(begin_, end_); }
+  double best() { return list_.weight(begin_); }
+
+  double eta(double cutoff) {
+    const double whole = mass(), entropy = std::log(whole) + moment() / whole;
+    return std::min(cutoff, std::sqrt(cutoff) * std::exp(-entropy));
+  }
+
+  static bool stages_before_heat(const SampleRow& p) {
+    return p.top_n_sigma != 0 || p.xtc_probability != 0 || p.typical_p != 1 || p.top_a != 0 || p.eta_cutoff != 0;
+  }
+
+  void narrow(const SampleRow& knobs, double chance) {
+    list_.heat(1.0);
+    if (knobs.top_n_sigma != 0) keep_within(knobs.top_n_sigma * facts_.spread());
+    if (knobs.xtc_probability != 0) exclude_top(knobs, chance);
+    if (knobs.typical_p != 1 && !unsure_) keep_typical(knobs.typical_p);
+    if (knobs.top_a != 0 && !unsure_) keep_weights(knobs.top_a * best() * best() / mass());
+    if (knobs.eta_cutoff != 0 && !unsure_) keep_weights(eta(knobs.eta_cutoff) * mass());
+  }
+
+  void heat(double temperature) {
+    temperature_ = temperature;
+    heated_ = true;
+    list_.heat(temperature);
+  }
+
+  // Keep the ranks before `end`, of those still in play; the best of them always stays.
+  void keep_ranks(int end) {
+    unsure_ |= open_ && end > list_.size();
+    end_ = std::min(end_, std::max(end, begin_ + 1));
+    open_ = false;
+  }
+
+  void keep_best(double k) { keep_ranks(k < list_.size() ? begin_ + int(k) : list_.size() + int(open_)); }
+
+  void keep_within(double depth) {
+    unsure_ |= open_ && depth > list_.reach();
+    keep_ranks(list_.within(depth).n);
+  }
+
+  void keep_weights(double least) { keep_within(-std::log(least) * temperature_); }
+
+  // XTC: of all tokens above the threshold, only the least likely stays.
+  void exclude_top(const SampleRow& knobs, double chance) {
+    const double depth = -std::log(knobs.xtc_threshold * mass());
+    const int n_likely = std::min(end_, list_.within(depth).n);
+    unsure_ |= open_ && depth > list_.reach();
+    if (chance < knobs.xtc_probability && n_likely > 0) begin_ = std::max(begin_, n_likely - 1);
+  }
+
+  // The tokens whose depth is nearest to the mean one (so their surprise is nearest to the entropy), until they make up
+  // typical_p; whoever is as near as the last of them stays too.
+  void keep_typical(double typical_p) {
+    const double whole = mass(), middle = moment() / whole, wanted = typical_p * whole;
+    const double limit = open_ ? std::max(0.0, list_.reach() - middle) : std::max(middle, list_.reach());
+    const Part first{begin_, list_.before(begin_)}, last{end_, list_.before(end_)};
+    const auto between = [&](const Part& nearer, const Part& all) {
+      return Span{nearer.n > first.n ? nearer : first, all.n < last.n ? all : last};
+    };
+    const auto around = [&](double radius) {  // what is as near as that, of what is in play
+      return between(list_.within(std::nextafter(middle - radius, -1.0)), list_.within(middle + radius));
+    };
+    const auto enough = [&](double radius) {  // whether that makes it up; where whole buckets tell, nobody looks into one
+      const double above = middle - radius, below = middle + radius;
+      if (between(list_.at_most_within(above), list_.at_least_within(below)).weight() >= wanted) return true;
+      if (between(list_.at_least_within(above), list_.at_most_within(below)).weight() < wanted) return false;
+      return around(radius).weight() >= wanted;
+    };
+    double least = 0, most = std::min(limit, 0.25);
+    while (most < limit && !enough(most)) least = most, most = std::min(limit, 2 * most);
+    if (open_ && (middle > list_.reach() || !enough(most))) {
+      unsure_ = true;
+      return;
+    }
+    for (int i = 0; i < 64; i++) {
+      const double radius = (least + most) / 2;
+      (enough(radius) ? most : least) = radius;
+      if (i > 12 && around(most).n() - around(least).n() <= 1) break;
+    }
+    const Span kept = around(enough(least) ? least : most);
+    begin_ = std::min(kept.begin.n, end_ - 1);
+    end_ = std::max(begin_ + 1, kept.end.n);
+    open_ = false;
+  }
+
+  using Part = Ranking::Part;
+  struct Span {
+    Part begin, end;
+    int n() const { return end.n - begin.n; }
+    double weight() const { return end.weight - begin.weight; }
+  };
+
+  Ranking& list_;
+  Facts& facts_;
+  double temperature_ = 1;
+  bool heated_ = false;
+  int begin_ = 0, end_;
+  bool open_, unsure_ = false;
+};
+
+// ---- one row ----
+
+struct Workspace {
+  std::vector<float> edited, block_max, columns, scratch;
+  Ranking ranking;
+};
+
+Workspace& workspace() {
+  static thread_local Workspace mine;
+  return mine;
+}
+
+const float* edited(const SampleOp& op, int64_t i, std::vector<float>& copy) {
+  const RowEdits& edits = op.edits;
+  const float* const row = op.from.row(i);
+  if (!edits.begins || (edits.begins[i] == edits.begins[i + 1] && !edits.blank[i])) return row;
+  copy.resize(size_t(op.from.n_vocab));
+  if (edits.blank[i])
+    std::fill(copy.begin(), copy.end(), -INFINITY);
+  else
+    std::copy(row, row + op.from.n_vocab, copy.begin());
+  for (int64_t e = edits.begins[i]; e < edits.begins[i + 1]; e++) copy[size_t(edits.ids[e])] = edits.values[e];
+  return copy.data();
+}
+
+bool temperature_alone(const SampleRow& p) {
+  return std::isnan(p.mirostat_mu) && p.top_n_sigma == 0 && p.xtc_probability == 0 && p.typical_p == 1 && p.top_a == 0 &&
+         p.eta_cutoff == 0 && p.top_k == 0 && p.min_p == 0 && p.top_p == 1;
+}
+
+// How deep the choice can go at most, where the first stage that says so knows it beforehand.
+double known_depth(const SampleRow& p, Facts& facts) {
+  if (!std::isnan(p.mirostat_mu)) return INFINITY;
+  if (p.top_n_sigma != 0) return p.top_n_sigma * facts.spread();
+  return p.min_p != 0 ? -std::log(p.min_p) * p.temperature : INFINITY;
+}
+
+float just_below(double logit) { return std::nextafter(std::nextafter(float(logit), -INFINITY), -INFINITY); }
+
+// Longer and longer lists, until one settles it: the last holds every token that may be picked.
+int32_t choose(const Row& row, const SampleRow& knobs, Workspace& room, double* probability) {
+  const double chances[] = {uniform(knobs.key, 2 * knobs.n_picked), uniform(knobs.key, 2 * knobs.n_picked + 1)};
+  if (temperature_alone(knobs)) return draw_from_all(row, knobs.temperature, chances[1], room.columns);
+  Facts facts(row, knobs.temperature, room.columns);
+  const double heat = std::max(1.0, knobs.temperature);
+  const double reach = knobs.typical_p != 1 ? TYPICAL_REACH : REACH;
+  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), just_below(row.top - known_depth(knobs, facts)),
+                          float(row.top - reach * heat), float(row.top - LONG_REACH * heat)};
+  float listed = INFINITY;
+  for (float floor : floors) {
+    if (!(floor >= LOWEST && floor < listed)) continue;
+    listed = floor;
+    room.ranking.list(row, floor);
+    Choice choice(room.ranking, facts, true);
+    choice.run(knobs, chances[0]);
+    if (choice.unsure()) continue;
+    const int32_t token = choice.draw(chances[1], probability);
+    if (!choice.unsure()) return token;
+  }
+  room.ranking.list(row, row.lowest());
+  Choice choice(room.ranking, facts, false);
+  choice.run(knobs, chances[0]);
+  return choice.draw(chances[1], probability);
+}
+
+int32_t sample_row(const float* logits, int n_vocab, const SampleRow& knobs, Workspace& room, double* probability) {
+  const Row row(logits, n_vocab, room.block_max);
+  if (!row.numbers) return NOT_NUMBERS;
+  if (row.top < LOWEST) return NOTHING_LEFT;
+  return knobs.temperature == 0 ? row.best : choose(row, knobs, room, probability);
+}
+
+void sample(const SampleOp& op, Lane lane) {
+  Workspace& room = workspace();
+  for (int64_t i; (i = claim(lane)) < op.from.n_rows;) {
+    op.probabilities[i] = 1;
+    op.tokens[i] = sample_row(edited(op, i, room.edited), op.from.n_vocab, op.rows[i], room, &op.probabilities[i]);
+  }
+}
+
+void logprobs_of_row(const LogprobsOp& op, int64_t i, Workspace& room) {
+  const Row row(op.from.row(i), op.from.n_vocab, room.block_max);
+  op.logprobs[i] = NAN;
+  if (!row.numbers || row.top < LOWEST) return;
+  const double base = double(row.top) + std::log(total_weight(row, 1.0, room.columns));
+  op.logprobs[i] = double(row.logits[op.tokens[i]]) - base;
+  if (!op.n_top[i]) return;
+  const float floor = row.nth_block(op.n_top[i], room.scratch);
+  room.ranking.list(row, floor >= LOWEST ? floor : row.lowest());
+  for (int k = 0; k < op.n_top[i] && k < room.ranking.size(); k++) {
+    op.top_ids[i * op.width + k] = room.ranking.token(k);
+    op.top_values[i * op.width + k] = double(row.top) - room.ranking.depth(k) - base;
+  }
+}
+
+void logprobs(const LogprobsOp& op, Lane lane) {
+  Workspace& room = workspace();
+  for (int64_t i; (i = claim(lane)) < op.from.n_rows;) {
+    std::fill_n(op.top_ids + i * op.width, op.width, -1);
+    logprobs_of_row(op, i, room);
+  }
+}
+
+}  // namespace
+
+const SamplingKernels sampling_kernels = {sample, logprobs};
+
+}  // namespace tahr::TAHR_ISA

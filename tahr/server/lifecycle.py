@@ -1,0 +1,203 @@
+"""A server's life: bind, load, answer, and leave in good order."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from tahr.config import SamplingParams
+from tahr.errors import ServerError
+from tahr.library.outputs import Chunk
+from tahr.server.app import App
+from tahr.server.engine_port import ServedEngine
+from tahr.server.observe.throughput_log import report_throughput
+from tahr.server.settings import Settings
+from tahr.server.state import Front, Served
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LATE_S = 2  # after the grace: for connections whose clients do not read
+
+Load = Callable[[], list[Served]]
+Announce = Callable[[str, list[Served]], None]
+
+
+class Host(uvicorn.Server):
+    """Uvicorn without its own idea of signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Running:
+    """One server from start to end. `load` runs on a thread of its own while the server already says 503."""
+
+    def __init__(self, settings: Settings, load: Load, announce: Announce):
+        self.settings = settings
+        self.front = Front(settings)
+        self._load, self._announce = load, announce
+        self._listener = bind(settings)
+        self._host = Host(uvicorn_config(self.front))
+        self._signal = 0
+        self._loader: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> int:
+        """Serve until a signal comes, and return the exit code."""
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            code = runner.run(self.serve())
+        gc.collect()  # the models, before the interpreter takes their modules away
+        if self._loader and self._loader.is_alive():
+            # The loader is inside native code: the interpreter must not be taken down under it.
+            sys.stderr.flush()
+            os._exit(code)
+        return code
+
+    async def serve(self) -> int:
+        """The same inside a running event loop."""
+        loop = asyncio.get_running_loop()
+        self._listen_to_signals(loop)
+        serving = asyncio.create_task(self._host.serve(sockets=[self._listener]))
+        opening = asyncio.create_task(self._open())
+        logging = asyncio.create_task(report_throughput(self.front))
+        try:
+            await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done() and opening.exception():
+                self.stop()
+            await serving
+            if opening.done():
+                opening.result()
+        finally:
+            opening.cancel()
+            logging.cancel()
+            await self._close()
+        return 128 + self._signal if self._signal else 0
+
+    def stop(self) -> None:
+        """Take no more requests, give the running ones their grace, then end them."""
+        self.front.close_door()
+        self._host.should_exit = True
+        asyncio.get_running_loop().call_later(self.settings.grace_s, self.front.end_all)
+
+    # ---- opening ----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        models = await self._load_beside()
+        for model in models:
+            await warm_up(model.engine)
+        gc.collect()
+        gc.freeze()  # what is here stays: the collector need not look at it again
+        self.front.open(models)
+        self._announce(self.address, models)
+
+    def _load_beside(self) -> "asyncio.Future[list[Served]]":
+        """On a thread that does not keep the process alive, so that a signal is obeyed while loading."""
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[list[Served]] = loop.create_future()
+
+        def tell(work: Callable[[Any], None], outcome: Any) -> None:
+            with suppress(RuntimeError):  # the loop is gone: nobody waits any more
+                loop.call_soon_threadsafe(lambda: None if loaded.done() else work(outcome))
+
+        def load() -> None:
+            try:
+                tell(loaded.set_result, self._load())
+            except BaseException as error:
+                tell(loaded.set_exception, error)
+
+        self._loader = threading.Thread(target=load, name="tahr-load", daemon=True)
+        self._loader.start()
+        return loaded
+
+    # ---- closing ----------------------------------------------------------------------------------------------
+
+    def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int, frame: FrameType | None = None) -> None:
+        if self._signal:
+            os._exit(128 + number)
+        self._signal = number
+        self.stop()
+
+    async def _close(self) -> None:
+        for model in self.front.models:
+            await model.engine.close()
+        self.front.close()
+        gc.unfreeze()
+        self._load = list  # it may hold on to what it has loaded
+
+
+async def warm_up(engine: ServedEngine) -> None:
+    """One token, so that the first client does not pay for first uses, and readiness means what it says."""
+    params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False).over(engine.sampling_defaults)
+    first = engine.tokenizer.bos_id or 0
+    tokens: list[int] = []
+
+    def keep(chunk: Chunk) -> bool:
+        tokens.extend(chunk.token_ids)
+        return True
+
+    await (await engine.submit([first], params, False)).feed(keep)
+    if not tokens:
+        raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The listening socket, before anything costly happens."""
+    try:
+        kind = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(*kind[:3])  # with the protocol, or asyncio would leave Nagle on
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(kind[4])
+        listener.listen(2048)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise ServerError(f"Cannot listen on {where} ({error.strerror or error}): choose another --port.") from error
+    return listener
+
+
+def uvicorn_config(front: Front) -> uvicorn.Config:
+    http: Any = "h11"
+    if find_spec("httptools"):
+        from tahr.server.http.protocol import BoundedProtocol
+
+        http = BoundedProtocol
+    return uvicorn.Config(
+        App(front),
+        http=http,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(front.settings.grace_s) + LATE_S,
+    )
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists."""
+    if not find_spec("uvloop"):
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

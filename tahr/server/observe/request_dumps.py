@@ -1,0 +1,221 @@
+"""A folder per request, to find out later what happened: nine small files, without secrets and without texts.
+
+`tahr replay-bundle` reads them back. Texts are in them only if the server's owner asked for that.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tahr import __version__
+from tahr.errors import ConfigError, CorruptFile
+from tahr.server.openai import bodies
+
+if TYPE_CHECKING:
+    from tahr.server.http.request import Call
+    from tahr.server.settings import Settings
+
+log = logging.getLogger("tahr.server")
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+FILES = ("request", "headers", "sampling", "model", "prompt", "response", "timings", "environment")
+NAMES = (MANIFEST, *(f"{name}.json" for name in FILES))
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+REMOVED = "(removed)"
+PLAIN_HEADERS = ("accept", "content-type", "content-length", "user-agent", "traceparent")  # hold no secret
+PLAIN_FIELDS = ("role", "type", "encoding_format", "pooling")  # texts of which only a few are allowed
+TOKENS = ("prompt", "input")  # a list of numbers there is a text too
+KNOWN = {
+    name
+    for body in (
+        *(bodies.ChatBody, bodies.CompletionBody, bodies.EmbeddingBody),
+        *(bodies.Message, bodies.Part, bodies.StreamOptions),
+    )
+    for name in body.__struct_fields__
+}
+MAX_BUNDLES = 1000  # of one server's life; the oldest go
+MAX_PENDING = 256
+
+
+class Bundles:
+    """Writes them on a thread of its own; if it cannot keep up, some are left out."""
+
+    def __init__(self, folder: Path, texts: bool, settings: "Settings"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"The folder {folder} cannot be made ({error.strerror}): name another.") from error
+        self.texts = texts
+        self._folder = folder
+        self._environment = environment(settings)
+        self._written: deque[Path] = deque()
+        self._room = threading.Semaphore(MAX_PENDING)
+        self._n_unnamed = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tahr-bundles")
+
+    def finish(self, call: "Call", began: float) -> None:
+        """A request is over."""
+        if call.path not in ROUTES or call.method != "POST":
+            return
+        if not self._room.acquire(blocking=False):
+            log.warning("A request is not dumped: %d others wait to be written.", MAX_PENDING)
+            return
+        self._n_unnamed += call.ask is None
+        kind = "refused" if call.status >= 400 else "request"
+        name = call.ask.dialect.id if call.ask else f"{kind}-{int(time.time() * 1e3)}-{self._n_unnamed}"
+        seconds = time.perf_counter() - began
+        self._pool.submit(self._write, call, name, seconds)
+
+    def close(self) -> None:
+        """All that is still to be written is."""
+        self._pool.shutdown()
+
+    def _write(self, call: "Call", name: str, seconds: float) -> None:
+        try:
+            texts = contents(call, seconds, self.texts) | {"environment": self._environment}
+            write(self._folder / name, texts, {"id": name, "route": call.path, "texts": self.texts})
+            self._written.append(self._folder / name)
+            if len(self._written) > MAX_BUNDLES:
+                shutil.rmtree(self._written.popleft(), ignore_errors=True)
+        except Exception as error:
+            log.error("A request could not be dumped: %s", type(error).__name__)
+        finally:
+            self._room.release()
+
+
+def open_bundles(settings: "Settings") -> Bundles | None:
+    """None unless they are wanted."""
+    if settings.request_dump_dir is None:
+        if settings.request_dump_texts:
+            raise ConfigError("request_dump_texts needs a folder for the texts: set request_dump_dir too.")
+        return None
+    return Bundles(Path(settings.request_dump_dir).expanduser(), settings.request_dump_texts, settings)
+
+
+# ---- what is in them ----------------------------------------------------------------------------------------
+
+
+def contents(call: "Call", seconds: float, texts: bool) -> dict[str, Any]:
+    """All files of a bundle but the one about the machine, by name."""
+    ask, meter = call.ask, call.meter
+    made: dict[str, Any] = {
+        "request": request_of(call.data, texts),
+        "headers": {k.decode("latin-1"): header(k, v) for k, v in call.headers.items()},
+        "sampling": asdict(ask.prompts[0].params) if ask else {},
+        "model": {},
+        "prompt": {},
+        "response": {"status": call.status},
+        "timings": {"seconds": seconds},
+    }
+    if ask and meter:
+        engine = ask.served.engine
+        made["sampling"] |= {} if texts else {"stop": len(ask.prompts[0].params.stop), "cache_salt": REMOVED}
+        made["model"] = {"name": ask.served.name, "backend": engine.backend_summary, "context": engine.context_size}
+        made["prompt"] = {"n_tokens": [len(prompt.tokens) for prompt in ask.prompts]}
+        if texts:
+            made["prompt"]["tokens"] = [prompt.tokens for prompt in ask.prompts]
+            made["response"]["texts"] = ["".join(parts) for _, parts in sorted((meter.texts or {}).items())]
+        made["response"] |= {"finish": meter.ended or "error", "n_prompt": meter.n_prompt_tokens}
+        made["response"] |= {"n_tokens": meter.n_tokens, "n_cached": meter.n_cached, "stream": ask.stream}
+        made["timings"]["answers"] = [
+            {"queue_s": s.queue_s, "prefill_s": s.prefill_s, "decode_s": s.decode_s, "n_preempted": s.n_preempted}
+            for s in meter.stats
+        ]
+    return made
+
+
+def header(name: bytes, value: bytes) -> str:
+    return value.decode("latin-1") if name.decode("latin-1").lower() in PLAIN_HEADERS else REMOVED
+
+
+def request_of(data: bytes, texts: bool) -> Any:
+    """The body; without texts, its shape."""
+    try:
+        body = json.loads(data)
+    except ValueError:
+        return {"not_json": len(data)}
+    return body if texts else shape(body)
+
+
+def shape(value: Any, field: str = "") -> Any:
+    """The same value with the length of each text in its place."""
+    if isinstance(value, str):
+        return value if field in PLAIN_FIELDS and len(value) < 32 else {"chars": len(value)}
+    if isinstance(value, dict):
+        return {key if key in KNOWN else "(unknown)": shape(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        if field in TOKENS and value and all(isinstance(each, int) for each in value):
+            return {"tokens": len(value)}
+        return [shape(inner, field) for inner in value]
+    return value
+
+
+def environment(settings: "Settings") -> dict[str, Any]:
+    said = asdict(settings) | {"api_keys": len(settings.api_keys)}
+    return {
+        "tahr": __version__,
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "settings": said,
+    }
+
+
+# ---- on disk ------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, texts: dict[str, Any], about: dict[str, Any]) -> None:
+    """All files, then the manifest with their digests; a folder without one was not finished."""
+    folder.mkdir()
+    digests = {}
+    for name in FILES:
+        data = json.dumps(texts[name], indent=1, default=str).encode()
+        (folder / f"{name}.json").write_bytes(data)
+        digests[f"{name}.json"] = hashlib.sha256(data).hexdigest()
+    manifest = {"format": FORMAT, "created": int(time.time()), **about, "sha256": digests}
+    (folder / MANIFEST).write_bytes(json.dumps(manifest, indent=1).encode())
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """All files of a bundle by name, checked."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder: name one that --request-dump-dir has filled.")
+    missing = [name for name in NAMES if not (folder / name).is_file()]
+    if missing:
+        raise CorruptFile(f"{folder} is no whole bundle: {', '.join(missing)} is missing.")
+    data = {name: (folder / name).read_bytes() for name in NAMES}
+    found = {name.removesuffix(".json"): parsed(folder / name, text) for name, text in data.items()}
+    manifest = found["manifest"]
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CorruptFile(f"{folder / MANIFEST} is not of format {FORMAT}: another version of Tahr wrote it.")
+    for name, text in data.items():
+        if name != MANIFEST and manifest.get("sha256", {}).get(name) != hashlib.sha256(text).hexdigest():
+            raise CorruptFile(f"{folder / name} has changed since it was written: its digest is another.")
+    check_secrets(found["headers"], folder)
+    return found
+
+
+def parsed(path: Path, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not JSON ({error}).") from error
+
+
+def check_secrets(headers: Any, folder: Path) -> None:
+    if not isinstance(headers, dict):
+        raise CorruptFile(f"{folder / 'headers.json'} does not map names to values.")
+    for name, value in headers.items():
+        if str(name).lower() not in PLAIN_HEADERS and value != REMOVED:
+            raise CorruptFile(f"{folder / 'headers.json'} holds the value of {name}, which may be a secret.")

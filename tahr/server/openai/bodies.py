@@ -1,0 +1,238 @@
+"""The bodies of requests. A field is honoured, known to change nothing, or refused by name."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from tahr.server.http.errors import Refusal, bad_field
+
+Body = TypeVar("Body", bound=Struct)
+Inert = Any  # a field that cannot change the output: whatever it holds is ignored
+Inputs = str | list[str | int | list[int]]  # a text, texts, tokens, or lists of tokens
+Limited = Any  # a field of which only the values in ONLY can be honoured
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    include_usage: bool = False
+    include_obfuscation: Inert = None
+
+
+class Generation(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a chat and a completion have in common; null is the same as not given."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    top_a: float | None = None
+    eta_cutoff: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None  # llama.cpp's name of the same
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    banned_tokens: list[int] | None = None
+    allowed_tokens: list[int] | None = None
+    seed: int | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    cache_prompt: bool | None = None
+
+    user: Inert = None
+    metadata: Inert = None
+    store: Inert = None
+    service_tier: Inert = None
+    safety_identifier: Inert = None
+    prompt_cache_key: Inert = None
+    prompt_cache_retention: Inert = None
+
+
+class Part(Struct):
+    """A part of a message; unknown fields are looked at only to refuse the type."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Limited = None
+    function_call: Limited = None
+    refusal: Inert = None
+    annotations: Inert = None
+    audio: Limited = None
+
+
+class ChatBody(Generation, kw_only=True):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    prediction: Inert = None
+    tools: Limited = None
+    tool_choice: Limited = None
+    parallel_tool_calls: Limited = None
+    functions: Limited = None
+    function_call: Limited = None
+    response_format: Limited = None
+    modalities: Limited = None
+    audio: Limited = None
+    web_search_options: Limited = None
+    verbosity: Limited = None
+    reasoning_effort: Limited = None
+    reasoning: Limited = None
+    thinking: Limited = None
+    enable_thinking: Limited = None
+
+
+class CompletionBody(Generation, kw_only=True):
+    """The body of /v1/completions."""
+
+    prompt: Inputs
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: Limited = None
+    best_of: Limited = None
+    response_format: Limited = None
+
+
+class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /v1/embeddings."""
+
+    input: Inputs
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    pooling: str | None = None
+    user: Inert = None
+
+
+class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /tokenize: one of a text (`prompt`, or `content` as llama.cpp says) and a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+    skip_special: bool = False
+
+
+class TemplateBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of /apply-template."""
+
+    messages: list[Message]
+    model: str | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+# The values of a limited field that ask for nothing we cannot do. Everything else is refused.
+ONLY: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (False, True),
+    "functions": ([],),
+    "function_call": ("none",),
+    "tool_calls": ([],),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "verbosity": ("medium",),
+    "reasoning_effort": (),
+    "reasoning": (),
+    "thinking": (),
+    "enable_thinking": (),
+    "suffix": ("",),
+    "best_of": (1,),
+}
+NAMES_OF = {
+    body: tuple(name for name in body.__struct_fields__ if name in ONLY) for body in (ChatBody, CompletionBody, Message)
+}
+WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+FIELD = re.compile(r"field `(?P<name>[^`]*)`")
+
+
+def decode(decoder: "msgspec.json.Decoder[Body]", data: bytes) -> Body:
+    """A checked body, or a refusal that names the field."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"The body is not JSON ({error}): send one JSON object in UTF-8.") from error
+
+
+def wrong_field(complaint: str) -> Refusal:
+    """From `Expected `int`, got `str` - at `$.n`` to a sentence and the field's name."""
+    found = WHERE.match(complaint)
+    what, path = (found["what"], found["path"] or "") if found else (complaint, "")
+    path = path.strip(".")
+    field = FIELD.search(what)
+    if field is None:
+        return bad_field(path or "body", f"{path or 'The body'} has the wrong type: {lower(what)}.")
+    name = f"{path}.{field['name']}".strip(".")
+    if "missing" in what:
+        return bad_field(name, f"The field {name} is missing: it is required.")
+    return bad_field(name, f"The field {name} is not one this route knows: leave it out.", code="unknown_field")
+
+
+def lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def check_limited(body: Struct, inside: str = "") -> None:
+    """Refuse a limited field that asks for what cannot be honoured."""
+    for name in NAMES_OF[type(body)]:  # type: ignore[index]
+        value = getattr(body, name)
+        if value is not None and not any(value == ok and type(value) is type(ok) for ok in ONLY[name]):
+            field = inside + name
+            raise bad_field(field, f"{field} is not supported by this server: leave it out.", "unsupported")

@@ -1,0 +1,63 @@
+"""The description of this API, made of the same tables and structs that answer."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tahr import __version__
+from tahr.server.http.errors import Envelope
+from tahr.server.openai.openapi_constraints import tighten
+
+if TYPE_CHECKING:
+    from tahr.server.app import Route
+
+REFERENCE = "#/components/schemas/{name}"
+STREAMED = "text/event-stream"
+EVENT = {  # each of them
+    "type": "object",
+    "properties": {"data": {"type": "string", "description": "A chunk, or an error, as JSON; `[DONE]` at the end."}},
+    "required": ["data"],
+}
+
+
+def document(routes: "Sequence[Route]") -> dict[str, Any]:
+    """An OpenAPI 3.1 document."""
+    types = {each for route in routes for each in (route.takes, route.gives) if each} | {Envelope}
+    ordered = sorted(types, key=lambda each: each.__name__)
+    references, schemas = msgspec.json.schema_components(ordered, ref_template=REFERENCE)
+    tighten(schemas, {route.takes for route in routes if route.takes})
+    known = dict(zip(ordered, references, strict=True))
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(shown_path(route), {})[route.method.lower()] = operation(route, known)
+    keys = {"bearer": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Tahr", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": keys},
+    }
+
+
+def shown_path(route: "Route") -> str:
+    return route.path + "{id}" if route.path.endswith("/") and route.path != "/" else route.path
+
+
+def operation(route: "Route", known: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    """One route: what it takes, gives, and how it refuses."""
+    good: dict[str, Any] = {"description": "success"}
+    if route.gives:
+        good["content"] = {"application/json": {"schema": known[route.gives]}}
+        if "stream" in getattr(route.takes, "__struct_fields__", ()):
+            good["content"][STREAMED] = {"schema": EVENT}
+    refused = {"description": "refused", "content": {"application/json": {"schema": known[Envelope]}}}
+    made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
+    if route.takes:
+        content = {"application/json": {"schema": known[route.takes]}}
+        made["requestBody"] = {"required": True, "content": content}
+    if "{id}" in shown_path(route):
+        made["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if not route.is_open:
+        made["security"] = [{"bearer": []}, {}]
+    return made

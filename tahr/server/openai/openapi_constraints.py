@@ -1,0 +1,80 @@
+"""What the description says of single fields beyond their type, taken from the tables that check them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isinf
+from typing import Any
+
+from tahr.config import Range, SamplingParams, whole
+from tahr.server.openai.bodies import ONLY, Message, Part
+from tahr.server.openai.embeddings import FORMS, POOLINGS
+from tahr.server.openai.prompts import ROLES
+from tahr.server.openai.sampling import LONGEST, MAX_ANSWERS, MAX_TOP_LOGPROBS, MOST, SPELLED
+
+Keywords = dict[str, Any]  # of JSON Schema
+
+RANGES: Mapping[str, Range] = {
+    **{
+        way: SamplingParams.RANGES[name]
+        for name, ways in SPELLED.items()
+        for way in ways
+        if name in SamplingParams.RANGES
+    },
+    "n": whole(1, MAX_ANSWERS),
+    "logprobs": whole(0, MAX_TOP_LOGPROBS),
+    "top_logprobs": whole(0, MAX_TOP_LOGPROBS),
+    "prompt_logprobs": whole(0, MAX_TOP_LOGPROBS),
+    "dimensions": whole(1),
+}
+# A completion of no tokens reads its prompt only.
+RANGES_OF: Mapping[tuple[str, str], Range] = {("CompletionBody", "max_tokens"): whole(0)}
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "role": tuple(ROLES),
+    "type": ("text",),
+    "encoding_format": FORMS,
+    "pooling": POOLINGS,
+    "mirostat": (0, 2),
+}
+NOT_EMPTY = {  # /tokenize takes an empty text
+    ("ChatBody", "messages"),
+    ("TemplateBody", "messages"),
+    ("TokenizeBody", "messages"),
+    ("EmbeddingBody", "input"),
+    ("CompletionBody", "prompt"),
+}
+
+
+def tighten(schemas: dict[str, Any], bodies: Iterable[type]) -> None:
+    """Add the bounds of all fields of these bodies and of what is inside them, in place."""
+    for title in (body.__name__ for body in (*bodies, Message, Part)):
+        for field, declared in schemas[title]["properties"].items():
+            tighten_field(title, field, declared)
+
+
+def tighten_field(title: str, field: str, declared: Keywords) -> None:
+    if field in ONLY:  # of any type, so there is nothing to add bounds to
+        declared["enum"] = [None, *ONLY[field]]
+    for option in declared.get("anyOf", [declared]):
+        for kind, keywords in bounds(title, field):
+            if option.get("type") in kind:
+                option.update(keywords)
+
+
+def bounds(title: str, field: str) -> Iterator[tuple[tuple[str, ...], Keywords]]:
+    """Types, and what is said of the field where it has one of them."""
+    if allowed := RANGES_OF.get((title, field)) or RANGES.get(field):
+        yield ("integer", "number"), of_range(allowed)
+    if field in CHOICES:
+        yield ("string", "integer"), {"enum": list(CHOICES[field])}
+    if field in MOST:
+        yield ("array",), {"maxItems": MOST[field]}
+        yield ("object",), {"maxProperties": MOST[field]}
+    if field in MOST or field == "cache_salt":
+        yield ("string",), {"maxLength": LONGEST}
+    if (title, field) in NOT_EMPTY:
+        yield ("array",), {"minItems": 1}
+        yield ("string",), {"minLength": 1}
+
+
+def of_range(allowed: Range) -> Keywords:
+    made: Keywords = {"minimum" if allowed.low_included else "exclusiveMinimum": allowed.low}
+    return made if isinf(allowed.high) else made | {"maximum": allowed.high}

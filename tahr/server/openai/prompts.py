@@ -1,0 +1,131 @@
+"""From what a client sends to tokens. All of this may take a while, so it runs beside the event loop."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tahr.errors import TemplateError, TokenizerError
+from tahr.server.engine_port import ServedEngine
+from tahr.server.http.errors import bad_field
+from tahr.server.openai.bodies import Inputs, Message, check_limited
+from tahr.text.chat import ChatTemplate
+from tahr.text.prompt import encode_chat
+
+# `developer` is what newer clients call the system role; no template knows the word.
+ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
+OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
+MAX_PROMPTS = 2048  # in one request
+
+
+def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as chat templates read them; the text parts of one are joined by line breaks."""
+    if not messages:
+        raise bad_field("messages", "messages is empty: send at least one message.")
+    return [plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def plain(message: Message, where: str) -> dict[str, Any]:
+    if message.role not in ROLES:
+        raise bad_field("messages", f"{where}.role is {message.role!r}, but it must be one of {', '.join(ROLES)}.")
+    check_limited(message, f"{where}.")
+    kept = {"role": ROLES[message.role], "content": text_of(message, where)}
+    more = {"name": message.name, "tool_call_id": message.tool_call_id}
+    return kept | {name: value for name, value in more.items() if value is not None}
+
+
+def text_of(message: Message, where: str) -> str:
+    if message.content is None:
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    for i, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            raise bad_field(
+                "messages", f"{where}.content[{i}] is of type {part.type!r}, but this server reads text parts only."
+            )
+    return "\n".join(part.text or "" for part in message.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as a client sent it, checked, with the template that is to write it down."""
+
+    engine: ServedEngine
+    template: ChatTemplate
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+    def render(self) -> str:
+        """The prompt it becomes."""
+        return self.template.render(self.messages, **self.variables)
+
+    def encode(self) -> list[int]:
+        """The tokens of that prompt; names of special tokens in the messages are only text."""
+        return encode_chat(self.engine.tokenizer, self.template, self.messages, **self.variables)
+
+
+def conversation_of(
+    engine: ServedEngine, messages: Sequence[Message], generate: bool, variables: Mapping[str, Any] | None
+) -> Conversation:
+    """Refuses what no template could render."""
+    template = engine.template
+    if template is None:
+        raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
+    given = conversation(messages)
+    foreign = sorted(name for name in variables or {} if name in OURS or name not in template.variables)
+    if foreign:
+        param = f"chat_template_kwargs.{foreign[0]}"
+        raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
+    check_switch(variables or {})
+    return Conversation(engine, template, given, {"add_generation_prompt": generate, **(variables or {})})
+
+
+def check_switch(variables: Mapping[str, Any]) -> None:
+    for name in ("enable_thinking", "thinking"):
+        if not isinstance(variables.get(name, True), bool):
+            param = f"chat_template_kwargs.{name}"
+            raise bad_field(param, f"{param} must be true or false.")
+
+
+def encode_inputs(engine: ServedEngine, inputs: Inputs, field: str) -> list[list[int]]:
+    """The tokens of a text, several texts, a list of tokens, or several such lists."""
+    texts = separate(inputs, field)
+    if not texts or not all(texts):
+        raise bad_field(field, f"{field} is empty or holds an empty text: give at least one token.")
+    if len(texts) > MAX_PROMPTS:
+        raise bad_field(field, f"{field} has {len(texts)} entries, but this server takes {MAX_PROMPTS} at most.")
+    return [encode_one(engine, text, field) for text in texts]
+
+
+def separate(inputs: Inputs, field: str) -> list[str | list[int]]:
+    """One entry per text."""
+    if not isinstance(inputs, list):
+        return [inputs] if inputs else []
+    tokens = [each for each in inputs if isinstance(each, int)]
+    if tokens and len(tokens) == len(inputs):
+        return [tokens]
+    if tokens:
+        raise bad_field(field, f"{field} mixes token ids with texts: send a list of one kind.")
+    return [each for each in inputs if not isinstance(each, int)]
+
+
+def encode_one(engine: ServedEngine, text: str | list[int], field: str) -> list[int]:
+    if isinstance(text, str):
+        return engine.tokenizer.encode(text)
+    check_tokens(engine, text, field)
+    return text
+
+
+def check_tokens(engine: ServedEngine, tokens: Sequence[int], field: str) -> None:
+    n_vocab = engine.tokenizer.n_vocab
+    if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
+        raise bad_field(field, f"{field} holds token ids that do not exist: they run from 0 to {n_vocab - 1}.")
+
+
+def decode_tokens(engine: ServedEngine, tokens: Sequence[int], skip_special: bool) -> str:
+    """The text of tokens that a client sent."""
+    check_tokens(engine, tokens, "tokens")
+    try:
+        return engine.tokenizer.decode(tokens, skip_special=skip_special)
+    except TokenizerError as error:
+        raise bad_field("tokens", str(error)) from error

@@ -1,0 +1,127 @@
+"""Writes a model anew as one GGUF file: converted from a checkpoint, quantised, or both."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tahr import hub
+from tahr.errors import ConfigError, QuantError
+from tahr.models.convert import convert
+from tahr.models.loader import open_model
+from tahr.text.gguf_fields import gguf_fields
+from tahr.weights import open_gguf
+from tahr.weights.dequantise.bits import Bytes
+from tahr.weights.formats import FORMATS, Format
+from tahr.weights.gguf_write import Entry, Part, stored_metadata, write_gguf
+from tahr.weights.quantise.quantiser import FLOATS, QUANTISERS, pieces
+from tahr.weights.quantise.recipes import MIXES, Recipe, keeps_meaning, mix_named, recipe_for
+
+QUANTIZATION_VERSION = 2  # of the block layouts; files without it count as too old
+# What belongs to the old file alone.
+NOT_COPIED = ("general.alignment", "split.")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model about to be written."""
+
+    metadata: Mapping[str, Any]
+    parts: list[Part]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of it."""
+
+    path: Path
+    mix: str
+    n_bytes_before: int
+    n_bytes: int
+    formats: dict[str, int]  # format -> number of tensors
+    notes: list[str]
+
+
+def rewrite(
+    files: hub.ModelFiles, out: Path, mix: str | None, *, requantize: bool = False, progress: hub.Progress | None = None
+) -> Written:
+    """Write the model to `out` in the formats of `mix`; None keeps matrices as they are."""
+    refuse_overwriting(files, out)
+    name, recipe_of = (None, None) if mix is None else mix_named(mix)
+    model = read_gguf(files) if files.format == "gguf" else read_checkpoint(files)
+    recipe = recipe_for(recipe_of, {part.name: part.shape for part in model.parts}) if recipe_of else None
+    if recipe and not requantize:
+        refuse_twice(model.parts, recipe)
+    entries = [entry(part, target(part, recipe)) for part in model.parts]
+    name = name or plain_name(entries)
+    versions = {"general.file_type": MIXES[name].file_type, "general.quantization_version": QUANTIZATION_VERSION}
+    bar = progress or hub.Progress()
+    bar.start(out.name, sum(one.n_bytes for one in entries))
+    try:
+        write_gguf(out, {**model.metadata, **versions}, entries, bar.advance)
+    finally:
+        bar.finish()
+    before = sum(part.format.n_bytes(prod(part.shape)) for part in model.parts)
+    formats = dict(Counter(one.format.name for one in entries))
+    return Written(out, name, before, out.stat().st_size, formats, model.notes)
+
+
+def refuse_overwriting(files: hub.ModelFiles, out: Path) -> None:
+    if any(out.resolve() == path.resolve() for path in files.weights):
+        raise ConfigError(f"{out} is the file that is read. Give another name to write to.")
+    if out.is_dir():
+        raise ConfigError(f"{out} is a directory. Give the name of a file in it.")
+
+
+def read_gguf(files: hub.ModelFiles) -> Model:
+    opened = open_gguf(files.weights[0])
+    kept = {key: value for key, value in stored_metadata(opened).items() if not key.startswith(NOT_COPIED)}
+    parts = [Part(t.name, t.format, t.shape, lambda t=t: t) for t in opened.tensors.values()]  # type: ignore[misc]
+    return Model(kept, parts, [])
+
+
+def read_checkpoint(files: hub.ModelFiles) -> Model:
+    assert files.directory is not None
+    converted = convert(open_model(files.weights, files.directory))
+    tokenizer = gguf_fields(files.directory, converted.config.n_vocab)
+    left = converted.left_out
+    notes = [f"Left out, because GGUF keeps language models alone: {', '.join(left[:5])}{', ...' * (len(left) > 5)}"]
+    return Model({**converted.metadata, **tokenizer}, converted.parts, notes if left else [])
+
+
+def target(part: Part, recipe: Recipe | None) -> Format:
+    """The format a tensor is to have."""
+    wanted = recipe.format_for(part.name, part.shape) if recipe else None
+    if wanted:
+        return wanted
+    # Other programs want norms and biases in f32; what is quantised already, or no float at all, is copied.
+    delicate = not keeps_meaning(part.name, part.shape) and part.format.name in FLOATS
+    return FORMATS["F32"] if delicate or part.format.name == "F64" else part.format
+
+
+def refuse_twice(parts: Iterable[Part], recipe: Recipe) -> None:
+    for part in parts:
+        if part.format.name not in FLOATS and target(part, recipe) is not part.format:
+            raise QuantError(
+                f"Tensor {part.name} is {part.format.name} already, and quantising it again loses more than once from "
+                "a float file. Start from an F16, BF16 or F32 file, or say --requantize to do it all the same."
+            )
+
+
+def entry(part: Part, stored_as: Format) -> Entry:
+    def made() -> Iterator[Bytes]:
+        tensor = part.make()
+        yield from pieces(tensor, stored_as)
+        tensor.forget()
+
+    return Entry(part.name, stored_as, part.shape, made)
+
+
+def plain_name(entries: Iterable[Entry]) -> str:
+    """The mix most matrices are in anyway."""
+    counted = Counter(one.format.name for one in entries if len(one.shape) > 1 and one.format.name in QUANTISERS)
+    common = counted.most_common(1)[0][0] if counted else "F32"
+    return common if common in MIXES else next(name for name, mix in MIXES.items() if mix.format == common)

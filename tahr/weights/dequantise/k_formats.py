@@ -1,0 +1,59 @@
+"""Dequantisers of the K family: blocks of 256 values in groups of 16 or 32, each with a small integer scale."""
+
+import numpy as np
+
+from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, unpack, words
+
+
+def q2_k(blocks: Bytes) -> Floats:
+    scales, codes = blocks[:, :16], unpack(blocks[:, 16:80], 2, 32)
+    scale = halves(blocks[:, 80:82]) * (scales & 0x0F)
+    offset = halves(blocks[:, 82:84]) * (scales >> 4)
+    return _scaled(scale, codes, offset)
+
+
+def q3_k(blocks: Bytes) -> Floats:
+    # Third bits come first and are inverted: a set bit means "do not subtract four".
+    high, low = unpack(blocks[:, :32], 1, 32), unpack(blocks[:, 32:96], 2, 32)
+    codes = join(low, high, 2).astype(np.float32) - np.float32(4)
+    scales = join(unpack(blocks[:, 96:104], 4, 8), unpack(blocks[:, 104:108], 2, 4), 4)
+    return _scaled(halves(blocks[:, 108:110]) * (scales.astype(np.float32) - np.float32(32)), codes)
+
+
+def q4_k(blocks: Bytes) -> Floats:
+    scale, offset = _scales_and_offsets(blocks)
+    return _scaled(scale, unpack(blocks[:, 16:144], 4, 32), offset)
+
+
+def q5_k(blocks: Bytes) -> Floats:
+    scale, offset = _scales_and_offsets(blocks)
+    codes = join(unpack(blocks[:, 48:176], 4, 32), unpack(blocks[:, 16:48], 1, 32), 4)
+    return _scaled(scale, codes, offset)
+
+
+def q6_k(blocks: Bytes) -> Floats:
+    codes = join(unpack(blocks[:, :128], 4, 64), unpack(blocks[:, 128:192], 2, 32), 4)
+    scale = halves(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8)
+    return _scaled(scale, codes.astype(np.float32) - np.float32(32))
+
+
+def q8_k(blocks: Bytes) -> Floats:
+    # After the codes come sums of 16 codes each, which only dot products want.
+    return words(blocks[:, :4], "<f4").astype(np.float32) * blocks[:, 4:260].view(np.int8)
+
+
+def _scaled(scale: Floats, codes: Bytes | Floats, offset: Floats | None = None) -> Floats:
+    """Each group's codes times its scale, less its offset; the number of scales says how long a group is."""
+    values = scale[:, :, None] * codes.reshape(*scale.shape, -1)
+    if offset is not None:
+        values -= offset[:, :, None]
+    return values.reshape(len(codes), -1)
+
+
+def _scales_and_offsets(blocks: Bytes) -> tuple[Floats, Floats]:
+    """The head Q4_K and Q5_K share: two f16, then eight 6-bit scales and eight 6-bit offsets in twelve bytes."""
+    first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    # The last four of each keep their low bits in the third word and their high bits on top of the first four.
+    scales = np.concatenate([first & 0x3F, (third & 0x0F) | first >> 6 << 4], axis=1)
+    offsets = np.concatenate([second & 0x3F, third >> 4 | second >> 6 << 4], axis=1)
+    return halves(blocks[:, :2]) * scales, halves(blocks[:, 2:4]) * offsets
