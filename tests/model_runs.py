@@ -40,12 +40,12 @@ class Runs:
             positions = np.arange(begin, begin + len(ids))
             here = slice(at, at + len(ids))
             step.ids[here], step.positions[here] = ids, positions
-            step.slots[:, here] = self.pages(seq)[:, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+            step.slot_mapping[:, here] = self.pages(seq)[:, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
             step.page_table[:, seq] = self.pages(seq)
-            step.starts[seq], step.lengths[seq] = at, begin + len(ids)
+            step.query_start[seq], step.seq_lens[seq] = at, begin + len(ids)
             at += len(ids)
-        step.starts[len(parts)] = at
-        step.rows[:at] = np.arange(at)
+        step.query_start[len(parts)] = at
+        step.logit_rows[:at] = np.arange(at)
         step.counts[:] = at, at, len(parts)
 
     def eager(self, parts: Sequence[Part]) -> np.ndarray:

@@ -58,7 +58,7 @@ def test_half_linear(form: str, n: int) -> None:
         x = be.rms_norm(x, be.vector(np.ones(128, np.float32)), 1e-6)
         w, other = (be.weight(random_tensor(form, (n_rows, 128), rng)) for n_rows in (48, 24))
         bias = be.vector(rng.standard_normal(48).astype(np.float32))
-        picked = be.pick_rows(x, step_of(be, [(0, n)], [n - 1, 0], 64))
+        picked = be.gather_rows(x, step_of(be, [(0, n)], [n - 1, 0], 64))
         both = be.linears(x, [w, other])
         results = [be.linear(x, w, bias), be.linear(picked, w), *both, *be.linears(x, [w, other])]
         return [np.array(be.read(y)) for y in [*results, be.gated(x, w, w, "gelu_tanh")]]
@@ -140,17 +140,17 @@ def test_padding_writes_no_keys() -> None:
     kv = be.kv_store([KVShape(1, 16)], [16], PAGE, "f32")
     table = be.weight(random_tensor("F32", (8, 16), rng))
     step = be.step_inputs(StepLimits(4, 4, 4, 16, n_tokens_per_seq=1))
-    step.slots[:], step.ids[:], step.rows[:], step.lengths[:] = [37, 5, 6, 7], 7, 99, 4
+    step.slot_mapping[:], step.ids[:], step.logit_rows[:], step.seq_lens[:] = [37, 5, 6, 7], 7, 99, 4
     step.counts[:] = 1, 1, 1
-    step.starts[:2], step.page_table[0, 0] = [0, 1], 4
+    step.query_start[:2], step.page_table[0, 0] = [0, 1], 4
     rope = Rope(np.ones(8, np.float32))
 
     def forward() -> Tensor:
         x = be.embed(table, step)
-        q = be.place_qkv(x, x, x, be.rope_angles(step, rope), "halves", step, kv, 0)
-        return be.pick_rows(be.attention(q, step, kv, 0, 1.0), step)
+        q = be.rope_and_cache(x, x, x, be.cos_sin(step, rope), "halves", step, kv, 0)
+        return be.gather_rows(be.attention(q, step, kv, 0, 1.0), step)
 
-    step.rows[0] = 0
+    step.logit_rows[0] = 0
     plan = be.record(forward)
     plan.run()
     assert be.read(plan.result).shape == (1, 16)
@@ -252,7 +252,7 @@ def simple_plan(be: Backend) -> tuple[Plan, StepInputs]:
     table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
     step = be.step_inputs(StepLimits(2, 2, 2, 1, n_tokens_per_seq=1))
     step.counts[:] = 1, 1, 1
-    return be.record(lambda: be.pick_rows(be.embed(table, step), step)), step
+    return be.record(lambda: be.gather_rows(be.embed(table, step), step)), step
 
 
 @needs_cuda

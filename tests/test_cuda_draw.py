@@ -65,10 +65,10 @@ def test_a_plan_with_padding_draws_for_live_rows_alone() -> None:
     be = backends_here.backend("cuda")
     table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
     step = be.step_inputs(StepLimits(4, 4, 4, 1, n_tokens_per_seq=1))
-    step.counts[:], step.ids[:2], step.rows[:2] = 2, [5, 3], [0, 1]
+    step.counts[:], step.ids[:2], step.logit_rows[:2] = 2, [5, 3], [0, 1]
 
     def forward() -> Tensor:
-        return be.pick_rows(be.embed(table, step), step)
+        return be.gather_rows(be.embed(table, step), step)
 
     plan = be.record(forward)
     plan.run()

@@ -25,8 +25,8 @@ def place_values(be: Backend, kv: KVStore, values: np.ndarray) -> None:
     step = step_of(be, [(0, len(values))], [0], 10)
     shape = kv.shapes[0]
     zeros = be.tensor(np.zeros_like(values))
-    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
-    be.place_qkv(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
+    angles = be.cos_sin(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
+    be.rope_and_cache(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
     be.flush()
 
 

@@ -39,26 +39,26 @@ def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_voca
     at = 0
     for s, (begin, end) in enumerate(spans):
         step.page_table[0, s] = pages[s]
-        step.starts[s], step.lengths[s] = at, end
+        step.query_start[s], step.seq_lens[s] = at, end
         where = np.arange(begin, end)
         step.positions[at : at + end - begin] = where
-        step.slots[0, at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE
+        step.slot_mapping[0, at : at + end - begin] = pages[s][where // PAGE] * PAGE + where % PAGE
         at += end - begin
-    step.starts[len(spans)] = at
+    step.query_start[len(spans)] = at
     step.ids[:at] = rng.integers(0, n_vocab, at)
-    step.rows[: len(picked)] = picked
+    step.logit_rows[: len(picked)] = picked
     step.counts[:] = n, len(picked), len(spans)
     return step
 
 
 def full_store(be: Backend, rng: np.random.Generator, shape: KVShape, n_seqs: int, dtype: str) -> KVStore:
-    """A store in which every slot holds something, written through place_qkv itself."""
+    """A store in which every slot holds something, written through rope_and_cache itself."""
     kv = be.kv_store([shape], [16 * n_seqs], PAGE, dtype)
     step = step_of(be, [(0, 16 * PAGE)] * n_seqs, [0], 10)
     n, width = 16 * PAGE * n_seqs, shape.n_heads * shape.head_dim
-    angles = be.rope_angles(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
+    angles = be.cos_sin(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
     q, k, v = (be.tensor(rows(rng, n, width)) for _ in range(3))
-    be.place_qkv(q, k, v, angles, "halves", step, kv, 0)
+    be.rope_and_cache(q, k, v, angles, "halves", step, kv, 0)
     be.flush()
     return kv
 
@@ -132,7 +132,7 @@ def experts(form: str, renormalise: bool, n: int) -> Case:
 def angles(be: Backend, rng: np.random.Generator) -> Arrays:
     freq = (10000.0 ** -(np.arange(16) / 16)).astype(np.float32)
     step = step_of(be, [(0, 5), (60, 90)], [0], 10)
-    return [be.read(be.rope_angles(step, Rope(freq, scale=1.2)))]
+    return [be.read(be.cos_sin(step, Rope(freq, scale=1.2)))]
 
 
 def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
@@ -143,7 +143,7 @@ def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
         q, k, v = (be.tensor(rows(rng, 7, w)) for w in (128, 64, 64))
         gains = [be.vector(rng.standard_normal(32).astype(np.float32)) for _ in range(2)]
         head_norms = HeadNorms(gains[0], gains[1], 1e-6) if with_norms else None
-        turned = be.place_qkv(q, k, v, be.rope_angles(step, Rope(freq)), style, step, kv, 0, head_norms)  # type: ignore[arg-type]
+        turned = be.rope_and_cache(q, k, v, be.cos_sin(step, Rope(freq)), style, step, kv, 0, head_norms)  # type: ignore[arg-type]
         return [be.read(turned), be.read(be.attention(turned, step, kv, 0, 0.2))]
 
     name = f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}"
@@ -163,7 +163,7 @@ def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: 
 
 def pick(be: Backend, rng: np.random.Generator) -> Arrays:
     step = step_of(be, [(0, 6), (4, 7)], [5, 0, 8], 10)
-    return [be.read(be.pick_rows(be.tensor(rows(rng, 9, 33)), step))]
+    return [be.read(be.gather_rows(be.tensor(rows(rng, 9, 33)), step))]
 
 
 CASES = [

@@ -181,10 +181,10 @@ def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
         where = np.arange(begin, n)
         step.counts[:] = n - begin, 1, 1
         step.positions[: n - begin] = where
-        step.slots[0, : n - begin] = step.page_table[0, 0][where // page] * page + where % page
-        step.starts[1], step.lengths[0] = n - begin, n
+        step.slot_mapping[0, : n - begin] = step.page_table[0, 0][where // page] * page + where % page
+        step.query_start[1], step.seq_lens[0] = n - begin, n
         some = [be.tensor(a[begin:]) for a in (q, k, v)]
-        turned = be.place_qkv(*some, angles, "halves", step, kv, 0)
+        turned = be.rope_and_cache(*some, angles, "halves", step, kv, 0)
         return np.array(be.read(be.attention(turned, step, kv, 0, 0.2, window)))
 
     for window in (0, 700):

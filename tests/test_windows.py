@@ -96,11 +96,11 @@ def test_what_the_window_has_left_is_not_read(name: str, n_new: int) -> None:
         where = np.arange(begin, n)
         step.counts[:] = n - begin, 0, 1
         step.positions[: n - begin] = where
-        step.slots[0, : n - begin] = step.page_table[0, 0, where // page] * page + where % page
-        step.starts[:2], step.lengths[0] = [0, n - begin], n
+        step.slot_mapping[0, : n - begin] = step.page_table[0, 0, where // page] * page + where % page
+        step.query_start[:2], step.seq_lens[0] = [0, n - begin], n
         x = be.tensor(text[begin:])
-        angles = be.rope_angles(step, Rope(np.zeros(16, np.float32)))
-        q = be.place_qkv(x, x, x, angles, "halves", step, kv, 0)
+        angles = be.cos_sin(step, Rope(np.zeros(16, np.float32)))
+        q = be.rope_and_cache(x, x, x, angles, "halves", step, kv, 0)
         return np.array(be.read(be.attention(q, step, kv, 0, 0.2, window)))
 
     wanted = attend(0)[n - n_new :]

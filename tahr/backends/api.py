@@ -104,29 +104,36 @@ class StepLimits:
 class StepInputs:
     """Everything that changes from step to step: int32 host arrays at fixed addresses, filled before each run.
 
-    Sequence s owns tokens `starts[s]:starts[s + 1]`; after the step its KV holds `lengths[s]` tokens, of which token p
-    lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g. `slots[g, t]`
-    is that slot for token t. `rows` lists the tokens whose logits are wanted.
+    Sequence s owns tokens `query_start[s]:query_start[s + 1]`; after the step its KV holds `seq_lens[s]` tokens, of
+    which token p lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g.
+    `slot_mapping[g, t]` is that slot for token t. `logit_rows` lists the tokens whose logits are wanted.
 
-    Entries for pages that no token of the step looks at, because a window has left them, may hold any number.
+    `ids[t] < 0` stands for a token that the host does not know yet: the one sampled from row `~ids[t]` of the step
+    launched before this one. Only a backend that `overlaps` resolves such ids, on its device; the others never see one.
+
+    `state_slots[s]` is where sequence s keeps its state in layers that have a fixed-size state in place of pages. Slot
+    0 is the null slot, which belongs to nobody.
+
+    Entries for pages that no token of the step attends to, because a window has left them, may hold any number.
     """
 
     limits: StepLimits
     counts: Ints  # [3]: n_tokens, n_rows, n_seqs
     ids: Ints
     positions: Ints
-    slots: Ints  # [n_groups, n_tokens]
-    starts: Ints
-    lengths: Ints
+    slot_mapping: Ints  # [n_groups, n_tokens]
+    query_start: Ints
+    seq_lens: Ints
+    state_slots: Ints  # [n_seqs]
     page_table: Ints  # [n_groups, n_seqs, n_pages_per_seq]
-    rows: Ints
+    logit_rows: Ints
     device: Any = None  # the backend's own copy, if it cannot read host memory
 
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
         """Arrays of the largest size, in ordinary memory."""
         n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
-        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
+        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
         return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
 
     def within(self, limits: StepLimits) -> "StepInputs":
@@ -252,6 +259,7 @@ class Backend(ABC):
     name: str
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
+    overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
     draws: bool = False  # it has `draw`, and tokens are drawn faster there than on the host
     row_sampler: "RowSampler | None" = None  # picks tokens on the host; None: NumPy does
 
@@ -398,11 +406,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step."""
 
     @abstractmethod
-    def place_qkv(
+    def rope_and_cache(
         self,
         q: Tensor,
         k: Tensor,
@@ -431,8 +439,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
-        """The rows whose logits are wanted: x[step.rows]."""
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        """The rows whose logits are wanted: x[step.logit_rows]."""
 
     @abstractmethod
     def scale(self, x: Tensor, factor: float) -> Tensor:

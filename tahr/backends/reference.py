@@ -143,12 +143,12 @@ class ReferenceBackend(Backend):
                 out[row] += share * y[0]
         return Tensor(down.n_rows, x.rows, out)
 
-    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         angle = step.positions[: step.n_tokens, None].astype(np.float32) * rope.inv_freq
         turned = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) * np.float32(rope.scale)
         return Tensor(turned.shape[1], Rows.TOKENS, turned.astype(np.float32))
 
-    def place_qkv(
+    def rope_and_cache(
         self,
         q: Tensor,
         k: Tensor,
@@ -165,7 +165,7 @@ class ReferenceBackend(Backend):
         if norms:
             heads["q"] = rms_norm(heads["q"], norms.query.data, norms.eps)
             heads["k"] = rms_norm(heads["k"], norms.key.data, norms.eps)
-        slots = step.slots[kv.group_of[layer], : step.n_tokens]
+        slots = step.slot_mapping[kv.group_of[layer], : step.n_tokens]
         kv.layers[layer][0, slots] = encode(rotate(heads["k"], angles.data, style), kv.dtype)
         kv.layers[layer][1, slots] = encode(split_heads(v.data, head_dim), kv.dtype)
         return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(q.data.shape))
@@ -175,9 +175,9 @@ class ReferenceBackend(Backend):
     ) -> Tensor:
         out = np.zeros_like(q.data)
         for seq in range(step.n_seqs):
-            first, end = step.starts[seq], step.starts[seq + 1]
+            first, end = step.query_start[seq], step.query_start[seq + 1]
             here = step.positions[first:end]
-            seen = np.arange(max(0, here[0] - window + 1) if window else 0, step.lengths[seq])
+            seen = np.arange(max(0, here[0] - window + 1) if window else 0, step.seq_lens[seq])
             slots = text_slots(step.page_table[kv.group_of[layer], seq], seen, kv.page_size)
             keys, values = (decode(kv.layers[layer][side, slots], kv.dtype) for side in (0, 1))
             queries = split_heads(q.data[first:end], kv.shapes[layer].head_dim)
@@ -185,8 +185,8 @@ class ReferenceBackend(Backend):
             out[first:end] = attend(queries, keys, values, hidden, scale, softcap).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
 
-    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
-        return Tensor(x.width, Rows.PICKED, x.data[step.rows[: step.n_rows]])
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+        return Tensor(x.width, Rows.PICKED, x.data[step.logit_rows[: step.n_rows]])
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return Tensor(x.width, x.rows, x.data * np.float32(factor))

@@ -38,7 +38,7 @@ class Batch:
         self.step = step
         self.page_size = page_size
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
-        self._numbers = np.arange(max(len(step.starts), len(step.rows)), dtype=np.int32)
+        self._numbers = np.arange(max(len(step.query_start), len(step.logit_rows)), dtype=np.int32)
         self._n_writing = 0  # if the last step was one in which everybody wrote: how many
 
     def fill(self, work: list[Work]) -> None:
@@ -61,23 +61,23 @@ class Batch:
         else:
             self._reckon(n)
         if n != self._n_writing:  # where each begins, and which rows are wanted, changes only with their number
-            step.starts[: n + 1] = self._numbers[: n + 1]
-            step.rows[:n] = self._numbers[:n]
+            step.query_start[: n + 1] = self._numbers[: n + 1]
+            step.logit_rows[:n] = self._numbers[:n]
             step.counts[:] = n
             self._n_writing = n
 
     def _reckon(self, n: int) -> None:
         """Lengths and slots of the first n tokens, by their positions."""
         step, positions = self.step, self.step.positions[:n]
-        np.add(positions, 1, out=step.lengths[:n])
+        np.add(positions, 1, out=step.seq_lens[:n])
         places, offsets = np.divmod(positions, self.page_size)
-        step.slots[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
+        step.slot_mapping[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
 
     def _reckon_few(self, sequences: ListOf[Sequence]) -> None:
         """The same by hand: right after a step NumPy's own code is far from the core, and costs more than they do."""
         step, n, size = self.step, len(sequences), self.page_size
-        step.lengths[:n] = [seq.computed + 1 for seq in sequences]
-        for group, slots in enumerate(step.slots):
+        step.seq_lens[:n] = [seq.computed + 1 for seq in sequences]
+        for group, slots in enumerate(step.slot_mapping):
             pages = [seq.tables[group].pages[seq.computed // size] for seq in sequences]
             slots[:n] = [page * size + seq.computed % size for page, seq in zip(pages, sequences, strict=True)]
 
@@ -89,7 +89,7 @@ class Batch:
         n_tokens, n_rows = np.array(counts, np.int32), np.array(row_counts, np.int32)
         self._fill_tokens(ids, begins, n_tokens)
         rows = spans(np.cumsum(n_tokens) - n_rows, n_rows)
-        self.step.rows[: len(rows)] = rows
+        self.step.logit_rows[: len(rows)] = rows
         self.step.counts[:] = len(ids), len(rows), len(sequences)
         self._n_writing = 0
 
@@ -101,9 +101,9 @@ class Batch:
         places, offsets = np.divmod(positions, self.page_size)
         step.ids[:n] = ids
         step.positions[:n] = positions
-        step.slots[:, :n] = step.page_table[:, owner, places] * self.page_size + offsets
-        step.starts[1 : n_seqs + 1] = np.cumsum(n_tokens)
-        step.lengths[:n_seqs] = begins + n_tokens
+        step.slot_mapping[:, :n] = step.page_table[:, owner, places] * self.page_size + offsets
+        step.query_start[1 : n_seqs + 1] = np.cumsum(n_tokens)
+        step.seq_lens[:n_seqs] = begins + n_tokens
 
 
 def spans(begins: Ints, counts: Ints) -> Ints:

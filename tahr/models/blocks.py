@@ -50,8 +50,8 @@ class Stream:
 
     def keep(self, step: StepInputs) -> None:
         """Go on with the rows whose logits are wanted."""
-        self.rows = self.backend.pick_rows(self.rows, step)
-        self.pending = self.backend.pick_rows(self.pending, step) if self.pending else None
+        self.rows = self.backend.gather_rows(self.rows, step)
+        self.pending = self.backend.gather_rows(self.pending, step) if self.pending else None
 
 
 class Attention:
@@ -74,7 +74,7 @@ class Attention:
     def __call__(self, run: Pass, x: Tensor) -> Tensor:
         b, step, kv = run.backend, run.step, run.kv
         q, k, v = b.linears(x, self.qkv, self.qkv_biases)
-        q = b.place_qkv(q, k, v, run.angles[self.kind.rope], self.style, step, kv, self.layer, self.norms)
+        q = b.rope_and_cache(q, k, v, run.angles[self.kind.rope], self.style, step, kv, self.layer, self.norms)
         mixed = b.attention(q, step, kv, self.layer, self.scale, self.kind.window, self.softcap)
         return b.linear(mixed, self.out, self.out_bias)
 

@@ -24,15 +24,15 @@ class Decoder:
         self.head = self.table if cfg.tied else w.matrix("lm_head.weight", cfg.n_vocab, cfg.width)
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
-        """The logits of `step.rows`."""
+        """The logits of `step.logit_rows`."""
         logits = backend.linear(self.hidden(backend, step, kv), self.head)
         if self.config.logit_scale != 1:
             logits = backend.scale(logits, self.config.logit_scale)
         return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
 
     def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
-        """The states of `step.rows` after the final norm."""
-        angles = {config: backend.rope_angles(step, rope) for config, rope in self.ropes.items()}
+        """The states of `step.logit_rows` after the final norm."""
+        angles = {config: backend.cos_sin(step, rope) for config, rope in self.ropes.items()}
         run = Pass(backend, step, kv, angles)
         embedded = backend.embed(self.table, step, self.config.embed_scale)
         stream = Stream(backend, embedded, self.config.residual_scale)

@@ -37,10 +37,10 @@ class Probe:
     def _fill(self, ids: list[int], begin: int, n_skipped: int) -> None:
         step, n = self.step, len(ids)
         step.ids[:n] = ids
-        step.positions[:n] = step.slots[0, :n] = np.arange(begin, begin + n)
-        step.starts[:2] = 0, n
-        step.lengths[0] = begin + n
-        step.rows[: n - n_skipped] = np.arange(n_skipped, n)
+        step.positions[:n] = step.slot_mapping[0, :n] = np.arange(begin, begin + n)
+        step.query_start[:2] = 0, n
+        step.seq_lens[0] = begin + n
+        step.logit_rows[: n - n_skipped] = np.arange(n_skipped, n)
         step.counts[:] = n, n - n_skipped, 1
 
 

@@ -309,7 +309,7 @@ class CpuBackend(Backend):
         )
         return outs
 
-    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
         self._queue.keep(inv_freq)
         out = self._per_token(step, 2 * len(inv_freq))
@@ -323,7 +323,7 @@ class CpuBackend(Backend):
         )
         return out
 
-    def place_qkv(
+    def rope_and_cache(
         self,
         q: Tensor,
         k: Tensor,
@@ -350,7 +350,7 @@ class CpuBackend(Backend):
             q_gain=self._use_vector(norms.query if norms else None),
             k_gain=self._use_vector(norms.key if norms else None),
             eps=norms.eps if norms else 0.0,
-            slots=address_of(step.slots[kv.group_of[layer]]),
+            slots=address_of(step.slot_mapping[kv.group_of[layer]]),
             kv=kv.layers[layer].native,
             out=out.data.address,
         )
@@ -373,8 +373,8 @@ class CpuBackend(Backend):
         self._queue.tape.attention(
             counts=address_of(step.counts),
             positions=address_of(step.positions),
-            starts=address_of(step.starts),
-            lengths=address_of(step.lengths),
+            starts=address_of(step.query_start),
+            lengths=address_of(step.seq_lens),
             page_table=address_of(step.page_table[kv.group_of[layer]]),
             n_pages_per_seq=step.limits.n_pages_per_seq,
             n_q_heads=n_q_heads,
@@ -391,13 +391,13 @@ class CpuBackend(Backend):
         )
         return out
 
-    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._rows(x.width, Rows.PICKED, Count(step.counts, 1, step.limits.n_rows))
         self._queue.tape.pick(
             n_rows=out.data.count.address,
             width=x.width,
-            rows=address_of(step.rows),
+            rows=address_of(step.logit_rows),
             x=self._use(x),
             out=out.data.address,
         )

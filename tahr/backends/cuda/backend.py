@@ -217,7 +217,7 @@ class CudaBackend(Backend):
         dtype = wider(x.data.math, *(m.dtype for m in (mlp.gate, mlp.up, mlp.down)))
         return like(x, experts.run_experts(x.data.values, chosen, mlp, dtype))
 
-    def rope_angles(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
         inputs = self.stage.enter(step)
         if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
             self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
@@ -225,7 +225,7 @@ class CudaBackend(Backend):
         turned = torch.cat([angle.cos(), angle.sin()], dim=1) * rope.scale
         return Tensor(turned.shape[1], Rows.TOKENS, Block(turned, F32))
 
-    def place_qkv(
+    def rope_and_cache(
         self,
         q: Tensor,
         k: Tensor,
@@ -240,8 +240,8 @@ class CudaBackend(Backend):
         inputs = self.stage.enter(step)
         gains = (norms.query.data, norms.key.data, norms.eps) if norms else None
         qkv = q.data.values, k.data.values, v.data.values
-        store, slots = kv.layers[layer], inputs.slots[kv.group_of[layer]]
-        return like(q, place.place_qkv(qkv, store, slots, angles.data.values, style, inputs, gains, q.data.math))
+        store, slots = kv.layers[layer], inputs.slot_mapping[kv.group_of[layer]]
+        return like(q, place.rope_and_cache(qkv, store, slots, angles.data.values, style, inputs, gains, q.data.math))
 
     def attention(
         self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
@@ -256,10 +256,10 @@ class CudaBackend(Backend):
         n_seqs, most = (len(q.data.values), 1) if decodes else (step.n_seqs, most_tokens(step))
         return like(q, attention.attend_tiles(q.data.values, store, pages, inputs, n_seqs, most, how, dtype))
 
-    def pick_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         inputs, values = self.stage.enter(step), x.data.values
         n = step.limits.n_rows if self.stage.padded else step.n_rows
-        picked = rows.gather(values, inputs.rows, inputs.counts, Rows.PICKED.value, n, values.dtype)
+        picked = rows.gather(values, inputs.logit_rows, inputs.counts, Rows.PICKED.value, n, values.dtype)
         return Tensor(x.width, Rows.PICKED, Block(picked, x.data.math))
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
@@ -284,7 +284,7 @@ def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
 
 def most_tokens(step: StepInputs) -> int:
     """Of any sequence of the step."""
-    return int(np.diff(step.starts[: step.n_seqs + 1]).max(initial=0))
+    return int(np.diff(step.query_start[: step.n_seqs + 1]).max(initial=0))
 
 
 def open_device(deterministic: bool = False) -> CudaBackend:

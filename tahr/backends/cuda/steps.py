@@ -23,10 +23,11 @@ class DeviceInputs:
     counts: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
-    slots: tuple[torch.Tensor, ...]  # by group
-    starts: torch.Tensor
-    lengths: torch.Tensor
-    rows: torch.Tensor
+    slot_mapping: tuple[torch.Tensor, ...]  # by group
+    query_start: torch.Tensor
+    seq_lens: torch.Tensor
+    state_slots: torch.Tensor
+    logit_rows: torch.Tensor
     page_tables: tuple[torch.Tensor, ...]  # by group
 
     def upload(self, n_seqs: int) -> None:
@@ -38,8 +39,9 @@ class DeviceInputs:
 def make_inputs(limits: StepLimits, device: torch.device) -> StepInputs:
     """Host arrays in pinned memory with their device copies behind them."""
     n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
-    shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slots": (g, n), "starts": (s + 1,), "lengths": (s,),
-              "rows": (limits.n_rows,), "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
+    shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
+              "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,),
+              "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins, at = {}, 0
     for name, shape in shapes.items():
         begins[name] = at
@@ -52,8 +54,8 @@ def make_inputs(limits: StepLimits, device: torch.device) -> StepInputs:
         return {**found, "page_table": found["page_table"].transpose(0, 1)}
 
     there = views(buffer)
-    slots, tables = there.pop("slots").unbind(), there.pop("page_table").unbind()
-    on_device = DeviceInputs(host, buffer, begins["page_table"], slots=slots, page_tables=tables, **there)
+    slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
+    on_device = DeviceInputs(host, buffer, begins["page_table"], slot_mapping=slots, page_tables=tables, **there)
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 
 

@@ -186,7 +186,7 @@ def attend_tiles(
     n_q = q.shape[1] // dim
     group, out = n_q // n_kv, torch.zeros_like(q)  # rows that are padding stay zero
     tiles_kernel[(n_seqs, triton.cdiv(most_tokens * group, ROWS), n_kv)](
-        out, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.starts, inputs.positions, inputs.counts,
+        out, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions, inputs.counts,
         how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, stored, page_size, group,
         how.softcap > 0, TYPES[dtype], cuda_kv.block_of(store), ROWS, KEYS, block_d(dim), num_warps=4,
     )  # fmt: skip
@@ -205,9 +205,9 @@ def attend_decode(
     sums = q.new_empty((n_seqs * n_q, n_splits, dim), dtype=torch.float32)
     weights, maxima = (q.new_empty((n_seqs * n_q, n_splits), dtype=torch.float32) for _ in range(2))
     decode_kernel[(n_seqs, n_kv, n_splits)](
-        out, sums, weights, maxima, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.starts, inputs.lengths,
-        inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim, stored, page_size,
-        group, how.softcap > 0, TYPES[dtype], cuda_kv.block_of(store), n_splits,
+        out, sums, weights, maxima, q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
+        inputs.seq_lens, inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), n_q, n_kv, dim,
+        stored, page_size, group, how.softcap > 0, TYPES[dtype], cuda_kv.block_of(store), n_splits,
         max(LEAST_ROWS, triton.next_power_of_2(group)), KEYS, block_d(dim), num_warps=4,
     )  # fmt: skip
     if n_splits > 1:

@@ -83,7 +83,7 @@ def place_kernel(
         store_head(values, value_scales, place, copied, dim, cols, inside, kv_block, block)
 
 
-def place_qkv(
+def rope_and_cache(
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     store: torch.Tensor,
     slots: torch.Tensor,
