@@ -136,7 +136,7 @@ def _tensor(source: Source, data_start: int, name: str, entry: Any) -> HostTenso
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise _damage(source, name, "has no dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+    if not _is_shape(shape) or not _are_offsets(offsets):
         raise _damage(source, name, "has a shape or data_offsets that are no lists of whole numbers")
     if dtype not in DTYPES:
         raise QuantError(
@@ -151,12 +151,21 @@ def _tensor(source: Source, data_start: int, name: str, entry: Any) -> HostTenso
     return HostTensor(name, stored_as, tuple(shape), data, source, data_start + begin)
 
 
-def _are_sizes(numbers: Any) -> bool:
-    if not isinstance(numbers, list) or len(numbers) > MAX_DIMS:
+def _is_shape(sizes: Any) -> bool:
+    """A list of few whole numbers whose product fits an index of any machine."""
+    if not isinstance(sizes, list) or len(sizes) > MAX_DIMS or not all(map(_is_size, sizes)):
         return False
-    whole = all(type(number) is int and number >= 0 for number in numbers)
     # Zeros are left out because a zero among the sizes would let the others be anything.
-    return whole and math.prod(filter(None, numbers)) < 1 << 60
+    return bool(math.prod(filter(None, sizes)) < 1 << 60)
+
+
+def _are_offsets(offsets: Any) -> bool:
+    return isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_size, offsets))
+
+
+def _is_size(number: Any) -> bool:
+    # `type`, because True is an int; the bound keeps the products of a shape small.
+    return type(number) is int and 0 <= number < 1 << 63
 
 
 def _refuse_gaps(source: Source, data_start: int, tensors: dict[str, HostTensor]) -> None:
