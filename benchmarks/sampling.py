@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tahr.backends import open_backend
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.sampler import Picker, PickRequest, Sampler
+from tahr.engine.sampler import Sampler, SampleRequest, SamplingState
 from tahr.tools.bench import Shape, open_bench
 
 ROWS = (1, 8, 64)
@@ -48,11 +48,11 @@ def logits_like_a_model(n: int, n_vocab: int, height: float) -> NDArray[np.float
 def step_ms(sampler: Sampler, params: SamplingParams, logits: NDArray[np.float32]) -> float:
     """Milliseconds of one step, the best of several: what it costs when nothing else runs."""
     tokens = np.random.default_rng(1).integers(0, 200, 1024).tolist()
-    requests = [PickRequest(Picker(params), tokens, 512) for _ in logits]
+    requests = [SampleRequest(SamplingState(params), tokens, 512) for _ in logits]
     seconds = []
     for _ in range(RUNS):
         begin = time.perf_counter()
-        sampler.pick(requests, logits)
+        sampler.sample(requests, logits)
         seconds.append(time.perf_counter() - begin)
     return min(seconds) * 1e3
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.detokenize import TextWriter
-from tahr.engine.sampler import Pick
+from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Take
@@ -105,7 +105,7 @@ class ScriptedReply:
         return min(len(self.tokens), 4 + self.n_polls)
 
     @property
-    def prompt_logprobs(self) -> list[Pick]:
+    def prompt_logprobs(self) -> list[SampledToken]:
         n_top = self.params.prompt_logprobs
         return [] if n_top is None else [pick_of(token, n_top) for token in self.tokens[1:]]
 
@@ -161,9 +161,9 @@ class ScriptedReply:
         await asyncio.sleep(0.02 if "SLOW" in self.text else 0)
 
 
-def pick_of(token: int, n_top: int) -> Pick:
+def pick_of(token: int, n_top: int) -> SampledToken:
     """A made-up log-probability; the likeliest tokens are the neighbours."""
-    return Pick(token, -token / 256, tuple(((token + i) % 256, -i - token / 256) for i in range(n_top)))
+    return SampledToken(token, -token / 256, tuple(((token + i) % 256, -i - token / 256) for i in range(n_top)))
 
 
 class ScriptedEngine:

@@ -9,7 +9,7 @@ import pytest
 from backends_here import NAMES, backend
 from tahr.backends.row_sampler import RowSampler
 from tahr.config import SamplingParams
-from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
+from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
 from tahr.engine.sampling import numpy_sampler as ways
 from tahr.errors import TahrError
 from test_sampler import Logits, model_like, random_options
@@ -72,11 +72,11 @@ def crowd(random: Random, n: int, n_vocab: int) -> list[tuple[dict[str, Any], li
     return [(each, random.integers(0, 45, 30).tolist()) for each in options]
 
 
-def requests(members: list[tuple[dict[str, Any], list[int]]]) -> list[PickRequest]:
-    return [PickRequest(Picker(SamplingParams(**options)), list(tokens), 20) for options, tokens in members]
+def requests(members: list[tuple[dict[str, Any], list[int]]]) -> list[SampleRequest]:
+    return [SampleRequest(SamplingState(SamplingParams(**options)), list(tokens), 20) for options, tokens in members]
 
 
-def outcome(answer: Pick | TahrError) -> object:
+def outcome(answer: SampledToken | TahrError) -> object:
     return str(answer) if isinstance(answer, TahrError) else answer.token
 
 
@@ -91,15 +91,15 @@ def test_picks_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], 
     logits[11] = -np.inf
     ours, theirs = requests(members), requests(members)
     with np.errstate(all="ignore"):
-        found, wanted = sampler(name).pick(ours, logits), NUMPY.pick(theirs, logits)
+        found, wanted = sampler(name).sample(ours, logits), NUMPY.sample(theirs, logits)
     different = [i for i in range(len(members)) if outcome(found[i]) != outcome(wanted[i])]
     assert len(different) <= 1
     for i in different:  # a random number fell within rounding of the border between two
         assert are_neighbours(theirs[i], logits[i], outcome(found[i]), outcome(wanted[i])), (i, members[i][0])
-    assert [r.picker.mu for r in ours] == pytest.approx([r.picker.mu for r in theirs], abs=1e-4)
+    assert [r.sampling.mu for r in ours] == pytest.approx([r.sampling.mu for r in theirs], abs=1e-4)
 
 
-def are_neighbours(request: PickRequest, row: Logits, one: object, other: object) -> bool:
+def are_neighbours(request: SampleRequest, row: Logits, one: object, other: object) -> bool:
     """Whether one token comes right after the other when all are in order."""
     ((_, rows),) = ways.parts([request], row[None])
     order = rows.best_first(len(row))[0][0].tolist()
@@ -110,9 +110,9 @@ def test_a_row_never_depends_on_its_neighbours(name: str) -> None:
     random = np.random.default_rng(5)
     members = crowd(random, 40, 3000)
     logits = model_like(random, 40, 3000)
-    together = [outcome(answer) for answer in sampler(name).pick(requests(members), logits)]
+    together = [outcome(answer) for answer in sampler(name).sample(requests(members), logits)]
     alone = [
-        outcome(sampler(name).pick([request], logits[i : i + 1])[0]) for i, request in enumerate(requests(members))
+        outcome(sampler(name).sample([request], logits[i : i + 1])[0]) for i, request in enumerate(requests(members))
     ]
     assert together == alone
 
@@ -122,11 +122,11 @@ def test_logprobs_are_those_of_numpy(name: str, kind: Callable[[Random, int, int
     random = np.random.default_rng(1)
     logits = kind(random, 8, 5000)
     counts = (0, 1, 5, 20, 100, 0, 3, 900)
-    asked = [PickRequest(Picker(SamplingParams(temperature=0, logprobs=n)), [], 0) for n in counts]
+    asked = [SampleRequest(SamplingState(SamplingParams(temperature=0, logprobs=n)), [], 0) for n in counts]
     logits[5, 4] = np.nan
-    for one, other in zip(sampler(name).pick(asked, logits), NUMPY.pick(asked, logits), strict=True):
+    for one, other in zip(sampler(name).sample(asked, logits), NUMPY.sample(asked, logits), strict=True):
         assert type(one) is type(other)
-        if isinstance(one, Pick) and isinstance(other, Pick):
+        if isinstance(one, SampledToken) and isinstance(other, SampledToken):
             assert one.token == other.token and one.logprob == pytest.approx(other.logprob, abs=1e-5)
             assert [t for t, _ in one.top_logprobs] == [t for t, _ in other.top_logprobs]
             np.testing.assert_allclose([v for _, v in one.top_logprobs], [v for _, v in other.top_logprobs], atol=1e-5)
@@ -135,16 +135,16 @@ def test_logprobs_are_those_of_numpy(name: str, kind: Callable[[Random, int, int
 def test_logits_of_any_layout(name: str) -> None:
     random = np.random.default_rng(2)
     members, wide = crowd(random, 6, 400), flat(random, 6, 700)
-    wanted = [outcome(answer) for answer in NUMPY.pick(requests(members), wide[:, :400])]
+    wanted = [outcome(answer) for answer in NUMPY.sample(requests(members), wide[:, :400])]
     for layout in (wide[:, :400], np.asfortranarray(wide[:, :400]), wide[:, :400].astype(np.float64)):
-        assert [outcome(answer) for answer in sampler(name).pick(requests(members), layout)] == wanted
+        assert [outcome(answer) for answer in sampler(name).sample(requests(members), layout)] == wanted
 
 
 def test_edits_leave_the_models_logits_alone(name: str) -> None:
     logits = flat(np.random.default_rng(3), 4, 300)
     before = logits.copy()
     options = {"temperature": 0, "banned_tokens": (1,), "logit_bias": {2: 9.0}, "logprobs": 2}
-    sampler(name).pick(requests([(options, list(range(25)))] * 4), logits)
+    sampler(name).sample(requests([(options, list(range(25)))] * 4), logits)
     np.testing.assert_array_equal(logits, before)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backends_here import NAMES, backend
 from tahr.config import SamplingParams
-from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
+from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
 from tahr.engine.sampling import numpy_sampler as ways
 from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.sampling.rows import Rows
@@ -37,24 +37,24 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
     current = SAMPLERS["numpy"]
 
 
-def pick(requests: ListOf[PickRequest], logits: Logits) -> list[Pick | TahrError]:
-    return current.pick(requests, logits)
+def pick(requests: ListOf[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
+    return current.sample(requests, logits)
 
 
-def logprobs_of(row: Logits, token: int, n_top: int) -> Pick:
+def logprobs_of(row: Logits, token: int, n_top: int) -> SampledToken:
     return current.logprobs_of(row, token, n_top)
 
 
-def request(tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> PickRequest:
-    return PickRequest(Picker(SamplingParams(**options)), list(tokens), n_prompt)
+def request(tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> SampleRequest:
+    return SampleRequest(SamplingState(SamplingParams(**options)), list(tokens), n_prompt)
 
 
-def picked(answer: Pick | TahrError) -> int:
-    assert isinstance(answer, Pick), answer
+def picked(answer: SampledToken | TahrError) -> int:
+    assert isinstance(answer, SampledToken), answer
     return answer.token
 
 
-def pick_one(asked: PickRequest, logits: Logits = LOGITS) -> int:
+def pick_one(asked: SampleRequest, logits: Logits = LOGITS) -> int:
     return picked(pick([asked], logits[None])[0])
 
 
@@ -69,7 +69,7 @@ def tokens_of(n: int, logits: Logits = LOGITS, **options: Any) -> list[int]:
 def left(logits: Logits = LOGITS, tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> dict[int, float]:
     """The tokens that survive the chain, best first, with their probabilities."""
     asked = request(tokens, n_prompt, **options)
-    chain = asked.picker.chain
+    chain = asked.sampling.chain
     (part,) = ways.parts([asked], logits[None])
     s = ways.joined([ways.listing(*part, facts_of(chain), 256)], [asked], len(logits))
     for stage in chain:
@@ -153,12 +153,12 @@ def test_mirostat_cuts_by_surprise_and_learns() -> None:
     assert list(left(mirostat=2, mirostat_tau=1.0, top_k=1)) == [1, 3]  # mu 2 bits: 0.25; top_k is out of play
     asked = request(mirostat=2, mirostat_tau=1.0, seed=0)
     probability = {1: 4 / 7, 3: 3 / 7}[pick_one(asked)]
-    assert asked.picker.mu == pytest.approx(2 - 0.1 * (-math.log2(probability) - 1))
+    assert asked.sampling.mu == pytest.approx(2 - 0.1 * (-math.log2(probability) - 1))
 
 
 def test_mirostat_always_keeps_the_best() -> None:
     asked = request(mirostat=2)
-    asked.picker.mu = -5000.0
+    asked.sampling.mu = -5000.0
     assert pick_one(asked) == 1
 
 
@@ -207,8 +207,8 @@ def test_bias_adds_and_bans_hold_against_it() -> None:
 
 def test_no_end_before_min_tokens() -> None:
     logits = np.array([[1, 2, 3, 4]], np.float32)
-    picker = Picker(SamplingParams(temperature=0, min_tokens=2, stop_token_ids=(2,)), eos_tokens=[3])
-    made = [picked(pick([PickRequest(picker, [0] * (5 + n), 5)], logits)[0]) for n in range(4)]
+    sampling = SamplingState(SamplingParams(temperature=0, min_tokens=2, stop_token_ids=(2,)), eos_tokens=[3])
+    made = [picked(pick([SampleRequest(sampling, [0] * (5 + n), 5)], logits)[0]) for n in range(4)]
     assert made == [1, 1, 3, 3]
 
 
@@ -245,8 +245,8 @@ def test_dry_breakers_are_found_in_the_vocabulary() -> None:
     assert find("Anna:") == [(0, 3)], "what no token contains is taken as its encoding"
     params = SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=("\n",))
     with pytest.raises(ConfigError, match="dry_sequence_breakers"):
-        Picker(params)
-    repeat = PickRequest(Picker(params.over(SamplingParams(temperature=0)), resolve=find), [0, 3, 2, 0, 3], 5)
+        SamplingState(params)
+    repeat = SampleRequest(SamplingState(params.over(SamplingParams(temperature=0)), resolve=find), [0, 3, 2, 0, 3], 5)
     assert picked(pick([repeat], np.array([[0, 1, 9, 2]], np.float32))[0]) == 2, "the next token is a breaker"
 
 
@@ -263,8 +263,8 @@ OFF: dict[str, Any] = {
 @pytest.mark.parametrize("knob", OFF)
 def test_off_is_the_same_as_without(knob: str) -> None:
     logits = np.random.default_rng(3).standard_normal(200).astype(np.float32)
-    picker = request(**{knob: OFF[knob]}).picker
-    assert (picker.chain, picker.edits) == (request().picker.chain, ())
+    sampling = request(**{knob: OFF[knob]}).sampling
+    assert (sampling.chain, sampling.edits) == (request().sampling.chain, ())
     assert tokens_of(40, logits, seed=4, **{knob: OFF[knob]}) == tokens_of(40, logits, seed=4)
 
 
@@ -316,7 +316,7 @@ def test_neighbours_change_nothing(n_vocab: int) -> None:
         np.testing.assert_array_equal(logits, before, "the engine's logits must stay as they are")
         for asked, token in zip([*crowd, *alone], together * 2, strict=True):
             asked.tokens.append(token)  # type: ignore[attr-defined]
-    assert [asked.picker.mu for asked in crowd] == [asked.picker.mu for asked in alone]
+    assert [asked.sampling.mu for asked in crowd] == [asked.sampling.mu for asked in alone]
 
 
 def test_whole_row_facts_do_not_depend_on_neighbours() -> None:
@@ -398,28 +398,28 @@ def test_a_picker_made_anew_goes_on_the_same() -> None:
 
 
 def test_forks_differ_and_repeat() -> None:
-    first = Picker(SamplingParams(seed=1))
+    first = SamplingState(SamplingParams(seed=1))
     rows = np.tile(LOGITS, (40, 1))
 
-    def answers(picker: Picker) -> list[int]:
-        return [picked(a) for a in pick([PickRequest(picker, [0] * n, 0) for n in range(40)], rows)]
+    def answers(sampling: SamplingState) -> list[int]:
+        return [picked(a) for a in pick([SampleRequest(sampling, [0] * n, 0) for n in range(40)], rows)]
 
     assert answers(first.fork(0)) == answers(first)
-    assert answers(first.fork(1)) == answers(Picker(SamplingParams(seed=1), index=1)) != answers(first)
+    assert answers(first.fork(1)) == answers(SamplingState(SamplingParams(seed=1), index=1)) != answers(first)
 
 
 def test_logprobs_are_the_models_own() -> None:
     options = {"temperature": 0.1, "banned_tokens": (1,), "seed": 0}
     (answer,) = pick([request(logprobs=2, **options)], LOGITS[None])
-    assert isinstance(answer, Pick)
+    assert isinstance(answer, SampledToken)
     assert answer.logprob == pytest.approx(math.log(P[answer.token]), abs=1e-6)
     assert [token for token, _ in answer.top_logprobs] == [1, 3], "bans do not change what the model held likely"
     assert [value for _, value in answer.top_logprobs] == pytest.approx(np.log([0.4, 0.3]), abs=1e-6)
-    assert pick([request(**options)], LOGITS[None]) == [Pick(answer.token)]
+    assert pick([request(**options)], LOGITS[None]) == [SampledToken(answer.token)]
 
 
 def test_logprobs_of_a_given_token() -> None:
-    assert logprobs_of(LOGITS, 2, 0) == Pick(2, pytest.approx(math.log(0.2), abs=1e-6))
+    assert logprobs_of(LOGITS, 2, 0) == SampledToken(2, pytest.approx(math.log(0.2), abs=1e-6))
     assert len(logprobs_of(LOGITS, 2, 20).top_logprobs) == 4
     with pytest.raises(GenerateError, match="not numbers"):
         logprobs_of(np.full(4, np.nan, np.float32), 2, 0)
@@ -450,5 +450,5 @@ def test_too_many_bans_fail_alone() -> None:
 def test_tokens_the_model_does_not_have(name: str) -> None:
     bad = request(**{name: {4: 1.0} if name == "logit_bias" else [4]})
     with pytest.raises(ConfigError, match=name):
-        bad.picker.check(4)
-    bad.picker.check(5)
+        bad.sampling.check(4)
+    bad.sampling.check(5)

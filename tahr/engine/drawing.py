@@ -7,7 +7,7 @@ import numpy as np
 
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.rows import not_numbers
-from tahr.engine.sampling.sampling_state import Pick
+from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sampling.stages import DRAW_FROM_ALL, TAKE_BEST
 from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
@@ -34,14 +34,14 @@ def is_plain(seq: Sequence) -> bool:
     parts = bool(seq.forks) and not seq.n_generated  # one row, several tokens
     if parts or not seq.request:
         return False
-    picker = seq.request.picker
-    return picker.chain in PLAIN and not picker.edits and picker.params.logprobs is None
+    sampling = seq.request.sampling
+    return sampling.chain in PLAIN and not sampling.edits and sampling.params.logprobs is None
 
 
-def draw(runner: Runner, work: list[Work], ready: ListOf[Sequence], n_vocab: int) -> list[Pick | TahrError]:
+def draw(runner: Runner, work: list[Work], ready: ListOf[Sequence], n_vocab: int) -> list[SampledToken | TahrError]:
     """Run the step; the tokens of those that get one."""
-    pickers = [seq.request.picker for seq in ready if seq.request]
-    temperatures = np.array([picker.params.temperature for picker in pickers], np.float64)
-    chances = [picker.chances(seq.n_generated)[1] for picker, seq in zip(pickers, ready, strict=True)]
+    states = [seq.request.sampling for seq in ready if seq.request]
+    temperatures = np.array([sampling.params.temperature for sampling in states], np.float64)
+    chances = [sampling.chances(seq.n_generated)[1] for sampling, seq in zip(states, ready, strict=True)]
     tokens = runner.draw(work, n_vocab, temperatures, np.array(chances, np.float64))
-    return [not_numbers() if token < 0 else Pick(token) for token in tokens.tolist()]
+    return [not_numbers() if token < 0 else SampledToken(token) for token in tokens.tolist()]

@@ -14,7 +14,7 @@ from tahr.config import SamplingParams
 from tahr.engine.detokenize import Writer
 from tahr.engine.drawing import draw, drawable
 from tahr.engine.runner import Runner
-from tahr.engine.sampler import Pick, Picker, PickRequest, Sampler
+from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler, Work
 from tahr.engine.sequence import Sequence, State
@@ -63,10 +63,10 @@ class Engine:
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_room(max_length)
-        picker = Picker(params, self.eos_ids, self._resolve)
-        picker.check(self.n_vocab)
-        pickers = [picker, *(picker.fork(index) for index in range(1, params.n))]
-        answers = [self._answer(list(tokens), max_length, each, new_writer(), adapter) for each in pickers]
+        sampling = SamplingState(params, self.eos_ids, self._resolve)
+        sampling.check(self.n_vocab)
+        states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
+        answers = [self._answer(list(tokens), max_length, each, new_writer(), adapter) for each in states]
         first, *first.forks = answers
         self.stats.requests_started += len(answers)
         self.scheduler.add(first)
@@ -154,15 +154,17 @@ class Engine:
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
 
-    def _answer(self, tokens: list[int], max_length: int, picker: Picker, writer: Writer, adapter: str) -> Sequence:
-        request = PickRequest(picker, tokens, len(tokens))
-        params = picker.params
+    def _answer(
+        self, tokens: list[int], max_length: int, sampling: SamplingState, writer: Writer, adapter: str
+    ) -> Sequence:
+        request = SampleRequest(sampling, tokens, len(tokens))
+        params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         return Sequence(tokens, params, max_length, writer, request, adapter, ends)
 
     # ---- one step ---------------------------------------------------------------------------------------------
 
-    def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[Pick | TahrError]]:
+    def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[SampledToken | TahrError]]:
         """Run the step; the sequences that get a token now, and the tokens."""
         began = perf_counter()
         if self.runner.backend.draws and (ready := drawable(work)):
@@ -173,7 +175,7 @@ class Engine:
             n_decoded = self.scheduler.advance(work)
             ready, rows = self._ready(work, logits)
             chosen = logits if rows == list(range(len(logits))) else logits[rows]
-            answers = self.sampler.pick([seq.request for seq in ready if seq.request], chosen)
+            answers = self.sampler.sample([seq.request for seq in ready if seq.request], chosen)
         self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
         return ready, answers
 
@@ -215,7 +217,7 @@ class Engine:
 
     # ---- one request ------------------------------------------------------------------------------------------
 
-    def _finish(self, seq: Sequence, answer: Pick | TahrError, now: float) -> Event:
+    def _finish(self, seq: Sequence, answer: SampledToken | TahrError, now: float) -> Event:
         """Append and write; an error here belongs to this request alone."""
         if seq.finish_reason:
             return Event(seq, "")  # another request's writer has cancelled it
@@ -226,7 +228,7 @@ class Engine:
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
 
-    def _accept(self, seq: Sequence, answer: Pick, now: float) -> Event:
+    def _accept(self, seq: Sequence, answer: SampledToken, now: float) -> Event:
         token, writer = answer.token, seq.writer
         assert writer
         seq.picked(token, now)

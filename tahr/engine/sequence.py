@@ -13,7 +13,7 @@ from tahr.kv.tables import PageTable
 
 if TYPE_CHECKING:
     from tahr.engine.detokenize import Writer
-    from tahr.engine.sampler import Pick, PickRequest
+    from tahr.engine.sampler import SampledToken, SampleRequest
 
 Rank = tuple[int, ...]  # the lowest goes first
 
@@ -56,7 +56,7 @@ class Sequence:
     params: SamplingParams
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
     writer: "Writer | None" = None
-    request: "PickRequest | None" = None  # what the sampler knows of it
+    request: "SampleRequest | None" = None  # what the sampler knows of it
     adapter: str = ""  # the digest of the adapter its weights are changed by
     ends: frozenset[int] = frozenset()  # tokens that end it
     id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
@@ -72,8 +72,10 @@ class Sequence:
     last_step: int = 0
     finish_reason: str | None = None
     error: TahrError | None = None
-    logprobs: "list[Pick]" = field(default_factory=list)  # of the generated tokens, if asked for
-    prompt_logprobs: "list[Pick]" = field(default_factory=list)  # of the prompt's tokens but the first, if asked for
+    logprobs: "list[SampledToken]" = field(default_factory=list)  # of the generated tokens, if asked for
+    prompt_logprobs: "list[SampledToken]" = field(
+        default_factory=list
+    )  # of the prompt's tokens but the first, if asked for
     stats: RequestStats = field(default_factory=RequestStats)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.builder import breakers
 from tahr.engine.detokenize import TextWriter, has_text
-from tahr.engine.sampler import Picker, PickRequest
+from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.errors import TahrError
 from tahr.library.session import Session
 from tahr.text.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ class Reply:
     """How a reply is made: its parameters and, from them, what picks, what writes and what ends it."""
 
     params: SamplingParams
-    picker: Picker
+    sampling: SamplingState
     writer: TextWriter
     ends: Callable[[int], bool]
     n_vocab: int  # a model may have more logits than there are tokens
@@ -28,10 +28,10 @@ class Reply:
     def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
         """A reply that has no tokens yet."""
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
-        picker = Picker(params, ends, breakers(tokenizer))
+        sampling = SamplingState(params, ends, breakers(tokenizer))
         writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
-        picker.check(tokenizer.n_vocab)
-        return Reply(params, picker, writer, ends.__contains__, tokenizer.n_vocab)
+        sampling.check(tokenizer.n_vocab)
+        return Reply(params, sampling, writer, ends.__contains__, tokenizer.n_vocab)
 
 
 def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
@@ -40,9 +40,9 @@ def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> I
     The session needs room for one fewer: the last token is never fed.
     """
     tokens = session.tokens
-    request = PickRequest(reply.picker, tokens, n_prompt=len(tokens))
+    request = SampleRequest(reply.sampling, tokens, n_prompt=len(tokens))
     for left in range(max_tokens - 1, -1, -1):
-        (answer,) = session.sampler.pick([request], logits[None, : reply.n_vocab])
+        (answer,) = session.sampler.sample([request], logits[None, : reply.n_vocab])
         if isinstance(answer, TahrError):
             raise answer
         tokens.append(answer.token)

@@ -5,7 +5,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from tahr.engine.engine import Event
-from tahr.engine.sampler import Pick
+from tahr.engine.sampler import SampledToken
 from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
 
@@ -20,8 +20,10 @@ class Completion:
     n_cached_tokens: int
     finish_reason: str
     stats: RequestStats
-    logprobs: list[Pick] = field(default_factory=list)  # of the generated tokens, if asked for
-    prompt_logprobs: list[Pick] = field(default_factory=list)  # of the prompt's tokens but the first, if asked for
+    logprobs: list[SampledToken] = field(default_factory=list)  # of the generated tokens, if asked for
+    prompt_logprobs: list[SampledToken] = field(
+        default_factory=list
+    )  # of the prompt's tokens but the first, if asked for
     others: "tuple[Completion, ...]" = ()  # the other answers, with n > 1
 
 
@@ -34,7 +36,7 @@ class Chunk:
     finish_reason: str | None = None
     completion: Completion | None = None
     index: int = 0  # which answer, with n > 1
-    logprobs: ListOf[Pick] = ()  # of these tokens, if asked for
+    logprobs: ListOf[SampledToken] = ()  # of these tokens, if asked for
 
 
 class Answer:
@@ -70,7 +72,7 @@ class Answer:
         self._handed_over = True
         return Chunk(text, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
 
-    def _new_logprobs(self, n: int) -> list[Pick]:
+    def _new_logprobs(self, n: int) -> list[SampledToken]:
         begin, self._n_shown = self._n_shown, self._n_shown + n
         return self.sequence.logprobs[begin : self._n_shown]
 

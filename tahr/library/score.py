@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tahr.config import SamplingParams
-from tahr.engine.sampler import Pick
+from tahr.engine.sampler import SampledToken
 from tahr.errors import ConfigError
 from tahr.library.prefix_store import n_shared
 from tahr.text.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class ScoringPrompt:
             raise ConfigError("There is nothing to score: give a continuation that adds at least one token.")
         return ScoringPrompt(tokens, begin)
 
-    def score(self, prompt_logprobs: list[Pick]) -> Score:
+    def score(self, prompt_logprobs: list[SampledToken]) -> Score:
         """The continuation's part of the probabilities of all tokens but the first."""
         logprobs = [pick.logprob for pick in prompt_logprobs[self.begin - 1 :] if pick.logprob is not None]
         assert len(logprobs) == len(self.tokens) - self.begin

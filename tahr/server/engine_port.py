@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tahr.engine.sampler import Pick
+    from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
     from tahr.text.chat import ChatTemplate
     from tahr.text.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class Reply(Protocol):
     @property
     def progress(self) -> PromptProgress: ...
     @property
-    def prompt_logprobs(self) -> "Sequence[Pick]":
+    def prompt_logprobs(self) -> "Sequence[SampledToken]":
         """Of the prompt's tokens but the first, if asked for; complete with the first chunk."""
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tahr.engine.sampler import Pick
+    from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
 
 
@@ -33,7 +33,7 @@ class LlmReply:
         return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
 
     @property
-    def prompt_logprobs(self) -> "Sequence[Pick]":
+    def prompt_logprobs(self) -> "Sequence[SampledToken]":
         return self._first.prompt_logprobs
 
 

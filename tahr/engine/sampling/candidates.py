@@ -12,7 +12,7 @@ from tahr.engine.sampling.rows import Doubles, Ints, first_above, running
 Flags = NDArray[np.bool_]
 
 
-class Shortlist:
+class Candidates:
     """Rows of tokens, best first. A row is `open` while tokens beyond the list are still in play.
 
     A stage that cannot decide from an open row says so in `unsure`; that row is then done again with a longer list,

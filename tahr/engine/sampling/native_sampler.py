@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from tahr.backends.row_sampler import SAMPLE_ROW, RowEdits, RowSampler
 from tahr.engine.sampling.numpy_sampler import none_left
 from tahr.engine.sampling.rows import Floats, not_numbers
-from tahr.engine.sampling.sampling_state import Pick, PickRequest
-from tahr.engine.sampling.sparse_logits import Overlay, row_edits
+from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest
+from tahr.engine.sampling.sparse_logits import SparseLogits, row_edits
 from tahr.errors import TahrError
 
 UNCHANGED = (np.zeros(0, np.int64), np.zeros(0, np.float32), False)
@@ -18,30 +18,30 @@ UNCHANGED = (np.zeros(0, np.int64), np.zeros(0, np.float32), False)
 class Crowd:
     """Requests that pick together, and what need not be found out again while they do."""
 
-    def __init__(self, requests: ListOf[PickRequest]):
-        pickers = [request.picker for request in requests]
+    def __init__(self, requests: ListOf[SampleRequest]):
+        states = [request.sampling for request in requests]
         self.requests = list(requests)
-        self.rows = np.frombuffer(bytearray().join([picker.row for picker in pickers]), SAMPLE_ROW)
-        self.edited = any(picker.edits for picker in pickers)
-        self.learners = [i for i, picker in enumerate(pickers) if picker.learns]
+        self.rows = np.frombuffer(bytearray().join([sampling.row for sampling in states]), SAMPLE_ROW)
+        self.edited = any(sampling.edits for sampling in states)
+        self.learners = [i for i, sampling in enumerate(states) if sampling.learns]
 
     def next_rows(self) -> NDArray[np.void]:
         """How each next token is picked: all but this was settled when the requests came in."""
         self.rows["n_picked"] = [len(request.tokens) - request.n_prompt for request in self.requests]
         for i in self.learners:
-            self.rows["mirostat_mu"][i] = self.requests[i].picker.mu
+            self.rows["mirostat_mu"][i] = self.requests[i].sampling.mu
         return self.rows
 
 
-class QuickWay:
+class HostSampler:
     """Picks with a row sampler."""
 
     def __init__(self, sampler: RowSampler):
         self._sampler = sampler
-        self._overlay = Overlay(0)
+        self._overlay = SparseLogits(0)
         self._crowd: Crowd | None = None
 
-    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> ListOf[int | TahrError]:
+    def tokens(self, requests: ListOf[SampleRequest], logits: Floats) -> ListOf[int | TahrError]:
         """The next token of each request, or why there is none."""
         crowd, logits = self._crowd, plain(logits)
         if crowd is None or crowd.requests != requests:
@@ -51,32 +51,32 @@ class QuickWay:
         tokens: list[int] = picked.tolist()
         for i in crowd.learners:
             if tokens[i] >= 0:
-                requests[i].picker.learn(probabilities[i])
+                requests[i].sampling.learn(probabilities[i])
         return tokens if min(tokens) >= 0 else [self._judged(*each) for each in zip(requests, tokens, strict=True)]
 
-    def _judged(self, request: PickRequest, token: int) -> int | TahrError:
+    def _judged(self, request: SampleRequest, token: int) -> int | TahrError:
         if token >= 0:
             return token
-        return none_left() if token == self._sampler.NOTHING_LEFT and request.picker.edits else not_numbers()
+        return none_left() if token == self._sampler.NOTHING_LEFT and request.sampling.edits else not_numbers()
 
-    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
+    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[SampledToken | TahrError]:
         """Each token with its log-probability by its row, and the likeliest tokens of that row."""
         own, ids, values = (array.tolist() for array in self._sampler.logprobs(plain(logits), tokens, n_tops))
         return [
-            not_numbers() if own[i] != own[i] else Pick(token, own[i], best(ids[i], values[i], n_tops[i]))
+            not_numbers() if own[i] != own[i] else SampledToken(token, own[i], best(ids[i], values[i], n_tops[i]))
             for i, token in enumerate(tokens)
         ]
 
-    def _edits(self, requests: ListOf[PickRequest], logits: Floats) -> RowEdits:
+    def _edits(self, requests: ListOf[SampleRequest], logits: Floats) -> RowEdits:
         if len(self._overlay) != logits.shape[1]:
-            self._overlay = Overlay(logits.shape[1])
+            self._overlay = SparseLogits(logits.shape[1])
         return row_edits([self._changes(request, row) for request, row in zip(requests, logits, strict=True)])
 
-    def _changes(self, request: PickRequest, row: Floats) -> tuple[NDArray[np.int64], Floats, bool]:
-        if not request.picker.edits:
+    def _changes(self, request: SampleRequest, row: Floats) -> tuple[NDArray[np.int64], Floats, bool]:
+        if not request.sampling.edits:
             return UNCHANGED
         self._overlay.begin(row)
-        for edit in request.picker.edits:
+        for edit in request.sampling.edits:
             edit(self._overlay, request.tokens, request.n_prompt)
         return self._overlay.edits()
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tahr.engine.sampling.candidates import Shortlist
+from tahr.engine.sampling.candidates import Candidates
 from tahr.engine.sampling.logprobs import logprobs
 from tahr.engine.sampling.rows import Doubles, Floats, Ints, Rows, not_numbers, spans
-from tahr.engine.sampling.sampling_state import Pick, PickRequest
+from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest
 from tahr.engine.sampling.stages import DRAW_FROM_ALL, FACTS, TAKE_BEST, Chain, facts_of
 from tahr.errors import GenerateError, TahrError
 
 WIDTHS = (256, 8192)  # how long lists are before they hold the whole vocabulary: the choice almost always lies within
 
 
-class NumpyWay:
+class NumpySampler:
     """Picks in NumPy: what to read to know what is meant, and what a backend's own way is tested against."""
 
-    def tokens(self, requests: ListOf[PickRequest], logits: Floats) -> list[int | TahrError]:
+    def tokens(self, requests: ListOf[SampleRequest], logits: Floats) -> list[int | TahrError]:
         """The next token of each request, or why there is none."""
         answers: list[int | TahrError] = [0] * len(requests)
         with np.errstate(over="ignore"):  # what a tiny temperature or penalty sends to infinity is meant to go there
@@ -29,20 +29,20 @@ class NumpyWay:
                     answers[i] = answer
         return answers
 
-    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[Pick | TahrError]:
+    def logprobs(self, logits: Floats, tokens: ListOf[int], n_tops: ListOf[int]) -> list[SampledToken | TahrError]:
         """Each token with its log-probability by its row, and the likeliest tokens of that row."""
         return logprobs(logits, tokens, n_tops)
 
 
-def groups(requests: ListOf[PickRequest]) -> dict[tuple[Chain, bool], list[int]]:
+def groups(requests: ListOf[SampleRequest]) -> dict[tuple[Chain, bool], list[int]]:
     """Places of the requests that take the same way: the same chain, with edits or without."""
     found: dict[tuple[Chain, bool], list[int]] = {}
     for i, request in enumerate(requests):
-        found.setdefault((request.picker.chain, bool(request.picker.edits)), []).append(i)
+        found.setdefault((request.sampling.chain, bool(request.sampling.edits)), []).append(i)
     return found
 
 
-def pick_group(requests: list[PickRequest], logits: Floats, chain: Chain, edited: bool) -> list[int | TahrError]:
+def pick_group(requests: list[SampleRequest], logits: Floats, chain: Chain, edited: bool) -> list[int | TahrError]:
     if chain == TAKE_BEST and not edited:
         best = logits.argmax(axis=1)
         fine = np.isfinite(logits[np.arange(len(best)), best])
@@ -62,7 +62,9 @@ def widths_for(n_vocab: int) -> tuple[int, ...]:
     return (*(width for width in WIDTHS if 2 * width < n_vocab), n_vocab)
 
 
-def from_lists(requests: list[PickRequest], logits: Floats, chain: Chain, widths: ListOf[int]) -> list[int | TahrError]:
+def from_lists(
+    requests: list[SampleRequest], logits: Floats, chain: Chain, widths: ListOf[int]
+) -> list[int | TahrError]:
     """Run the stages on short lists; where these do not settle it, on longer ones."""
     answers: list[int | TahrError] = []
     unsure: list[int] = []
@@ -78,7 +80,7 @@ def from_lists(requests: list[PickRequest], logits: Floats, chain: Chain, widths
 
 
 def from_short_lists(
-    requests: list[PickRequest], logits: Floats, chain: Chain, width: int
+    requests: list[SampleRequest], logits: Floats, chain: Chain, width: int
 ) -> tuple[list[int | TahrError], list[int]]:
     """Answers by lists of that width, and the places of those that are not sure."""
     listed = [listing(some, rows, facts_of(chain), width) for some, rows in parts(requests, logits)]
@@ -91,7 +93,7 @@ def from_short_lists(
     unsure = [i for i in np.flatnonzero(s.unsure).tolist() if errors[i] is None]
     for i in np.flatnonzero(~s.unsure).tolist():
         if errors[i] is None:
-            requests[i].picker.learn(probabilities[i])
+            requests[i].sampling.learn(probabilities[i])
     return [error or token for error, token in zip(errors, tokens.tolist(), strict=True)], unsure
 
 
@@ -105,60 +107,60 @@ class Listing:
     errors: list[TahrError | None]
 
 
-def listing(requests: list[PickRequest], rows: Rows, facts: tuple[str, ...], width: int) -> Listing:
+def listing(requests: list[SampleRequest], rows: Rows, facts: tuple[str, ...], width: int) -> Listing:
     temperature = temperatures(requests)
     known = {name: FACTS[name](rows, temperature) for name in facts}
     return Listing(*rows.best_first(width), known, errors_of(requests, rows))
 
 
-def joined(listed: list[Listing], requests: list[PickRequest], n_vocab: int) -> Shortlist:
-    return Shortlist(
+def joined(listed: list[Listing], requests: list[SampleRequest], n_vocab: int) -> Candidates:
+    return Candidates(
         np.concatenate([each.ids for each in listed]),
         np.concatenate([each.logits for each in listed]),
         n_vocab,
-        [request.picker.params for request in requests],
+        [request.sampling.params for request in requests],
         {name: np.concatenate([each.facts[name] for each in listed]) for name in listed[0].facts},
-        np.array([request.picker.mu for request in requests]),
+        np.array([request.sampling.mu for request in requests]),
         chances(requests),
     )
 
 
-def parts(requests: list[PickRequest], logits: Floats) -> Iterator[tuple[list[PickRequest], Rows]]:
+def parts(requests: list[SampleRequest], logits: Floats) -> Iterator[tuple[list[SampleRequest], Rows]]:
     """A few rows at a time, edited."""
     at_once = spans(len(requests), logits.shape[1])
     rows = Rows(len(requests[at_once[0]]), logits.shape[1])
     for at in at_once:
         rows.load(logits[at])
         for row, request in zip(rows.logits, requests[at], strict=True):
-            for edit in request.picker.edits:
+            for edit in request.sampling.edits:
                 edit(row, request.tokens, request.n_prompt)
         rows.settle()
         yield requests[at], rows
 
 
-def best_tokens(requests: list[PickRequest], rows: Rows) -> Ints:
+def best_tokens(requests: list[SampleRequest], rows: Rows) -> Ints:
     return rows.best
 
 
-def drawn_tokens(requests: list[PickRequest], rows: Rows) -> Ints:
+def drawn_tokens(requests: list[SampleRequest], rows: Rows) -> Ints:
     return rows.draw(temperatures(requests), chances(requests)[:, 1])
 
 
-def errors_of(requests: list[PickRequest], rows: Rows) -> list[TahrError | None]:
+def errors_of(requests: list[SampleRequest], rows: Rows) -> list[TahrError | None]:
     """What is wrong with each row: there is no best token in it."""
     errors: list[TahrError | None] = [None] * len(requests)
     for i in np.flatnonzero(rows.unusable):
-        banned = requests[i].picker.edits and np.isneginf(rows.top[i])
+        banned = requests[i].sampling.edits and np.isneginf(rows.top[i])
         errors[i] = none_left() if banned else not_numbers()
     return errors
 
 
-def temperatures(requests: list[PickRequest]) -> Doubles:
-    return np.array([request.picker.params.temperature for request in requests], np.float64)
+def temperatures(requests: list[SampleRequest]) -> Doubles:
+    return np.array([request.sampling.params.temperature for request in requests], np.float64)
 
 
-def chances(requests: list[PickRequest]) -> Doubles:
-    return np.array([r.picker.chances(len(r.tokens) - r.n_prompt) for r in requests])
+def chances(requests: list[SampleRequest]) -> Doubles:
+    return np.array([r.sampling.chances(len(r.tokens) - r.n_prompt) for r in requests])
 
 
 def none_left() -> GenerateError:

@@ -18,7 +18,7 @@ from tahr.engine.sampling.uniform import key_of, uniform
 from tahr.errors import ConfigError
 
 
-class Picker:
+class SamplingState:
     """Parameters, random numbers and memory of one request, so that its picks never depend on its neighbours.
 
     Its random numbers are counted by the tokens generated so far: preempting, resuming or recomputing a request
@@ -41,8 +41,8 @@ class Picker:
         self._set_key(index)
         self._highest = max((token for ids in self._named().values() for token in ids), default=0)
 
-    def fork(self, index: int) -> "Picker":
-        """A picker for another answer that goes on from here by its own random numbers."""
+    def fork(self, index: int) -> "SamplingState":
+        """A sampling for another answer that goes on from here by its own random numbers."""
         other = copy(self)
         other._set_key(index)
         return other
@@ -82,15 +82,15 @@ def sample_row(params: SamplingParams, key: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PickRequest:
-    """Who wants a token: its picker, all tokens so far, and how many of them are the prompt."""
+class SampleRequest:
+    """Who wants a token: its sampling, all tokens so far, and how many of them are the prompt."""
 
-    picker: Picker
+    sampling: SamplingState
     tokens: ListOf[int]
     n_prompt: int
 
 
-class Pick(NamedTuple):
+class SampledToken(NamedTuple):
     """A picked token; with logprobs asked for, also how likely the model itself held it and the likeliest tokens."""
 
     token: int

@@ -8,10 +8,10 @@ import numpy as np
 from tahr.backends.row_sampler import RowEdits
 from tahr.engine.sampling.rows import Floats, Ints
 
-Row: TypeAlias = "Floats | Overlay"  # what an edit changes
+Row: TypeAlias = "Floats | SparseLogits"  # what an edit changes
 
 
-class Overlay:
+class SparseLogits:
     """Looks like a row to an edit: `row[ids]`, `row[ids] = values`, `row.fill(value)`. Keeps only what was changed.
 
     One overlay serves row after row; `begin` starts each.

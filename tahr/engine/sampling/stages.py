@@ -7,16 +7,16 @@ from functools import cache
 import numpy as np
 
 from tahr.config import SamplingParams
-from tahr.engine.sampling.candidates import Shortlist
+from tahr.engine.sampling.candidates import Candidates
 from tahr.engine.sampling.rows import Doubles, Rows, running
 
 
-def top_n_sigma(s: Shortlist) -> None:
+def top_n_sigma(s: Candidates) -> None:
     """Keep logits within n standard deviations of the best."""
     s.cut(s.logits >= -s.knob("top_n_sigma") * s.fact("sigma")[:, None])
 
 
-def xtc(s: Shortlist) -> None:
+def xtc(s: Candidates) -> None:
     """Exclude top choices: now and then, of all tokens above the threshold, only the least likely stays."""
     likely = s.alive & (s.weights >= s.knob("xtc_threshold") * s.mass())
     s.unsure |= s.open & likely[:, -1]
@@ -26,7 +26,7 @@ def xtc(s: Shortlist) -> None:
     s.drop(fires & likely & followed)
 
 
-def typical(s: Shortlist) -> None:
+def typical(s: Candidates) -> None:
     """Keep the tokens whose surprise is nearest to the expected one, until they make up typical_p."""
     p = s.weights / s.mass()
     surprise = -np.log(p, out=np.full_like(p, -np.inf), where=p > 0)
@@ -41,41 +41,41 @@ def typical(s: Shortlist) -> None:
     s.cut(kept, beyond=nearer < wanted[:, 0])
 
 
-def top_a(s: Shortlist) -> None:
+def top_a(s: Candidates) -> None:
     """Keep probabilities of at least a times the square of the best."""
     mass = s.mass()
     best = s.weights.max(axis=1, keepdims=True)
     s.cut(s.weights * mass >= s.knob("top_a") * best**2)
 
 
-def eta(s: Shortlist) -> None:
+def eta(s: Candidates) -> None:
     """Keep probabilities of at least the cutoff, or less where the choice is wide open."""
     cutoff = s.knob("eta_cutoff")
     s.cut(s.weights >= np.minimum(cutoff, np.sqrt(cutoff) * np.exp(-s.entropy())) * s.mass())
 
 
-def heat(s: Shortlist) -> None:
+def heat(s: Candidates) -> None:
     """Temperature: below 1 sharpens, above 1 flattens."""
     s.heat(s.knob("temperature"))
 
 
-def top_k(s: Shortlist) -> None:
+def top_k(s: Candidates) -> None:
     """Keep the k best."""
     rank, k = np.cumsum(s.alive, axis=1), s.knob("top_k")
     s.cut(rank <= k, beyond=rank[:, -1] < k[:, 0])
 
 
-def min_p(s: Shortlist) -> None:
+def min_p(s: Candidates) -> None:
     """Keep tokens at least min_p times as likely as the best."""
     s.cut(s.weights >= s.knob("min_p") * s.weights.max(axis=1, keepdims=True))
 
 
-def top_p(s: Shortlist) -> None:
+def top_p(s: Candidates) -> None:
     """Keep the fewest best tokens that together make up top_p."""
     s.cut(sum_before(s.weights) < s.knob("top_p") * s.mass())
 
 
-def mirostat(s: Shortlist) -> None:
+def mirostat(s: Candidates) -> None:
     """Keep tokens whose surprise in bits is at most mu, which follows what was picked so far; the best always stays."""
     kept = s.weights >= np.exp2(-s.memory) * s.mass()
     kept[:, 0] = True
@@ -104,7 +104,7 @@ class Stage:
 
     knob: str
     off: float | None
-    apply: Callable[[Shortlist], None]
+    apply: Callable[[Candidates], None]
     facts: tuple[str, ...] = ()
     closes: bool = True  # what it leaves is a short list, as a rule
 

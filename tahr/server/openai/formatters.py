@@ -23,7 +23,7 @@ from tahr.server.openai.replies import (
 )
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import Pick
+    from tahr.engine.sampler import SampledToken
     from tahr.library.outputs import Chunk
     from tahr.text.tokenizer import Tokenizer
 
@@ -33,7 +33,7 @@ class Gathered:
     """An answer that is being put together."""
 
     texts: list[str] = field(default_factory=list)
-    picks: "list[Pick]" = field(default_factory=list)
+    picks: "list[SampledToken]" = field(default_factory=list)
     finish_reason: str = ""
 
 
@@ -211,7 +211,7 @@ class TextDialect:
             return []
         return [self._logprobs(choice, reply.prompt_logprobs, first=self._echo(choice).tokens[0])]
 
-    def _logprobs(self, choice: int, picks: "Sequence[Pick]", first: int | None = None) -> TextLogprobs:
+    def _logprobs(self, choice: int, picks: "Sequence[SampledToken]", first: int | None = None) -> TextLogprobs:
         made, self._offsets[choice] = text_logprobs(self._tokenizer, picks, self._offsets[choice], first)
         return made
 

@@ -13,14 +13,14 @@ from tahr.server.openai.replies import (
 )
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import Pick
+    from tahr.engine.sampler import SampledToken
     from tahr.library.outputs import Chunk
     from tahr.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity
 
 
-def shown(tokenizer: "Tokenizer", chunk: "Chunk") -> "Sequence[Pick]":
+def shown(tokenizer: "Tokenizer", chunk: "Chunk") -> "Sequence[SampledToken]":
     """A chunk's picks, without the token that only ends the reply."""
     picks = chunk.logprobs
     ends = chunk.finish_reason == "stop" and picks and tokenizer.is_eos(picks[-1].token)
@@ -35,14 +35,14 @@ def text_of(tokenizer: "Tokenizer", token: int) -> str:
     return tokenizer.token_bytes(token).decode("utf-8", "replace")
 
 
-def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[Pick]") -> ChatLogprobs:
+def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> ChatLogprobs:
     """As chats give them: an object per token."""
 
     def top(token: int, logprob: float) -> TopLogprob:
         data = tokenizer.token_bytes(token)
         return TopLogprob(data.decode("utf-8", "replace"), finite(logprob), list(data))
 
-    def one(pick: "Pick") -> TokenLogprob:
+    def one(pick: "SampledToken") -> TokenLogprob:
         data = tokenizer.token_bytes(pick.token)
         best = [top(*each) for each in pick.top_logprobs]
         return TokenLogprob(data.decode("utf-8", "replace"), finite(pick.logprob), list(data), best)
@@ -51,7 +51,7 @@ def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[Pick]") -> ChatLogpro
 
 
 def text_logprobs(
-    tokenizer: "Tokenizer", picks: "Sequence[Pick]", offset: int, first: int | None = None
+    tokenizer: "Tokenizer", picks: "Sequence[SampledToken]", offset: int, first: int | None = None
 ) -> tuple[TextLogprobs, int]:
     """As completions give them: lists side by side, and the offset after them. `first` has nothing before it."""
     tokens = [] if first is None else [text_of(tokenizer, first)]
@@ -68,7 +68,7 @@ def text_logprobs(
     return TextLogprobs(tokens, logprobs, tops, offsets), offset
 
 
-def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[Pick]") -> PromptLogprobs:
+def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> PromptLogprobs:
     """Of each token of the prompt: how likely it was, and the likeliest; nothing precedes the first."""
 
     def one(token: int, logprob: float | None) -> PromptLogprob:
