@@ -1,4 +1,4 @@
-"""Picks the next tokens of a step. What belongs to a request lives in its `SamplingState`; a `Sampler` serves many at once.
+"""Samples the next tokens of a step. What belongs to a request lives in its `SamplingState`; a `Sampler` serves many.
 
 The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (`edits`), then
 top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p (`stages`), then a draw. Mirostat takes the
