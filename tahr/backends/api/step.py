@@ -1,0 +1,91 @@
+"""What changes from step to step, and a recorded step."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from tahr.backends.api.tensors import Ints, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step a plan must hold."""
+
+    n_tokens: int
+    n_seqs: int
+    n_rows: int
+    n_pages_per_seq: int
+    n_tokens_per_seq: int = 2**31 - 1  # 1: a step in which every sequence decodes
+    n_groups: int = 1  # of layers, each with page tables of its own
+
+    def hold(self, n_tokens: int, n_rows: int, n_seqs: int, n_tokens_per_seq: int) -> bool:
+        """Whether a step with these counts fits."""
+        return (
+            n_tokens <= self.n_tokens
+            and n_rows <= self.n_rows
+            and n_seqs <= self.n_seqs
+            and n_tokens_per_seq <= self.n_tokens_per_seq
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Everything that changes from step to step: int32 host arrays at fixed addresses, filled before each run.
+
+    Sequence s owns tokens `query_start[s]:query_start[s + 1]`; after the step its KV holds `seq_lens[s]` tokens, of
+    which token p lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g.
+    `slot_mapping[g, t]` is that slot for token t. `logit_rows` lists the tokens whose logits are wanted.
+
+    `ids[t] < 0` stands for a token that the host does not know yet: the one sampled from row `~ids[t]` of the step
+    launched before this one. Only a backend that `overlaps` resolves such ids, on its device; the others never see one.
+
+    `state_slots[s]` is where sequence s keeps its state in layers that have a fixed-size state in place of pages. Slot
+    0 is the null slot, which belongs to nobody.
+
+    Entries for pages that no token of the step attends to, because a window has left them, may hold any number.
+    """
+
+    limits: StepLimits
+    counts: Ints  # [3]: n_tokens, n_rows, n_seqs
+    ids: Ints
+    positions: Ints
+    slot_mapping: Ints  # [n_groups, n_tokens]
+    query_start: Ints
+    seq_lens: Ints
+    state_slots: Ints  # [n_seqs]
+    page_table: Ints  # [n_groups, n_seqs, n_pages_per_seq]
+    logit_rows: Ints
+    device: Any = None  # the backend's own copy, if it cannot read host memory
+
+    @staticmethod
+    def empty(limits: StepLimits) -> "StepInputs":
+        """Arrays of the largest size, in ordinary memory."""
+        n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
+        shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
+        return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
+
+    def within(self, limits: StepLimits) -> "StepInputs":
+        """The same arrays, promised to hold no more than `limits`: what a plan for smaller steps is recorded on."""
+        return replace(self, limits=limits)
+
+    @property
+    def n_tokens(self) -> int:
+        return int(self.counts[0])
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.counts[1])
+
+    @property
+    def n_seqs(self) -> int:
+        return int(self.counts[2])
+
+
+class Plan(Protocol):
+    """A recorded step."""
+
+    result: Tensor
+
+    def run(self) -> None:
+        """Run the step on the present contents of its step inputs."""

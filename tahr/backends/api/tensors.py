@@ -1,0 +1,57 @@
+"""What ops take and give: rows of activations, weights, vectors."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+INT8_BLOCK = 32  # activations meeting block-quantised weights are rounded to int8 in groups of this many columns
+
+
+class Rows(Enum):
+    """Which count of the step inputs says how many rows of a tensor are alive."""
+
+    TOKENS = 0
+    PICKED = 1
+    FIXED = 2  # as many as the tensor was made with: eager use, tests
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Activation rows on a device; `data` is the backend's own handle."""
+
+    width: int
+    rows: Rows
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix `[n_rows, n_cols]` (or a stack of `n_stack` such) as a device keeps it.
+
+    `format` is the name in the file, `kernel` what this backend will run for it: a reader of the load log sees both.
+    """
+
+    name: str
+    format: str
+    kernel: str
+    n_rows: int
+    n_cols: int
+    n_bytes: int
+    data: Any
+    n_stack: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A norm gain or a bias: f32 on every backend."""
+
+    width: int
+    data: Any
