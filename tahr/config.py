@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, reduce
 from typing import Any, ClassVar
 
 from tahr.errors import ConfigError
@@ -92,10 +93,10 @@ def clean_breakers(breakers: Any) -> tuple[Breaker, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one request picks its tokens. None means: not asked for, so the model's own recommendation applies.
+    """How one request picks its tokens. What is not asked for is filled in by `precedence`.
 
     Hashable: what is given as a list or a mapping is kept as a tuple. The stages run in the order of
-    `engine.sampling.stages`; a knob no recommendation sets is off.
+    `engine.sampling.stages`; a stage whose setting stays None is off.
     """
 
     temperature: float | None = None  # 0: always the most likely token
@@ -135,6 +136,8 @@ class SamplingParams:
     priority: int = 0  # higher goes first
     cache_salt: str = ""
     cache_prompt: bool = True
+    # Settings asked for with the very value they have by default: only `of` can tell that from silence.
+    pinned: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
 
     RANGES: ClassVar[dict[str, Range]] = {
         "temperature": Range(0, 100),
@@ -178,16 +181,54 @@ class SamplingParams:
         keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
         for name in self.TOKEN_LISTS:
             keep(self, name, clean_tokens(name, getattr(self, name)))
+        keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "SamplingParams":
+        """The settings that were written down, each of them asked for, also where the value is the default."""
+        return cls(**values, pinned=frozenset(name for name, value in values.items() if value is not None))
+
+    def asks_for(self, name: str) -> bool:
+        """Whether this setting was asked for."""
+        return name in self.pinned or getattr(self, name) != sampling_default(name)
 
     def over(self, defaults: "SamplingParams") -> "SamplingParams":
         """These values, with `defaults` filling in what was not asked for."""
-        unset = {
-            name: value
-            for name in self.__slots__
-            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
+        filled = {
+            name: getattr(defaults, name)
+            for name in sampling_names()
+            if defaults.asks_for(name) and not self.asks_for(name)
         }
-        return replace(self, **unset) if unset else self
+        if not filled:
+            return self
+        return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
+
+
+@cache
+def sampling_names() -> tuple[str, ...]:
+    """The settings of `SamplingParams`, in order."""
+    return tuple(f.name for f in fields(SamplingParams) if f.name != "pinned")
+
+
+@cache
+def sampling_default(name: str) -> Any:
+    return next(f.default for f in fields(SamplingParams) if f.name == name)
+
+
+def sampling_values(params: SamplingParams) -> dict[str, Any]:
+    """All settings by name, as plain values."""
+    return {name: getattr(params, name) for name in sampling_names()}
+
+
+def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
+    """A length that was asked for moves the other one, where that is only a default."""
+    least, most = filled.get("min_tokens"), filled.get("max_tokens")
+    if least and asked.max_tokens is not None:
+        filled["min_tokens"] = min(least, asked.max_tokens)
+    if most is not None and asked.min_tokens:
+        filled["max_tokens"] = max(most, asked.min_tokens)
+    return filled
 
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:
@@ -225,6 +266,17 @@ NEUTRAL_SAMPLING = SamplingParams(
     repeat_last_n=64,
     max_tokens=DEFAULT_MAX_TOKENS,
 )
+
+
+def precedence(*levels: SamplingParams) -> SamplingParams:
+    """Sampling settings from several places: of those that set one, the first counts.
+
+    The order is the same everywhere: the request, the server's flags and files, the model's generation_config.json
+    or GGUF metadata, its family, and last `NEUTRAL_SAMPLING`, which changes no probability.
+    """
+    return reduce(SamplingParams.over, (*levels, NEUTRAL_SAMPLING))
+
+
 GREEDY = SamplingParams(temperature=0.0)
 PRESETS = {
     "greedy": GREEDY,

@@ -1,11 +1,11 @@
 """What may be asked of sampling, and what is refused by name."""
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tahr.config import GREEDY, NEUTRAL_SAMPLING, PRESETS, SamplingParams, preset
+from tahr.config import GREEDY, NEUTRAL_SAMPLING, PRESETS, SamplingParams, precedence, preset, sampling_names
 from tahr.errors import ConfigError
 
 BAD: dict[str, list[Any]] = {
@@ -56,7 +56,7 @@ def test_bad_parameters_are_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_every_parameter_is_checked() -> None:
-    assert BAD.keys() == {f.name for f in fields(SamplingParams)}
+    assert BAD.keys() == set(sampling_names())
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,47 @@ def test_lists_and_mappings_become_hashable() -> None:
 def test_what_was_not_asked_for_is_filled_in() -> None:
     merged = SamplingParams(top_k=3, top_a=0.2).over(SamplingParams(top_k=9, top_p=0.5)).over(NEUTRAL_SAMPLING)
     assert (merged.top_k, merged.top_a, merged.top_p, merged.temperature) == (3, 0.2, 0.5, 1.0)
+
+
+VALUES: dict[str, Any] = {
+    "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 1.5, "top_a": 0.2,
+    "eta_cutoff": 0.01, "xtc_probability": 0.5, "xtc_threshold": 0.2, "dry_multiplier": 0.8, "dry_base": 2.0,
+    "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": ("x",), "mirostat": 2,
+    "mirostat_tau": 4.0, "mirostat_eta": 0.2, "repetition_penalty": 1.2, "repeat_last_n": 12, "presence_penalty": 0.5,
+    "frequency_penalty": -0.5, "logit_bias": ((5, -100),), "banned_tokens": (3,), "allowed_tokens": (1, 2), "seed": 11,
+    "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ("zzz",), "stop_token_ids": (4,), "ignore_eos": True,
+    "logprobs": 2, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_setting_alone_fills_in_for_requests_that_do_not_ask(name: str) -> None:
+    server = SamplingParams(**{name: VALUES[name]})
+    model = SamplingParams(temperature=0.7, top_k=9)
+    merged = precedence(SamplingParams(), server, model)
+    assert getattr(merged, name) == VALUES[name]
+    expected = precedence(model)
+    assert [other for other in VALUES if getattr(merged, other) != getattr(expected, other)] == [name]
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if getattr(SamplingParams(), name) is not None])
+def test_a_default_value_that_is_asked_for_is_kept(name: str) -> None:
+    default = getattr(SamplingParams(), name)
+    asked = SamplingParams.of({name: default})
+    assert asked != SamplingParams()  # a cache must not mix them up
+    assert getattr(precedence(asked, SamplingParams(**{name: VALUES[name]})), name) == default
+    assert getattr(replace(precedence(asked), temperature=0.1).over(SamplingParams(**{name: VALUES[name]})), name) == (
+        default
+    )
+
+
+def test_every_setting_has_a_value_to_try() -> None:
+    assert VALUES.keys() == set(sampling_names())
+
+
+def test_a_length_that_is_only_a_default_gives_way() -> None:
+    assert precedence(SamplingParams(max_tokens=3), SamplingParams(min_tokens=5)).min_tokens == 3
+    assert precedence(SamplingParams(min_tokens=2000)).max_tokens == 2000
 
 
 def test_presets() -> None:

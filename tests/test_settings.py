@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import serving
+from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import Parser, main
-from tahr.cli.settings.settings_layers import SECTIONS, SHORT, all_keys, profile_of
+from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
-from tahr.config import EngineConfig
+from tahr.config import EngineConfig, SamplingParams
 from tahr.server.loading import ModelChoice, load_models
 from tahr.server.state import Served
 
@@ -180,7 +180,7 @@ def test_every_key_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     """No behaviour hides behind one way of asking; only values that are tables themselves have no key."""
     keys = all_keys()
     assert {path.split(".")[0] for path in keys} == set(SECTIONS)
-    unreachable = {"sampling.logit_bias", "sampling.dry_sequence_breakers", "server.sampling"}
+    unreachable = {"sampling.logit_bias", "sampling.dry_sequence_breakers", "server.sampling", *REQUEST_ONLY}
     assert {f"{section}.{field.name}" for section, cls in SECTIONS.items() for field in fields(cls)} == {
         *keys,
         *unreachable,
@@ -274,3 +274,30 @@ def test_two_variables_for_one_setting(monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_names_from_other_servers(flags: list[str], path: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, *flags)[path] == (value, "cli")
+
+
+SERVED = {
+    "min_tokens": ("2", 2), "stop": ("zz", ("zz",)), "stop_token_ids": ("4", (4,)), "ignore_eos": ("true", True),
+    "mirostat_tau": ("4", 4.0), "mirostat_eta": ("0.2", 0.2), "xtc_threshold": ("0.2", 0.2), "dry_base": ("2", 2.0),
+    "dry_allowed_length": ("3", 3), "dry_penalty_last_n": ("64", 64), "banned_tokens": ("3", (3,)),
+    "allowed_tokens": ("104,105", (104, 105)), "priority": ("5", 5), "cache_salt": ("mine", "mine"),
+    "cache_prompt": ("false", False), "temperature": ("0.25", 0.25), "max_tokens": ("9", 9),
+}  # fmt: skip
+
+
+def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
+    """Each key alone, from `--set` to what the engine is given, and a request that asks for the default instead."""
+    parser = Parser(prog="tahr serve")
+    serve.add_arguments(parser)
+    for name, (text, value) in SERVED.items():
+        settings = serve.settings_of(parser.parse_args(["--set", f"sampling.{name}={text}", "--port", "0"]))
+        engine = ScriptedEngine()
+        with serving(engine, settings=settings) as running:
+            body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
+            httpx.post(f"{running.address}/v1/chat/completions", json=body).raise_for_status()
+            assert getattr(engine.seen[-1].params, name) == value
+            default = getattr(SamplingParams(), name)
+            if default not in (None, ()):
+                asked = {**body, name: list(default) if isinstance(default, tuple) else default}
+                httpx.post(f"{running.address}/v1/chat/completions", json=asked).raise_for_status()
+                assert getattr(engine.seen[-1].params, name) == default

@@ -5,7 +5,7 @@ from collections.abc import Sequence as ListOf
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
-from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.config import EngineConfig, SamplingParams, precedence
 from tahr.engine.builder import Assembled, assemble
 from tahr.engine.detokenize import TextWriter, has_text
 from tahr.engine.engine import Engine, Event
@@ -42,7 +42,7 @@ class LLM:
         self.template = parts.template
         self.model_config = parts.model_config
         self.context_size = parts.engine.context_size
-        self.sampling_defaults = parts.sampling.over(NEUTRAL_SAMPLING)
+        self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
         self.engine: Engine = parts.engine
@@ -158,7 +158,7 @@ class LLM:
 
         A `reply` is a text of its own, anything else continues the prompt's.
         """
-        full = (params or SamplingParams()).over(self.sampling_defaults)
+        full = precedence(params or SamplingParams(), self.sampling_defaults)
         continuing = not reply and has_text(self.tokenizer, tokens)
         request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
         self._requests.update(dict.fromkeys(request.answers, request))

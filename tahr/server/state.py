@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import Refusal
@@ -99,7 +99,7 @@ class Front:
         """From here on requests are answered."""
         taken: set[str] = set()
         for model in models:
-            model.defaults = model.defaults.over(self.settings.sampling).over(model.engine.sampling_defaults)
+            model.defaults = precedence(model.defaults, self.settings.sampling, model.engine.sampling_defaults)
             for name in model.names:
                 if name in taken:
                     raise ConfigError(f"Two models are called {name}: name one of them with --model NAME=MODEL.")

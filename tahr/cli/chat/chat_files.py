@@ -1,12 +1,12 @@
 """Conversations in files: what `/save` writes and `/load` reads."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tahr.cli.settings.options import said
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, sampling_names
 from tahr.errors import ConfigError
 from tahr.hub.store import write_text
 
@@ -63,6 +63,6 @@ def is_message(message: Any) -> bool:
 
 def sampling_of(content: dict[str, Any], path: Path) -> SamplingParams:
     values = content.get("sampling")
-    if not isinstance(values, dict) or not values.keys() <= {f.name for f in fields(SamplingParams)}:
+    if not isinstance(values, dict) or not values.keys() <= set(sampling_names()):
         raise ConfigError(f"{path} is damaged: its sampling values are not ones this Tahr knows.")
-    return SamplingParams(**values)
+    return SamplingParams.of(values)

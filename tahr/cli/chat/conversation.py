@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tahr.cli.chat.console import Output, note
 from tahr.cli.chat.interrupt import Interrupt
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError, TahrError, TemplateError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Conversation:
     @property
     def sampling(self) -> SamplingParams:
         """The values in force: what was asked for, else what the model recommends."""
-        return self.asked.over(self.llm.sampling_defaults)
+        return precedence(self.asked, self.llm.sampling_defaults)
 
     @property
     def system(self) -> str | None:

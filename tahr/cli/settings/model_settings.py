@@ -193,7 +193,7 @@ def choices_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Cho
 def choice_of(said: Said, layers: Layers, warn: Warn) -> Choice:
     about = layers.about({**profile_values(said.source, MODEL_SECTIONS, warn), **said.table}, said.own)
     try:
-        config, sampling = EngineConfig(**about.values("engine")), SamplingParams(**about.values("sampling"))
+        config, sampling = EngineConfig(**about.values("engine")), SamplingParams.of(about.values("sampling"))
     except ConfigError as error:
         raise (ConfigError(f"Of the model {said.label}, {error}") if said.own or said.table else error) from error
     model = ModelChoice(said.source, said.name, said.quantization, said.other_names, config, sampling)

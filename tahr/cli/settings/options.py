@@ -1,11 +1,11 @@
 """Options of `tahr run` as tables, and the checked objects they become."""
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, sampling_names
 from tahr.errors import ConfigError, ModelNotFound
 
 
@@ -122,6 +122,4 @@ def local(path: Path) -> str:
 
 def said(params: SamplingParams) -> dict[str, Any]:
     """The sampling values that say something, under the names `/set` uses."""
-    silent = SamplingParams()
-    values = {f.name: getattr(params, f.name) for f in fields(params)}
-    return {name: value for name, value in values.items() if value != getattr(silent, name)}
+    return {name: getattr(params, name) for name in sampling_names() if params.asks_for(name)}

@@ -43,6 +43,8 @@ SHORT = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "server.otlp_endpoint",
 }
 SECRET = {"server.api_keys"}
+# These decide what a reply looks like, so only the request that gets the reply can ask for them.
+REQUEST_ONLY = {"sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.pinned"}
 WORDS = {
     word: value for value, words in {True: "true yes on 1", False: "false no off 0"}.items() for word in words.split()
 }
@@ -95,7 +97,7 @@ def all_keys() -> Mapping[str, Key]:
     """Every setting that can be written down as a value or a list of values."""
     hints = {cls: get_type_hints(cls) for cls in SECTIONS.values()}
     made = [key_of(section, each, hints[cls][each.name]) for section, cls in SECTIONS.items() for each in fields(cls)]
-    return {key.path: key for key in made if key}
+    return {key.path: key for key in made if key and key.path not in REQUEST_ONLY}
 
 
 def key_of(section: str, field: "Field[Any]", hint: Any) -> Key | None:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     general = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
     source, table, quantization = written_down(named, general)
     layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
-    sampling, config = SamplingParams(**layers.values("sampling")), EngineConfig(**layers.values("engine"))
+    sampling, config = SamplingParams.of(layers.values("sampling")), EngineConfig(**layers.values("engine"))
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))
         return 0

@@ -224,7 +224,7 @@ def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Se
     values = (layers or layers_of(args)).values
     said: dict[str, Any] = values("server")
     keys = [*said.pop("api_keys", ()), *filter(None, [os.environ.get("TAHR_API_KEY")])]
-    return Settings(**said, api_keys=tuple(keys), sampling=SamplingParams(**values("sampling")))
+    return Settings(**said, api_keys=tuple(keys), sampling=SamplingParams.of(values("sampling")))
 
 
 def address_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tahr.backends.row_sampler import SAMPLE_ROW
-from tahr.config import NEUTRAL_SAMPLING, SamplingParams
+from tahr.config import SamplingParams, precedence
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.logit_processors import edits_of
 from tahr.engine.sampling.stages import MIROSTAT, STAGES, chain_of
@@ -32,7 +32,7 @@ class SamplingState:
         resolve: Resolve | None = None,  # turns DRY's breakers from text to tokens: see `dry.breaker_finder`
         index: int = 0,
     ):
-        self.params = params.over(NEUTRAL_SAMPLING)
+        self.params = precedence(params)
         self.edits = edits_of(self.params, eos_tokens, resolve)
         self.chain = chain_of(self.params)
         self.learns = self.chain[-1:] == (MIROSTAT,)

@@ -1,11 +1,10 @@
 """Every way to say no: one exception, one envelope, one table from errors to status codes."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 import msgspec
 
-from tahr.config import SamplingParams
+from tahr.config import sampling_names
 from tahr.errors import ConfigError, KvCacheFull, TahrError, TemplateError, TokenizerError
 
 TYPES = {
@@ -24,7 +23,7 @@ TYPES = {
 # What is wrong with the request itself; any other error is the server's own.
 FAULTS_OF_THE_REQUEST = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
-SAMPLING_NAMES = frozenset(f.name for f in fields(SamplingParams))
+SAMPLING_NAMES = frozenset(sampling_names())
 
 
 class ErrorBody(msgspec.Struct):

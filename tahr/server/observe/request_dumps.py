@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
+from tahr.config import sampling_values
 from tahr.errors import ConfigError, CorruptFile
 from tahr.server.openai import bodies
 
@@ -112,7 +113,7 @@ def contents(call: "Call", seconds: float, texts: bool) -> dict[str, Any]:
     made: dict[str, Any] = {
         "request": request_of(call.data, texts),
         "headers": {k.decode("latin-1"): header(k, v) for k, v in call.headers.items()},
-        "sampling": asdict(ask.prompts[0].params) if ask else {},
+        "sampling": sampling_values(ask.prompts[0].params) if ask else {},
         "model": {},
         "prompt": {},
         "response": {"status": call.status},
@@ -162,7 +163,8 @@ def shape(value: Any, field: str = "") -> Any:
 
 
 def environment(settings: "Settings") -> dict[str, Any]:
-    said = asdict(settings) | {"api_keys": len(settings.api_keys)}
+    own = {"api_keys": len(settings.api_keys), "sampling": sampling_values(settings.sampling)}
+    said = asdict(settings) | own
     return {
         "tahr": __version__,
         "python": sys.version.split()[0],

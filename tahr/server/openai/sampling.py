@@ -1,11 +1,11 @@
 """From the fields of a request to `SamplingParams`."""
 
 from collections.abc import Callable, Sized
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, precedence, sampling_names
 from tahr.errors import ConfigError
 from tahr.server.http.errors import Refusal, bad_field, refusal_of
 from tahr.server.openai.bodies import ChatBody, CompletionBody, Generation
@@ -18,7 +18,7 @@ SPELLINGS = {
     "max_tokens": ("max_completion_tokens", "max_tokens"),
     "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
 }
-NAMES = tuple(f.name for f in fields(SamplingParams) if f.name != "logprobs")
+NAMES = tuple(name for name in sampling_names() if name != "logprobs")
 SPELLED = {name: SPELLINGS.get(name, (name,)) for name in NAMES}
 MOST = {  # entries of a list or a mapping
     "stop": 16,
@@ -58,7 +58,7 @@ def params_of(body: Generation) -> SamplingParams:
 
 @lru_cache(maxsize=N_REMEMBERED)
 def made_of(given: tuple[tuple[str, Any], ...]) -> SamplingParams:
-    return SamplingParams(**dict(given))
+    return SamplingParams.of(dict(given))
 
 
 def collect(body: Generation) -> tuple[dict[str, Any], dict[str, str]]:
@@ -134,7 +134,9 @@ def fit(asked: SamplingParams, defaults: SamplingParams, room: Room) -> Sampling
 
 @lru_cache(maxsize=N_REMEMBERED)
 def filled(asked: SamplingParams, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
-    return replace(asked.over(defaults), max_tokens=max_tokens)
+    merged = precedence(asked, defaults)
+    least = merged.min_tokens if asked.asks_for("min_tokens") else min(merged.min_tokens, max_tokens)
+    return replace(merged, max_tokens=max_tokens, min_tokens=least)
 
 
 def check_length(max_tokens: int | None, room: Room) -> None:
