@@ -62,10 +62,13 @@ def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str)
 def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
     """A snapshot as bytes."""
     header = json.dumps(asdict(info)).encode()
-    body = b"".join(
-        [START.pack(MAGIC, VERSION, len(header)), header, *(np.ascontiguousarray(layer).tobytes() for layer in layers)]
-    )
-    return body + hashlib.sha256(body).digest()
+    start = START.pack(MAGIC, VERSION, len(header))
+    # Views, because the keys and values of a long text take gigabytes: they are copied once, by the join.
+    parts: list[bytes | memoryview] = [start, header, *(np.ascontiguousarray(layer).data for layer in layers)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([*parts, digest.digest()])
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------
