@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tahr.backends.api import Bytes
-from tahr.config import SamplingParams
+from tahr.config import SamplingParams, sampling_values
 from tahr.errors import SnapshotIncompatible, TahrError
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import KvCopy, Session
@@ -61,7 +61,9 @@ def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str)
 
 def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
     """A snapshot as bytes."""
-    header = json.dumps(asdict(info)).encode()
+    facts = asdict(info)
+    facts["config"]["sampler"] = sampling_values(info.config.sampler)
+    header = json.dumps(facts).encode()
     start = START.pack(MAGIC, VERSION, len(header))
     # Views, because the keys and values of a long text take gigabytes: they are copied once, by the join.
     parts: list[bytes | memoryview] = [start, header, *(np.ascontiguousarray(layer).data for layer in layers)]
