@@ -59,11 +59,11 @@ class NullWriter:
 
     stopped = False
 
-    def push(self, token: int) -> str:
-        return ""
+    def push(self, token: int) -> tuple[str, ...]:
+        return ()
 
-    def flush(self) -> str:
-        return ""
+    def flush(self) -> tuple[str, ...]:
+        return ()
 
 
 def null_engine(n_seqs: int) -> Engine:

@@ -60,10 +60,10 @@ class Script:
         token = self.words[seq.n_generated % len(self.words)]
         seq.picked(token, now)
         assert seq.writer
-        text = seq.writer.push(token)
+        deltas = seq.writer.push(token)
         if len(seq.tokens) >= seq.max_length:
             self.abort(seq, "length")
-        return Event(seq, text, (token,))
+        return Event(seq, deltas, (token,))
 
     def abort(self, seq: EngineSequence, reason: Any = None) -> None:
         if not seq.done:
@@ -89,7 +89,7 @@ def serve(model: str | None, step_s: float, interval_s: float) -> None:
         llm = LLM(model)
         words = llm.tokenizer.encode("The sky is blue because light is scattered by air. ", add_special=False)
         llm.engine = Script(words, step_s)  # type: ignore[assignment]
-        return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
+        return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
 
     settings = Settings(port=0, log_interval_s=0, stream_interval_s=interval_s)
     Running(settings, load, lambda address, _: print(address, flush=True)).run()

@@ -54,7 +54,7 @@ def serve(args: argparse.Namespace) -> None:
     from tahr.server.state import Served
 
     llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0, stream_interval_s=args.stream_interval)
-    served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm, pause_s=settings.stream_interval_s)))]
+    served = [Served(("model",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
     threading.Thread(target=run_library, args=(llm, args), daemon=True).start()
     Running(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
 

@@ -29,12 +29,12 @@ class Tally:
     def __init__(self, fault: Callable[[int], object] = lambda token: None):
         self.fault = fault
 
-    def push(self, token: int) -> str:
+    def push(self, token: int) -> tuple[str, ...]:
         self.fault(token)
-        return f"{token} "
+        return (f"{token} ",)
 
-    def flush(self) -> str:
-        return ""
+    def flush(self) -> tuple[str, ...]:
+        return ()
 
 
 @cache

@@ -20,7 +20,7 @@ from tahr.engine.detokenize import TextWriter
 from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
-from tahr.library.delivery import Take
+from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk, Completion
 from tahr.server.engine_port import PromptProgress
 from tahr.server.lifecycle import Running
@@ -109,9 +109,9 @@ class ScriptedReply:
         n_top = self.params.prompt_logprobs
         return [] if n_top is None else [pick_of(token, n_top) for token in self.tokens[1:]]
 
-    async def feed(self, take: Take) -> bool:
+    async def read(self, on_chunk: OnChunk) -> bool:
         async for chunk in self.chunks:
-            if not take(chunk):
+            if not on_chunk(chunk):
                 return True
         return False
 
@@ -137,12 +137,12 @@ class ScriptedReply:
                 raise GenerateError("The script says so.")
             self.stats.n_generated_tokens = n + 1
             ends = token == EOS and not params.ignore_eos
-            text = "" if ends else writer.push(token)
+            deltas = () if ends else writer.push(token)
             reason = "stop" if ends or writer.stopped else "length" if n + 1 == params.max_tokens else None
             if reason and not writer.stopped:
-                text += writer.flush()
+                deltas += writer.flush()
             picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
-            yield Chunk(text, [token], reason, self.completion(reason) if reason else None, index, picks)
+            yield Chunk(deltas, [token], reason, self.completion(reason) if reason else None, index, picks)
             if reason:
                 return
 

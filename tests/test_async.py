@@ -15,7 +15,7 @@ import pytest
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError, GenerateError
-from tahr.library.delivery import Rounds
+from tahr.library.delivery import Dispatcher
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
@@ -61,7 +61,7 @@ def count_calls() -> list[object]:
     call = loop.call_soon_threadsafe
 
     def counted(callback: Callable[..., object], *args: Any, **options: Any) -> Any:
-        if getattr(callback, "__func__", None) is Rounds.look:
+        if getattr(callback, "__func__", None) is Dispatcher.deliver:
             calls.append(args)
         return call(callback, *args, **options)
 
@@ -173,7 +173,7 @@ def test_a_pause_joins_what_comes_but_the_first_and_the_last(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=2.0)
+        llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), stream_interval_s=2.0)
         step = llm.llm.engine.step
         monkeypatch.setattr(llm.llm.engine, "step", lambda: (time.sleep(0.005), step())[1])
         async with llm, asyncio.timeout(60):
@@ -196,7 +196,7 @@ def test_a_pause_joins_what_comes_but_the_first_and_the_last(
 
 
 def test_a_loop_that_is_closed_while_it_rests_leaves_nothing_running(stories: Path, alone: list[str]) -> None:
-    llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), pause_s=30)
+    llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), stream_interval_s=30)
     left: list[Any] = []
 
     async def leave() -> None:
@@ -234,7 +234,7 @@ def test_a_cancelled_task_frees_its_memory_within_a_step(
         other = asyncio.create_task(llm.generate(PROMPTS[0], GREEDY))
         await until(lambda: llm.stats().tokens_generated > 3)
         steps: list[int] = []
-        for name in ("_drop", "_abort"):  # on the loop's side when the reader leaves, then on the engine's
+        for name in ("_release", "_abort"):  # on the loop's side when the reader leaves, then on the engine's
             monkeypatch.setattr(llm, name, noting(steps, llm, getattr(llm, name)))
         task.cancel()
         await until(lambda: llm.stats().requests_cancelled == 1)
@@ -249,7 +249,7 @@ def test_a_cancelled_task_frees_its_memory_within_a_step(
 def test_cancelled_before_it_was_accepted(stories: Path) -> None:
     async def test(llm: AsyncLLM) -> None:
         entered, leave = threading.Event(), threading.Event()
-        llm._ask(lambda: (entered.set(), leave.wait()))  # the engine's thread is held up
+        llm._call(lambda: (entered.set(), leave.wait()))  # the engine's thread is held up
         await asyncio.to_thread(entered.wait)
         task = asyncio.create_task(llm.submit(PROMPTS[0], ENDLESS))
         await asyncio.sleep(0.05)
@@ -392,3 +392,16 @@ def test_pickling_is_refused(stories: Path) -> None:
             pickle.dumps(llm)
 
     run(stories, test)
+
+
+def test_a_command_that_raises_leaves_the_thread_alive(
+    stories: Path, alone: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        good = asyncio.create_task(llm.generate(PROMPTS[0], GREEDY))
+        assert llm._post(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+        assert (await good).text == alone[0]
+        assert llm.alive
+
+    run(stories, test)
+    assert "command" in caplog.text

@@ -337,9 +337,9 @@ def test_every_step_hands_out_its_tokens_at_once(stories: Path) -> None:
     sequences = [submit(eng, prompt) for prompt in prompts(stories)[:4]]
     seen: dict[int, list[int]] = {seq.id: [] for seq in sequences}
     while eng.busy:
-        for seq, text, tokens in eng.step():
+        for seq, deltas, tokens in eng.step():
             seen[seq.id] += tokens
-            assert text == "".join(f"{token} " for token in tokens)
+            assert deltas == tuple(f"{token} " for token in tokens)
             assert seen[seq.id] == seq.tokens[seq.n_prompt :]
 
 

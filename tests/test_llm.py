@@ -111,10 +111,10 @@ def test_a_step_that_fails_fails_all_answers(llm: LLM, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(llm.engine.runner, "run", broken)
         llm.step()
-    assert request.over
+    assert request.finished
     with pytest.raises(GenerateError, match="no room"):
         request.completion()
-    llm.forget(request)
+    llm.remove(request)
     assert llm.stats().pages_used == 0
 
 

@@ -64,7 +64,7 @@ class ScriptedLLM:
             self.on_chunk()
             last = i == len(words) - 1
             done = Completion("".join(words), list(range(len(words))), n_prompt, 0, "stop", RequestStats())
-            yield Chunk(word, [i], "stop" if last else None, done if last else None)
+            yield Chunk((word,), [i], "stop" if last else None, done if last else None)
 
 
 @pytest.fixture

@@ -1,17 +1,18 @@
-"""From picked tokens to text a user may see."""
+"""From picked tokens to what a user may see."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
+from tahr.text.deltas import Deltas
 from tahr.text.stream import StopMatcher
 from tahr.text.tokenizer import Tokenizer
 
 
 class Writer(Protocol):
-    """Takes tokens, gives text; `stopped` once a stop string has been met."""
+    """Takes tokens, gives deltas; `stopped` once a stop string has been found."""
 
-    def push(self, token: int) -> str: ...
-    def flush(self) -> str: ...
+    def push(self, token: int) -> Deltas: ...
+    def flush(self) -> Deltas: ...
     @property
     def stopped(self) -> bool: ...
 
@@ -27,16 +28,19 @@ class TextWriter:
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False):
         self._detokenizer = tokenizer.detokenizer(continuing=continuing)
         self._matcher = StopMatcher(stops)
-        self._watches = bool(stops)
+        self._has_stops = bool(stops)
 
     @property
     def stopped(self) -> bool:
         return self._matcher.hit is not None
 
-    def push(self, token: int) -> str:
+    def push(self, token: int) -> Deltas:
         text = self._detokenizer.push(token)
-        return self._matcher.push(text) if self._watches else text
+        if self._has_stops:
+            text = self._matcher.push(text)
+        return (text,) if text else ()
 
-    def flush(self) -> str:
-        """What was held back, now that nothing more comes."""
-        return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+    def flush(self) -> Deltas:
+        """What was held back, now that no more tokens come."""
+        text = self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+        return (text,) if text else ()

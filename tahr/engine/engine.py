@@ -22,15 +22,16 @@ from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.kv.prefix import PrefixStats
+from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
 
 
 class Event(NamedTuple):
-    """What a step brought one sequence: text that may be shown, and the token behind it."""
+    """What a step brought one sequence: what may be shown, and the token behind it."""
 
     sequence: Sequence
-    text: str
+    deltas: Deltas
     tokens: tuple[int, ...] = ()
 
 
@@ -220,7 +221,7 @@ class Engine:
     def _finish(self, seq: Sequence, answer: SampledToken | TahrError, now: float) -> Event:
         """Append and write; an error here belongs to this request alone."""
         if seq.finish_reason:
-            return Event(seq, "")  # another request's writer has cancelled it
+            return Event(seq, ())  # another request's writer has cancelled it
         if isinstance(answer, TahrError):
             return self._fail(seq, answer, suspect=True)
         try:
@@ -235,20 +236,20 @@ class Engine:
         if seq.params.logprobs is not None:
             seq.logprobs.append(answer)
         if token in seq.ends:
-            return self._last(seq, "", "stop", token)
-        text = writer.push(token)
+            return self._last(seq, (), "stop", token)
+        deltas = writer.push(token)
         if writer.stopped:
-            return self._last(seq, text, "stop", token)
+            return self._last(seq, deltas, "stop", token)
         if len(seq.tokens) >= seq.max_length:
-            return self._last(seq, text, "length", token)
-        return Event(seq, text, (token,))
+            return self._last(seq, deltas, "length", token)
+        return Event(seq, deltas, (token,))
 
-    def _last(self, seq: Sequence, text: str, reason: str, token: int) -> Event:
+    def _last(self, seq: Sequence, deltas: Deltas, reason: str, token: int) -> Event:
         assert seq.writer
         if not seq.writer.stopped:
-            text += seq.writer.flush()
+            deltas += seq.writer.flush()
         self._end(seq, reason)
-        return Event(seq, text, (token,))
+        return Event(seq, deltas, (token,))
 
     def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
         """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
@@ -258,7 +259,7 @@ class Engine:
             cause, error = error, GenerateError(f"The request failed: {error!r}.")
             error.__cause__ = cause
         self._end(seq, "error", error)
-        return Event(seq, "")
+        return Event(seq, ())
 
     def _end(self, seq: Sequence, reason: str, error: TahrError | None = None) -> None:
         over = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]

@@ -1,10 +1,11 @@
 """`AsyncLLM`: an engine on a thread of its own, for many requests of an event loop at once.
 
-The loop's side only ever leaves orders and takes what has come; the thread runs the orders between two steps, and
-blocks when there is nothing to do. How what a step brought finds its readers is told in `mailbox`.
+The loop's side only posts commands and takes chunks; the thread runs the commands between two steps, and blocks when
+there is nothing to do. `delivery` says how the chunks of a step reach their readers.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
@@ -15,53 +16,54 @@ from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import GenerateError, TahrError
-from tahr.library.delivery import Loop, Mailbox, Rounds, Take
+from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import Pooling
 from tahr.library.llm import LLM, Message, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 
 Prompt = str | list[int]  # a text, or its tokens
-Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # who waits, for what it was, or why it failed
+Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 T = TypeVar("T")
+
+log = logging.getLogger("tahr.engine")
 
 
 class Stream:
-    """The chunks of one request, as they come. One that is closed, or that nobody holds any more, is aborted."""
+    """The chunks of one request, as they come. A stream that is closed or garbage-collected aborts its request."""
 
-    def __init__(self, llm: "AsyncLLM", mailbox: Mailbox):
-        assert mailbox.request
-        self._llm, self._mailbox = llm, mailbox
-        self.request = mailbox.request  # to look at while it runs; only the engine's thread changes it
-        self.id = mailbox.request.id
+    def __init__(self, llm: "AsyncLLM", queue: OutputQueue):
+        assert queue.request
+        self._llm, self._queue = llm, queue
+        self.request = queue.request  # to look at while it runs; only the engine's thread changes it
+        self.id = queue.request.id
 
     def __aiter__(self) -> "Stream":
         return self
 
     async def __anext__(self) -> Chunk:
-        return await self._mailbox.next()
+        return await self._queue.next()
 
-    async def feed(self, take: Take) -> bool:
-        """Give the chunks to `take` as they come, without waking a task for each, until it answers False.
+    async def read(self, on_chunk: OnChunk) -> bool:
+        """Call `on_chunk` with the chunks as they come, without waking a task for each, until it returns False.
 
-        Then this answers True: there may be more. It answers False when none are left.
+        Then this returns True: there may be more. It returns False when none are left.
         """
-        return await self._mailbox.feed(take)
+        return await self._queue.read(on_chunk)
 
     async def completion(self) -> Completion:
-        """Wait for the end; the first answer, with the others beside it if there are more."""
+        """Wait for the end; the first choice, with the others beside it if there are more."""
         try:
             async for _ in self:
                 pass
         except asyncio.CancelledError:
             self.close()
             raise
-        assert self._mailbox.request
-        return self._mailbox.request.completion()
+        return self.request.completion()
 
     def close(self) -> None:
         """Abort the request, if it still runs; its memory is free before the next step."""
-        self._llm._drop(self._mailbox)
+        self._llm._release(self._queue)
 
     def __del__(self) -> None:
         self.close()
@@ -77,16 +79,16 @@ class AsyncLLM:
         config: EngineConfig | None = None,
         quantization: str | None = None,
         progress: Any = None,
-        llm: LLM | None = None,  # a loaded one to take over, which nobody else may use from then on
-        pause_s: float = 0.0,  # for which readers wait after a chunk, to get what comes meanwhile as one
+        llm: LLM | None = None,  # a loaded one, which nothing else may use from then on
+        stream_interval_s: float = 0.0,  # between two deliveries to readers; what comes meanwhile is one chunk
     ):
         self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress)
-        self._mailboxes: dict[int, Mailbox] = {}  # by request; only the engine's thread touches it
-        self._lock = threading.Lock()
-        self._pause_s = pause_s
-        self._rounds: dict[Loop, Rounds] = {}
-        self._orders: list[Callable[[], None]] = []
-        self._outcomes: dict[Loop, list[Outcome]] = {}  # of orders that have been run; only the thread touches it
+        self._queues: dict[int, OutputQueue] = {}  # by request; only the engine's thread touches it
+        self._lock = threading.Lock()  # of what chunks are made from
+        self._interval_s = stream_interval_s
+        self._dispatchers: dict[Loop, Dispatcher] = {}
+        self._commands: list[Callable[[], None]] = []
+        self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
@@ -100,7 +102,7 @@ class AsyncLLM:
         """Queue a prompt; what is wrong with it is raised here, before anything is computed.
 
         A `reply` is a text of its own, anything else continues the prompt's. A stream that is wanted `whole` gives
-        each answer as one chunk, when all are over.
+        each choice as one chunk, when all are finished.
         """
         tokens = await asyncio.to_thread(self.llm.tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
         return await self._submit(tokens, params, reply, whole)
@@ -133,7 +135,7 @@ class AsyncLLM:
 
     async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
         """A text as a vector of length 1, or several as the rows of an array; replies wait meanwhile."""
-        return await self._ask(lambda: self.llm.embed(texts, pooling))
+        return await self._call(lambda: self.llm.embed(texts, pooling))
 
     async def score(self, prompt: str, continuation: str) -> Score:
         """How likely a continuation of the prompt is."""
@@ -141,8 +143,8 @@ class AsyncLLM:
         return joined.score((await self.generate(joined.tokens, SCORING)).prompt_logprobs)
 
     async def abort(self, request_id: int) -> None:
-        """Stop a request by its id; its reader gets a last chunk that says so. Does nothing if it is over."""
-        await self._ask(lambda: self._abort(request_id))
+        """Stop a request by its id; its reader gets a last chunk that says so. Does nothing if it is finished."""
+        await self._call(lambda: self._abort(request_id))
 
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""
@@ -174,27 +176,27 @@ class AsyncLLM:
     async def _submit(
         self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
     ) -> Stream:
-        mailbox = Mailbox(self._rounds_of(asyncio.get_running_loop()), whole)
+        queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
         try:
-            await self._ask(lambda: self._open(mailbox, tokens, params, reply))
+            await self._call(lambda: self._open(queue, tokens, params, reply))
         except asyncio.CancelledError:
-            self._drop(mailbox)
+            self._release(queue)
             raise
-        return Stream(self, mailbox)
+        return Stream(self, queue)
 
-    def _rounds_of(self, loop: Loop) -> Rounds:
+    def _dispatcher_of(self, loop: Loop) -> Dispatcher:
         with self._lock:
-            if loop not in self._rounds:
-                self._rounds = {each: rounds for each, rounds in self._rounds.items() if not each.is_closed()}
-                self._rounds[loop] = Rounds(loop, self._lock, self._pause_s)
-            return self._rounds[loop]
+            if loop not in self._dispatchers:
+                self._dispatchers = {each: kept for each, kept in self._dispatchers.items() if not each.is_closed()}
+                self._dispatchers[loop] = Dispatcher(loop, self._lock, self._interval_s)
+            return self._dispatchers[loop]
 
-    def _ask(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Have something done between two steps."""
+    def _call(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run something on the engine's thread, between two steps."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def order() -> None:
+        def command() -> None:
             if future.cancelled():
                 return
             outcomes = self._outcomes.setdefault(loop, [])
@@ -203,95 +205,98 @@ class AsyncLLM:
             except Exception as error:
                 outcomes.append((future, None, error))
 
-        if not self._order(order):
+        if not self._post(command):
             raise GenerateError("The engine is closed: make a new AsyncLLM.")
         return future
 
-    def _order(self, order: Callable[[], None]) -> bool:
-        """Whether it will be done: a closed engine takes no orders."""
+    def _post(self, command: Callable[[], None]) -> bool:
+        """Whether it will run: a closed engine takes no commands."""
         with self._wake:
             if not self._closing:
-                self._orders.append(order)
+                self._commands.append(command)
                 self._wake.notify()
             return not self._closing
 
-    def _drop(self, mailbox: Mailbox) -> None:
-        """Nobody reads this any more."""
-        if not (mailbox.request and mailbox.request.over):
-            self._order(lambda: self._abort(mailbox.request.id) if mailbox.request else None)
+    def _release(self, queue: OutputQueue) -> None:
+        """The reader has left: abort the request if it still runs."""
+        if not queue.finished:
+            self._post(lambda: self._abort(queue.request.id) if queue.request else None)
 
     # ---- the engine's thread ----------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Orders, a step, news; again, until closed."""
-        while self._run_orders():
+        """Commands, a step, notifications; again, until closed."""
+        while self._run_commands():
             try:
                 self._step()
             except Exception as error:  # an engine contains what requests do wrong, so this is a fault of its own
                 self._fail_all(error)
-        for request_id in list(self._mailboxes):
+        for request_id in list(self._queues):
             self._abort(request_id)
 
-    def _run_orders(self) -> bool:
+    def _run_commands(self) -> bool:
         """Wait until there is something to do; False when closing."""
         with self._wake:
-            while not (self._orders or self._closing or self.llm.engine.busy):
+            while not (self._commands or self._closing or self.llm.engine.busy):
                 self._wake.wait()
-            orders, self._orders = self._orders, []
+            commands, self._commands = self._commands, []
             closing = self._closing
-        for order in orders:
-            order()
+        for command in commands:
+            try:
+                command()
+            except Exception:  # one request's; the thread and the other requests go on
+                log.exception("A command of the engine's thread failed; requests go on.")
         outcomes, self._outcomes = self._outcomes, {}
         for loop, each in outcomes.items():
-            with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop has been closed: no task waits any more
                 loop.call_soon_threadsafe(settle, each)
         return not closing
 
     def _step(self) -> None:
         events = self.llm.engine.step()
         with self._lock:
-            heard = self.llm.spread(events)
-            boxes = [self._mailboxes[request.id] for request in heard if request.id in self._mailboxes]
-        for request in heard:
-            if request.over:
-                self._forget(request)
-        self._call(boxes)
+            advanced = self.llm.dispatch(events)
+            queues = [self._queues[request.id] for request in advanced if request.id in self._queues]
+        for request in advanced:
+            if request.finished:
+                self._remove(request)
+        self._notify(queues)
 
-    def _open(self, mailbox: Mailbox, tokens: list[int], params: SamplingParams | None, reply: bool) -> None:
-        mailbox.request = self.llm.submit(tokens, params, reply=reply)
-        self._mailboxes[mailbox.request.id] = mailbox
+    def _open(self, queue: OutputQueue, tokens: list[int], params: SamplingParams | None, reply: bool) -> None:
+        queue.request = self.llm.submit(tokens, params, reply=reply)
+        self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:
-        mailbox = self._mailboxes.get(request_id)
-        if mailbox and mailbox.request:
-            self._forget(mailbox.request, error)
-            self._call([mailbox])
+        queue = self._queues.get(request_id)
+        if queue and queue.request:
+            self._remove(queue.request, error)
+            self._notify([queue])
 
     def _fail_all(self, error: Exception) -> None:
-        """Nobody shall wait for what will not come; the next request finds an empty engine."""
+        """No reader is left waiting; the next request finds an empty engine."""
         failure = GenerateError(f"The engine failed: {error!r}. Please report this.")
         failure.__cause__ = error
-        for request_id in list(self._mailboxes):
+        for request_id in list(self._queues):
             self._abort(request_id, failure)
 
-    def _forget(self, request: Request, error: TahrError | None = None) -> None:
+    def _remove(self, request: Request, error: TahrError | None = None) -> None:
         with self._lock:
-            self.llm.forget(request, error)
-        self._mailboxes.pop(request.id, None)
+            self.llm.remove(request, error)
+        self._queues.pop(request.id, None)
 
-    def _call(self, mailboxes: ListOf[Mailbox]) -> None:
+    def _notify(self, queues: ListOf[OutputQueue]) -> None:
         """Tell the readers of these, in each of their loops (there is one, as a rule)."""
-        for rounds in {box.rounds for box in mailboxes}:
-            boxes = [box for box in mailboxes if box.rounds is rounds]
-            if not rounds.call(boxes):  # the loop has been closed, and its readers with it
-                for request in [box.request for box in boxes if box.request]:
-                    self._forget(request)
+        for dispatcher in {queue.dispatcher for queue in queues}:
+            theirs = [queue for queue in queues if queue.dispatcher is dispatcher]
+            if not dispatcher.notify(theirs):  # the loop has been closed, and its readers with it
+                for request in [queue.request for queue in theirs if queue.request]:
+                    self._remove(request)
 
 
 def settle(outcomes: ListOf[Outcome]) -> None:
     for future, result, error in outcomes:
         if future.done():
-            continue  # nobody waits for it any more
+            continue  # cancelled meanwhile
         if error:
             future.set_exception(error)
         else:

@@ -1,13 +1,13 @@
-"""How what a step brought finds its readers, in an event loop that has other things to do.
+"""How the chunks of a step reach their readers in an event loop that has other work to do.
 
-After a step the loop is called once for all streams, and not at all while it has not seen to the last call: a loop
-that is busy elsewhere costs nothing, and a reader that lags finds everything it missed as one chunk. A reader that
-wants the whole reply is called once, at its end. Waking a task for every token may cost more than what it does with
-it, so readers are fed by the call itself.
+After a step the engine's thread wakes the loop once for all streams, and not at all while the loop has not run since
+the last time: a loop that is busy elsewhere costs nothing, and a reader that lags gets everything it missed as one
+chunk. A reader that wants the whole reply is woken once, at its end. Waking a task for every token may cost more than
+what the task does with it, so readers pass a callback and the loop calls it directly.
 
-On a machine whose cores all compute, each call pushes a kernel off its core and finds the caches cold. With a pause
-between two looks, what comes meanwhile is handed over as one chunk, and the engine need not even call; only the first
-chunk of a stream and its last are never kept waiting.
+On a machine whose cores all compute, each wake-up pushes a kernel off its core and finds the caches cold. With an
+interval between two deliveries, what comes meanwhile is delivered as one chunk, and the engine need not even wake the
+loop; only the first chunk of a stream and its last are never delayed.
 """
 
 import asyncio
@@ -18,83 +18,83 @@ from collections.abc import Sequence as ListOf
 from tahr.library.outputs import Chunk, Request
 
 Loop = asyncio.AbstractEventLoop
-Take = Callable[[Chunk], bool]  # whether it wants more at once
+OnChunk = Callable[[Chunk], bool]  # whether the reader wants more at once
 
 
-class Rounds:
-    """Which mailboxes of one loop have something in them, and when it looks into them."""
+class Dispatcher:
+    """Which queues of one loop have something new, and when the loop delivers it."""
 
-    def __init__(self, loop: Loop, lock: threading.Lock, pause_s: float):
-        self.loop, self.lock, self.pause_s = loop, lock, pause_s
-        self._at_once: dict[Mailbox, None] = {}  # each once, in the order they came
-        self._in_time: dict[Mailbox, None] = {}  # when the pause is over
-        self._called = False  # and the loop has not come yet
-        self._resting = False
+    def __init__(self, loop: Loop, lock: threading.Lock, interval_s: float):
+        self.loop, self.lock, self.interval_s = loop, lock, interval_s
+        self._urgent: dict[OutputQueue, None] = {}  # each once, in the order they came
+        self._delayed: dict[OutputQueue, None] = {}  # until the interval is over
+        self._woken = False  # and the loop has not run yet
+        self._in_interval = False
 
-    def call(self, boxes: "ListOf[Mailbox]") -> bool:
-        """On the engine's thread: something has come for these. False if the loop is closed."""
+    def notify(self, queues: "ListOf[OutputQueue]") -> bool:
+        """On the engine's thread: these have something new. False if the loop is closed."""
         if self.loop.is_closed():
             return False
         with self.lock:
-            for box in boxes:
-                self._note(box)
-            if self._called or not self._at_once:
+            for queue in queues:
+                self._add(queue)
+            if self._woken or not self._urgent:
                 return True
-            self._called = True
+            self._woken = True
         try:
-            self.loop.call_soon_threadsafe(self.look)
+            self.loop.call_soon_threadsafe(self.deliver)
         except RuntimeError:  # closed just now
             return False
         return True
 
-    def _note(self, box: "Mailbox") -> None:
-        if self._resting and (box.over or not (box.begun or box.whole)):
-            self._at_once[box] = None
-        elif not box.called and (box.over or not box.whole):
-            (self._in_time if self._resting else self._at_once)[box] = None
+    def _add(self, queue: "OutputQueue") -> None:
+        if self._in_interval and (queue.finished or not (queue.begun or queue.whole)):
+            self._urgent[queue] = None
+        elif not queue.scheduled and (queue.finished or not queue.whole):
+            (self._delayed if self._in_interval else self._urgent)[queue] = None
         else:
             return
-        box.called = True
+        queue.scheduled = True
 
-    def look(self) -> None:
-        """On the loop: hand over what cannot wait, and then rest."""
+    def deliver(self) -> None:
+        """On the loop: deliver what must not be delayed, and begin an interval."""
         with self.lock:
-            boxes, self._at_once, self._called = self._at_once, {}, False
-        for box in boxes:
-            box.look()
-        if self.pause_s and not self._resting:
-            self._rest()
+            queues, self._urgent, self._woken = self._urgent, {}, False
+        for queue in queues:
+            queue.deliver()
+        if self.interval_s and not self._in_interval:
+            self._begin_interval()
 
-    def _rest(self) -> None:
-        self._resting = True
-        self.loop.call_later(self.pause_s, self._wake)
+    def _begin_interval(self) -> None:
+        self._in_interval = True
+        self.loop.call_later(self.interval_s, self._end_interval)
 
-    def _wake(self) -> None:
+    def _end_interval(self) -> None:
         with self.lock:
-            boxes, self._in_time = self._in_time, {}
-            self._resting = bool(boxes)
-        for box in boxes:
-            box.look()
-        if boxes:
-            self._rest()
+            queues, self._delayed = self._delayed, {}
+            self._in_interval = bool(queues)
+        for queue in queues:
+            queue.deliver()
+        if queues:
+            self._begin_interval()
 
 
-class Mailbox:
-    """What a request has for its reader. The engine's thread puts in and the loop takes out, under one lock."""
+class OutputQueue:
+    """What a request has for its reader. The engine's thread adds and the loop takes, under one lock."""
 
-    def __init__(self, rounds: Rounds, whole: bool = False):
-        self.rounds = rounds
-        self.whole = whole  # the reader is not interested before the end
+    def __init__(self, dispatcher: Dispatcher, whole: bool = False):
+        self.dispatcher = dispatcher
+        self.whole = whole  # the reader wants nothing before the end
         self.request: Request | None = None  # set by the engine's thread
-        self.called = False  # the loop is going to look
+        self.scheduled = False  # the loop is going to deliver
         self.begun = False  # the reader has got something
-        self._empty = False  # nothing can have come since the last look, unless the loop is called
-        self._take: Take | None = None  # a reader that is being fed
-        self._fed: asyncio.Future[bool] | None = None  # what it waits for
+        self._empty = False  # nothing can have come since the last delivery, unless `scheduled`
+        self._on_chunk: OnChunk | None = None  # the reader's callback while it reads
+        self._reading: asyncio.Future[bool] | None = None  # what the reader awaits meanwhile
 
     @property
-    def over(self) -> bool:
-        return self.request is not None and self.request.over
+    def finished(self) -> bool:
+        return self.request is not None and self.request.finished
 
     async def next(self) -> Chunk:
         """The next chunk, as soon as there is one; ends the iteration when none will come."""
@@ -104,43 +104,43 @@ class Mailbox:
             chunks.append(chunk)
             return False
 
-        if await self.feed(keep):
+        if await self.read(keep):
             return chunks[0]
         raise StopAsyncIteration
 
-    async def feed(self, take: Take) -> bool:
-        """Give chunks to `take` as they come, until it wants no more; False when none will come."""
-        self._take, self._fed = take, self.rounds.loop.create_future()
+    async def read(self, on_chunk: OnChunk) -> bool:
+        """Call `on_chunk` with every chunk until it returns False (then True: there may be more) or none will come."""
+        self._on_chunk, self._reading = on_chunk, self.dispatcher.loop.create_future()
         try:
-            self.look()
-            return await self._fed
+            self.deliver()
+            return await self._reading
         finally:
-            self._take = self._fed = None
+            self._on_chunk = self._reading = None
 
-    def look(self) -> None:
-        """On the loop: see what has come, and hand it over."""
-        if self._take is None or self._fed is None or self._fed.done():
+    def deliver(self) -> None:
+        """On the loop: pass what is new to the reader."""
+        if self._on_chunk is None or self._reading is None or self._reading.done():
             return None
         try:
-            while self.called or not self._empty:
-                chunk, over = self._get()
-                if over:
-                    return self._fed.set_result(False)
-                if chunk and not self._take(chunk):
-                    return self._fed.set_result(True)
-        except Exception as error:  # the request's, or of what was done with the chunk
-            self._fed.set_exception(error)
+            while self.scheduled or not self._empty:
+                chunk, finished = self._pop()
+                if finished:
+                    return self._reading.set_result(False)
+                if chunk and not self._on_chunk(chunk):
+                    return self._reading.set_result(True)
+        except Exception as error:  # the request's, or the callback's
+            self._reading.set_exception(error)
         return None
 
-    def _get(self) -> tuple[Chunk | None, bool]:
+    def _pop(self) -> tuple[Chunk | None, bool]:
         """What is new, and whether that is all there will ever be."""
-        with self.rounds.lock:
-            self.called = False
+        with self.dispatcher.lock:
+            self.scheduled = False
             assert self.request
-            chunk = self.request.take()
+            chunk = self.request.next_chunk()
             if chunk is None:
-                self._empty = not self.request.over
-                return None, self.request.over
+                self._empty = not self.request.finished
+                return None, self.request.finished
             self.begun = True
-            self._empty = self.request.is_single and chunk.finish_reason is None
+            self._empty = self.request.has_one_choice and chunk.finish_reason is None
             return chunk, False

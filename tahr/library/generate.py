@@ -11,6 +11,7 @@ from tahr.engine.detokenize import TextWriter, has_text
 from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.errors import TahrError
 from tahr.library.session import Session
+from tahr.text.deltas import text_of
 from tahr.text.tokenizer import Tokenizer
 
 
@@ -47,9 +48,9 @@ def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> I
             raise answer
         tokens.append(answer.token)
         last = reply.ends(answer.token)
-        text = "" if last else reply.writer.push(answer.token)
+        deltas = () if last else reply.writer.push(answer.token)
         last = last or reply.writer.stopped or not left
-        yield text if not last or reply.writer.stopped else text + reply.writer.flush()
+        yield text_of(deltas if not last or reply.writer.stopped else deltas + reply.writer.flush())
         if last:
             return
         logits = session.feed([answer.token])

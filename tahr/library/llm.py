@@ -124,7 +124,7 @@ class LLM:
         return self._template.render(messages, **variables)
 
     def encode_chat(self, messages: ListOf[Message], **variables: Any) -> list[int]:
-        """The tokens of a rendered conversation; names of special tokens in what people say are only text."""
+        """The tokens of a rendered conversation; names of special tokens in messages are only text."""
         return encode_chat(self.tokenizer, self._template, messages, **variables)
 
     @property
@@ -140,7 +140,7 @@ class LLM:
     def close(self) -> None:
         """Stop whatever still runs."""
         for request in list(self._requests.values()):
-            self.forget(request)
+            self.remove(request)
 
     def __enter__(self) -> "LLM":
         return self
@@ -154,36 +154,36 @@ class LLM:
     # ---- requests ---------------------------------------------------------------------------------------------
 
     def submit(self, tokens: list[int], params: SamplingParams | None = None, *, reply: bool = False) -> Request:
-        """Queue a prompt; its answers grow with every `step`, until `forget`.
+        """Queue a prompt; its choices grow with every `step`, until `remove`.
 
         A `reply` is a text of its own, anything else continues the prompt's.
         """
         full = precedence(params or SamplingParams(), self.sampling_defaults)
         continuing = not reply and has_text(self.tokenizer, tokens)
         request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
-        self._requests.update(dict.fromkeys(request.answers, request))
+        self._requests.update(dict.fromkeys(request.choices, request))
         return request
 
     def step(self) -> list[Request]:
         """Let every request advance; those that have something new."""
-        return self.spread(self.engine.step())
+        return self.dispatch(self.engine.step())
 
-    def spread(self, events: list[Event]) -> list[Request]:
-        """Tell the requests what a step brought; those that have something new."""
-        heard: dict[int, Request] = {}
+    def dispatch(self, events: list[Event]) -> list[Request]:
+        """Give the events of a step to their requests; those that have something new."""
+        advanced: dict[int, Request] = {}
         for event in events:
             request = self._requests.get(event.sequence.id)
             if request:
-                request.hear(event)
-                heard[request.id] = request
-        return list(heard.values())
+                request.add(event)
+                advanced[request.id] = request
+        return list(advanced.values())
 
-    def forget(self, request: Request, error: TahrError | None = None) -> None:
+    def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
         for seq in request.sequences:
             self.engine.abort(seq, error)
             self._requests.pop(seq.id, None)
-        request.settle()
+        request.update_finished()
 
     def _complete(
         self, prompts: list[list[int]], params: Params, progress: bool, reply: bool = False
@@ -193,30 +193,30 @@ class LLM:
         try:
             for tokens, each in zip(prompts, one_each(params, len(prompts)), strict=True):
                 requests.append(self.submit(tokens, each, reply=reply))
-            while not all(request.over for request in requests):
+            while not all(request.finished for request in requests):
                 self.step()
                 bar.update(*self._progress(requests))
             return [request.completion() for request in requests]
         finally:
             bar.close()
             for request in requests:
-                self.forget(request)
+                self.remove(request)
 
     def _progress(self, requests: list[Request]) -> tuple[int, int]:
         n_tokens = sum(seq.n_generated for request in requests for seq in request.sequences)
-        return sum(request.over for request in requests), n_tokens
+        return sum(request.finished for request in requests), n_tokens
 
     def _stream(self, request: Request) -> Iterator[Chunk]:
         try:
             while True:
-                if chunk := request.take():
+                if chunk := request.next_chunk():
                     yield chunk
-                elif request.over:
+                elif request.finished:
                     return
                 else:
                     self.step()
         finally:
-            self.forget(request)
+            self.remove(request)
 
 
 def one_each(params: Params, n: int) -> list[SamplingParams | None]:

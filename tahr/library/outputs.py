@@ -1,4 +1,4 @@
-"""What comes back from a request: its answers as they grow, in pieces and whole."""
+"""What comes back from a request: its choices as they grow, in chunks and whole."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
@@ -8,6 +8,7 @@ from tahr.engine.engine import Event
 from tahr.engine.sampler import SampledToken
 from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
+from tahr.text.deltas import Delta, Deltas, ToolCall, merge, reasoning_of, text_of, tool_calls_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,65 +25,66 @@ class Completion:
     prompt_logprobs: list[SampledToken] = field(
         default_factory=list
     )  # of the prompt's tokens but the first, if asked for
-    others: "tuple[Completion, ...]" = ()  # the other answers, with n > 1
+    others: "tuple[Completion, ...]" = ()  # the other choices, with n > 1
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(slots=True)  # not frozen: one is made per token, and freezing costs three times as much as the rest
 class Chunk:
     """A piece of a reply; the last one carries the finish reason and the whole completion."""
 
-    text: str
+    deltas: Deltas
     token_ids: list[int]
     finish_reason: str | None = None
     completion: Completion | None = None
-    index: int = 0  # which answer, with n > 1
+    index: int = 0  # which choice, with n > 1
     logprobs: ListOf[SampledToken] = ()  # of these tokens, if asked for
 
+    @property
+    def text(self) -> str:
+        return text_of(self.deltas)
 
-class Answer:
-    """One answer while it grows. What nobody has taken yet is kept as one piece, however long the reader is away."""
+
+class Choice:
+    """One of the n replies to a prompt while it grows. What no reader has taken yet is kept as one piece."""
 
     def __init__(self, sequence: Sequence, index: int):
         self.sequence = sequence
         self.index = index
-        self.over = False  # no more events come
-        self._texts: list[str] = []
-        self._tokens: list[int] = []
-        self._n_taken = 0  # texts
-        self._n_shown = 0  # log-probabilities
-        self._handed_over = False  # the last chunk has been taken
+        self.finished = False  # no more events come
+        self.deltas: list[Delta] = []
+        self.new_tokens: list[int] = []  # since the last chunk
+        self._n_taken = 0  # deltas
+        self._n_logprobs = 0  # in chunks so far
+        self._last_taken = False
 
-    def hear(self, event: Event) -> None:
-        """An event of its sequence."""
-        self._texts.append(event.text)
-        self._tokens.extend(event.tokens)
-
-    def take(self) -> Chunk | None:
+    def next_chunk(self) -> Chunk | None:
         """Everything new as one chunk; None if there is nothing. Raises the error of a request that failed."""
-        if self._handed_over or not (self._tokens or self.over):
+        if self._last_taken or not (self.new_tokens or self.finished):
             return None
-        if self.over and self.sequence.error:
-            self._handed_over = True
+        if self.finished and self.sequence.error:
+            self._last_taken = True
             raise self.sequence.error
-        text, tokens = "".join(self._texts[self._n_taken :]), self._tokens
-        self._n_taken, self._tokens = len(self._texts), []
+        deltas, tokens = merge(self.deltas[self._n_taken :]), self.new_tokens
+        self._n_taken, self.new_tokens = len(self.deltas), []
         logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
-        if not self.over:
-            return Chunk(text, tokens, None, None, self.index, logprobs)
-        self._handed_over = True
-        return Chunk(text, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
+        if not self.finished:
+            return Chunk(deltas, tokens, None, None, self.index, logprobs)
+        self._last_taken = True
+        return Chunk(deltas, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
 
     def _new_logprobs(self, n: int) -> list[SampledToken]:
-        begin, self._n_shown = self._n_shown, self._n_shown + n
-        return self.sequence.logprobs[begin : self._n_shown]
+        begin, self._n_logprobs = self._n_logprobs, self._n_logprobs + n
+        return self.sequence.logprobs[begin : self._n_logprobs]
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
-        """The whole answer, once it is over."""
+        """The whole reply, once it is finished."""
         seq = self.sequence
         if seq.error:
             raise seq.error
         return Completion(
-            text="".join(self._texts),
+            text=text_of(self.deltas),
             token_ids=seq.tokens[seq.n_prompt :],
             n_prompt_tokens=seq.n_prompt,
             n_cached_tokens=seq.stats.n_cached_tokens,
@@ -91,45 +93,48 @@ class Answer:
             logprobs=seq.logprobs,
             prompt_logprobs=seq.prompt_logprobs,
             others=tuple(others),
+            reasoning=reasoning_of(self.deltas),
+            tool_calls=tool_calls_of(self.deltas),
         )
 
 
 class Request:
-    """A submitted request: its answers, as many as it asked for."""
+    """A submitted request and its choices, as many as it asked for."""
 
     def __init__(self, first: Sequence):
         self.sequences = [first, *first.forks]
-        self.answers = {seq.id: Answer(seq, index) for index, seq in enumerate(self.sequences)}
-
+        self.choices = {seq.id: Choice(seq, index) for index, seq in enumerate(self.sequences)}
         self.id = first.id
-        self.is_single = not first.forks
+        self.has_one_choice = not first.forks
 
     @property
-    def over(self) -> bool:
-        for answer in self.answers.values():  # noqa: SIM110  (asked per token, and a generator costs more)
-            if not answer.over:
+    def finished(self) -> bool:
+        for choice in self.choices.values():  # noqa: SIM110  (asked per token, and a generator costs more)
+            if not choice.finished:
                 return False
         return True
 
-    def hear(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """An event of one of its sequences."""
-        self.answers[event.sequence.id].hear(event)
+        choice = self.choices[event.sequence.id]
+        choice.deltas += event.deltas
+        choice.new_tokens += event.tokens
         if event.sequence.done:
-            self.settle()
+            self.update_finished()
 
-    def settle(self) -> None:
-        """See which answers are over; one that failed before its prompt was read takes the others with it."""
-        for answer in self.answers.values():
-            answer.over = answer.over or answer.sequence.done
+    def update_finished(self) -> None:
+        """See which choices are finished; one that failed before the end of its prefill ends the others too."""
+        for choice in self.choices.values():
+            choice.finished = choice.finished or choice.sequence.done
 
-    def take(self) -> Chunk | None:
-        """The next chunk of any answer; None if there is nothing new."""
-        for answer in self.answers.values():
-            if chunk := answer.take():
+    def next_chunk(self) -> Chunk | None:
+        """The next chunk of any choice; None if there is nothing new."""
+        for choice in self.choices.values():
+            if chunk := choice.next_chunk():
                 return chunk
         return None
 
     def completion(self) -> Completion:
-        """The first answer, with the others beside it."""
-        first, *others = self.answers.values()
+        """The first choice, with the others beside it."""
+        first, *others = self.choices.values()
         return first.completion([other.completion() for other in others])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import SamplingParams
-from tahr.library.delivery import Take
+from tahr.library.delivery import OnChunk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +29,10 @@ class PromptProgress:
 class Reply(Protocol):
     """A request the engine has taken."""
 
-    async def feed(self, take: Take) -> bool:
-        """Give what comes to `take`, until it wants no more for now; False when nothing is left.
+    async def read(self, on_chunk: OnChunk) -> bool:
+        """Call `on_chunk` with every chunk until it returns False (then True), or until none are left (then False).
 
-        Whoever asks again late gets fewer and longer chunks.
+        A reader that comes back late gets fewer and longer chunks.
         """
 
     def abort(self) -> None:

@@ -155,7 +155,7 @@ async def warm_up(engine: ServedEngine) -> None:
         tokens.extend(chunk.token_ids)
         return True
 
-    await (await engine.submit([first], params, False)).feed(keep)
+    await (await engine.submit([first], params, False)).read(keep)
     if not tokens:
         raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
 

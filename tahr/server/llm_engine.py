@@ -21,7 +21,7 @@ class LlmReply:
     def __init__(self, stream: Stream):
         self._stream = stream
         self._first = stream.request.sequences[0]
-        self.feed = stream.feed
+        self.read = stream.read
 
     def abort(self) -> None:
         """Free what it holds before the next step."""

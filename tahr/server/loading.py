@@ -37,11 +37,11 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
 
 
 def load_models(
-    choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = (), pause_s: float = 0.0
+    choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = (), stream_interval_s: float = 0.0
 ) -> list[Served]:
     """All of them, one after the other, in the order they were named.
 
-    `logs` hear of every step; `pause_s` is an `AsyncLLM`'s.
+    `logs` hear of every step; `stream_interval_s` is an `AsyncLLM`'s.
     """
     from tahr.engine.step_log import Watch
     from tahr.library.async_llm import AsyncLLM
@@ -54,7 +54,7 @@ def load_models(
             config=choice.config,
             quantization=choice.quantization,
             progress=progress,
-            pause_s=pause_s,
+            stream_interval_s=stream_interval_s,
         )
         engine = LlmEngine(llm)
         names = choice.names(engine.name)

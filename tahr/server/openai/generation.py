@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from tahr.config import SamplingParams
-from tahr.library.delivery import Take
+from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk
 from tahr.server.engine_port import Reply
 from tahr.server.http.errors import Refusal
@@ -211,19 +211,19 @@ async def listen(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter, h
     return None
 
 
-async def follow(call: Call, reply: Reply, take: Take) -> None:
-    while await reply.feed(take):
+async def follow(call: Call, reply: Reply, take: OnChunk) -> None:
+    while await reply.read(take):
         await call.drained()
 
 
-def taking(ask: Ask, meter: Meter, first_choice: int, hear: Hear) -> Take:
+def taking(ask: Ask, meter: Meter, first_choice: int, hear: Hear) -> OnChunk:
     """What is done with every chunk of a reply, on its way to `hear`. It runs for every token."""
 
     def take(chunk: Chunk) -> bool:
         if chunk.finish_reason == "cancelled":
             raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
         if ask.mute:
-            chunk = replace(chunk, text="", token_ids=[], logprobs=())
+            chunk = replace(chunk, deltas=(), token_ids=[], logprobs=())
         if ask.turn:
             ask.turn.hear(chunk)
         choice = first_choice + chunk.index

@@ -1,0 +1,78 @@
+"""What a stream carries: pieces of text, of reasoning and of tool calls, in the order the model wrote them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of what the model wrote before its answer, to find it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of the call of a tool; the first piece of a call carries its id and the tool's name."""
+
+    index: int  # which call of the reply
+    arguments: str = ""  # a piece of their JSON
+    id: str = ""
+    name: str = ""
+
+
+# Text is a plain string: nearly all of a reply is text, and a string is what every reader of text wants.
+Delta = str | ReasoningDelta | ToolCallDelta
+Deltas = tuple[Delta, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call: the arguments are JSON as the model wrote it, which may be broken."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+def text_of(deltas: Sequence[Delta]) -> str:
+    """The text alone."""
+    if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
+        return deltas[0]
+    return "".join([delta for delta in deltas if isinstance(delta, str)])
+
+
+def reasoning_of(deltas: Iterable[Delta]) -> str:
+    return "".join([delta.text for delta in deltas if isinstance(delta, ReasoningDelta)])
+
+
+def tool_calls_of(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
+    """The calls, each put together from its pieces."""
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
+        if isinstance(delta, ToolCallDelta):
+            begun = calls.get(delta.index) or ToolCall(delta.id, delta.name, "")
+            calls[delta.index] = replace(begun, arguments=begun.arguments + delta.arguments)
+    return tuple(calls.values())
+
+
+def merge(deltas: Sequence[Delta]) -> Deltas:
+    """The same with neighbours of one kind joined, so that a reader who was away gets few pieces."""
+    if len(deltas) <= 1:
+        return tuple(deltas)
+    if all(isinstance(delta, str) for delta in deltas):
+        return ("".join(deltas),)  # type: ignore[arg-type]
+    return tuple(joined(list(group)) for _, group in groupby(deltas, kind_of))
+
+
+def kind_of(delta: Delta) -> tuple[type, int]:
+    return type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0
+
+
+def joined(group: Sequence[Delta]) -> Delta:
+    """One delta from neighbours of one kind."""
+    first = group[0]
+    if isinstance(first, ToolCallDelta):
+        return replace(first, arguments="".join([d.arguments for d in group if isinstance(d, ToolCallDelta)]))
+    return ReasoningDelta(reasoning_of(group)) if isinstance(first, ReasoningDelta) else text_of(group)
