@@ -1,6 +1,8 @@
 """Dumped requests: what is in them, what never is, and reading them back."""
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,3 +133,56 @@ def test_texts_need_a_folder_and_a_folder_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be made"):
         bundles.open_bundles(Settings(request_dump_dir=str(tmp_path / "file")))
     assert main(["replay-bundle", str(tmp_path / "nowhere")]) == 3
+
+
+@contextmanager
+def listener(reply: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that writes down what it is sent and always answers the same."""
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    received.append(connection.recv(1 << 16))
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", received
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def with_texts(folder: Path, route: str) -> Path:
+    texts: dict[str, Any] = {file: {} for file in bundles.FILES} | {"request": {"prompt": "x"}}
+    bundles.write(folder, texts, {"id": "one", "route": route, "texts": True})
+    return folder
+
+
+def test_the_key_goes_to_the_address_the_user_gave_and_to_known_routes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAHR_API_KEY", KEY)
+    with listener(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") as (thief, stolen):
+        folder = with_texts(tmp_path / "routes", f"@{thief}/v1/completions")
+        assert main(["replay-bundle", str(folder), "--url", "http://127.0.0.1"]) == 3
+        assert "names the route" in capsys.readouterr().err
+        moved = f"HTTP/1.1 302 Found\r\nlocation: http://{thief}/v1/completions\r\ncontent-length: 0\r\n\r\n"
+        with listener(moved.encode()) as (asked, received):
+            folder = with_texts(tmp_path / "redirect", "/v1/completions")
+            assert main(["replay-bundle", str(folder), "--url", f"http://{asked}"]) == 5
+        assert KEY.encode() in received[0] and not stolen
+
+
+@pytest.mark.parametrize("manifest", [{"id": 3, "route": "/"}, {"id": "a"}, {"id": "\x1b[2Jx", "route": "/"}])
+def test_a_bundle_from_a_stranger_is_checked(
+    manifest: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundles.write(tmp_path / "one", {file: {} for file in bundles.FILES}, {"texts": False, **manifest})
+    assert main(["replay-bundle", str(tmp_path / "one")]) == (0 if len(manifest) == 2 and manifest["id"] != 3 else 6)
+    assert "\x1b" not in capsys.readouterr().out

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import urllib.request
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from fake_hub import Hub, Registry, own_places, serve_hub, serve_registry
 from tahr import hub
 from tahr.errors import ConfigError, DownloadError, ModelNotFound, TahrError, UnsupportedModel
-from tahr.hub import hf_cache, transfer
+from tahr.hub import hf_cache, transfer, web
 from tahr.hub.progress import Progress
 
 GGUF = b"GGUF" + os.urandom(5000)
@@ -296,7 +297,7 @@ def test_removing_an_ollama_model_keeps_shared_layers(registry: Registry) -> Non
 
 
 def verb(name: str, *arguments: str) -> int:
-    module = import_module(f"tahr.cli.{name}")
+    module = import_module(f"tahr.cli.verbs.{name}")
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     assert "example" in (parser.epilog or "") and "\n" not in module.HELP
@@ -354,3 +355,20 @@ def test_rm_asks_and_removes_one_quant_or_all(fake: Hub, monkeypatch: pytest.Mon
     assert not hf_cache.Repo("org/m-GGUF").root.exists()
     with pytest.raises(ModelNotFound, match="tahr list"):
         verb("rm", "org/m-GGUF", "--force")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "keeps"),
+    [
+        ("https://hub/a", "https://hub/b", True),
+        ("http://hub/a", "http://hub/b", True),
+        ("http://hub/a", "https://hub/b", True),
+        ("https://hub/a", "http://hub/b", False),
+        ("https://hub/a", "https://other/b", False),
+        ("https://hub/a", "https://hub:444/b", False),
+    ],
+)
+def test_credentials_stay_with_their_host_and_on_encrypted_connections(old: str, new: str, keeps: bool) -> None:
+    request = urllib.request.Request(old, headers={"Authorization": "Bearer secret"})
+    moved = web._Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, new)
+    assert moved is not None and moved.has_header("Authorization") == keeps

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tahr import InferenceConfig, InferenceEngine, SamplingParams, hub
-from tahr.errors import LoadError, ModelFingerprintMismatch, SnapshotIncompatible
+from tahr.errors import LoadError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
 from tahr.library.snapshot import MAGIC, PROBE_BYTES, START, fingerprint_of_bytes, fingerprint_of_files
 
 STORY = "Once upon a time there was a small dog who liked to play with a big red ball in the park."
@@ -267,6 +267,8 @@ def test_a_file_that_is_gone_is_fetched_again(stories: Path, tmp_path: Path, mon
             return resolve(str(again))
         return resolve(text, **options)
 
+    with pytest.raises(ModelNotFound, match=r"'someone/stories' is not on this machine.*download=True"):
+        InferenceEngine.resume(data)
     monkeypatch.setattr(hub, "resolve", fetch)
-    np.testing.assert_array_equal(next_logits(InferenceEngine.resume(data)), expected)
+    np.testing.assert_array_equal(next_logits(InferenceEngine.resume(data, download=True)), expected)
     assert asked == ["someone/stories"]

@@ -128,8 +128,10 @@ def report(error: BaseException) -> int:
         return EXIT_BROKEN_PIPE
     if os.environ.get("TAHR_DEBUG"):
         traceback.print_exception(error)
+    from tahr.cli.chat.console import note
+
     message, code = sentence(error)
-    print(message, file=sys.stderr)
+    note(message)
     return code
 
 

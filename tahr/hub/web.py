@@ -38,15 +38,20 @@ def get_json(url: str, headers: Mapping[str, str], what: str) -> Any:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows to other hosts without the login: a content network must not see it."""
+    """Follows redirects; credentials stay with the host they are for and never leave an encrypted connection."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if new is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+        if new is not None and not _keeps_credentials(req.full_url, newurl):
             new.remove_header("Authorization")
         return new
+
+
+def _keeps_credentials(old: str, new: str) -> bool:
+    before, after = urlsplit(old), urlsplit(new)
+    return before.netloc == after.netloc and (before.scheme == after.scheme or after.scheme == "https")
 
 
 @cache

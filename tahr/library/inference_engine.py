@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
-from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotLoaded
+from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.library.beam import BeamSearchConfig, Hypothesis, LaneBeams, beam_search
 from tahr.library.embeddings import Embedder, Pooling
 from tahr.library.generate import Reply, decode
@@ -316,10 +316,13 @@ class InferenceEngine:
         return read_info(data)
 
     @classmethod
-    def resume(cls, data: bytes, model_path: str | None = None) -> "InferenceEngine":
-        """A loaded engine that goes on where the snapshot was taken; its file may have moved, but not changed."""
+    def resume(cls, data: bytes, model_path: str | None = None, *, download: bool = False) -> "InferenceEngine":
+        """A loaded engine that goes on where the snapshot was taken; its file may have moved, but not changed.
+
+        A snapshot may come from a stranger, so the model it names is fetched only where `download` says so.
+        """
         info, layers = unpack(data)
-        path = model_path or find_again(info.config)
+        path = model_path or find_again(info.config, download)
         if fingerprint_of_files(local_files(path).weights) != info.fingerprint:
             raise ModelFingerprintMismatch(
                 f"The snapshot was made with other weights than those in {path}: give the right file."
@@ -338,8 +341,16 @@ def check_max_tokens(max_tokens: int) -> None:
         raise ConfigError(f"max_tokens is {max_tokens!r}, but it must be {N_NEW}.")
 
 
-def find_again(config: InferenceConfig) -> str:
-    """Where a snapshot's model is now: at its old path, or wherever it is fetched to again."""
-    if config.origin and not Path(config.model_path).exists():
-        return str(hub.resolve(config.origin).path)
-    return config.model_path
+def find_again(config: InferenceConfig, download: bool) -> str:
+    """Where a snapshot's model is now: at its old path, among the models on this machine, or fetched again."""
+    if not config.origin or Path(config.model_path).exists():
+        return config.model_path
+    try:
+        return str(hub.resolve(config.origin, download=download).path)
+    except ModelNotFound as error:
+        if download:
+            raise
+        raise ModelNotFound(
+            f"The snapshot's model {config.origin!r} is not on this machine: give model_path, "
+            "or resume(..., download=True) if you trust the snapshot."
+        ) from error
