@@ -100,9 +100,9 @@ class Tape:
         self, *, n_rows: int, width: int, gate: int, up: int, out: int, act: str, quantised_out: int
     ) -> None: ...
     def softcap(self, *, n_rows: int, width: int, x: int, out: int, cap: float) -> None: ...
-    def pick(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
-    def angles(self, *, n_rows: int, n_freqs: int, positions: int, inv_freq: int, out: int, scale: float) -> None: ...
-    def place(
+    def gather_rows(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
+    def cos_sin(self, *, n_rows: int, n_freqs: int, positions: int, inv_freq: int, out: int, scale: float) -> None: ...
+    def rope_and_cache(
         self,
         *,
         n_rows: int,
@@ -110,7 +110,7 @@ class Tape:
         q: int,
         k: int,
         v: int,
-        angles: int,
+        cos_sin: int,
         n_freqs: int,
         style: str,
         q_gain: int,

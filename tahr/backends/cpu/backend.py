@@ -313,7 +313,7 @@ class CpuBackend(Backend):
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
         self._queue.keep(inv_freq)
         out = self._per_token(step, 2 * len(inv_freq))
-        self._queue.tape.angles(
+        self._queue.tape.cos_sin(
             n_rows=out.data.count.address,
             n_freqs=len(inv_freq),
             positions=address_of(step.positions),
@@ -338,13 +338,13 @@ class CpuBackend(Backend):
         out = self._like(q)
         self._queue.keep(step)
         self._queue.keep(kv)
-        self._queue.tape.place(
+        self._queue.tape.rope_and_cache(
             n_rows=q.data.count.address,
             n_q_heads=q.width // kv.shapes[layer].head_dim,
             q=self._use(q),
             k=self._use(k),
             v=self._use(v),
-            angles=self._use(angles),
+            cos_sin=self._use(angles),
             n_freqs=angles.width // 2,
             style=style,
             q_gain=self._use_vector(norms.query if norms else None),
@@ -394,7 +394,7 @@ class CpuBackend(Backend):
     def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._rows(x.width, Rows.PICKED, Count(step.counts, 1, step.limits.n_rows))
-        self._queue.tape.pick(
+        self._queue.tape.gather_rows(
             n_rows=out.data.count.address,
             width=x.width,
             rows=address_of(step.logit_rows),

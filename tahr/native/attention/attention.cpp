@@ -134,7 +134,7 @@ struct Workspace {
 
 constexpr size_t WORKSPACE_FLOATS =
     size_t{MAX_HEAD_DIM} * (2 * KV_TILE + 3 * MAX_QUERY_TILE) + size_t{MAX_QUERY_TILE} * (KV_TILE + LANES);
-static_assert(WORKSPACE_FLOATS * sizeof(float) <= LANE_SCRATCH_BYTES);
+static_assert(WORKSPACE_FLOATS * sizeof(float) <= WORKER_SCRATCH_BYTES);
 
 Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
   Workspace w;
@@ -405,15 +405,15 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
 
 }  // namespace
 
-void attention(const AttentionOp& op, Lane lane) {
+void attention(const AttentionOp& op, Worker worker) {
   Pieces pieces(op);
-  for (Piece piece; pieces.find(claim(lane), piece);) work(op, piece, lane.scratch);
+  for (Piece piece; pieces.find(claim(worker), piece);) work(op, piece, worker.scratch);
 }
 
-void merge_spans(const AttentionOp& op, Lane lane) {
+void merge_spans(const AttentionOp& op, Worker worker) {
   if (!shared_by_span(op)) return;
-  const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, lane);
-  for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, lane.scratch);
+  const Range heads = share(int64_t{op.counts[0]} * op.n_q_heads, worker);
+  for (int64_t i = heads.begin; i < heads.end; i++) merge_head(op, i, worker.scratch);
 }
 
 }  // namespace tahr::TAHR_ISA

@@ -53,20 +53,20 @@ void rotate_pairs(const float* cosines, const float* sines, int n, float* x) {
 }
 
 // Numbers past the last pair stay as they are.
-void rotate(const PlaceOp& op, const float* angles, float* x) {
+void rotate(const RopeCacheOp& op, const float* cos_sin, float* x) {
   const auto turn_all = op.style == RopeStyle::pairs ? rotate_pairs : rotate_halves;
-  turn_all(angles, angles + op.n_freqs, op.n_freqs, x);
+  turn_all(cos_sin, cos_sin + op.n_freqs, op.n_freqs, x);
 }
 
-void norm_and_rotate(const PlaceOp& op, int64_t token, const float* x, const float* gain, float* out) {
+void norm_and_rotate(const RopeCacheOp& op, int64_t token, const float* x, const float* gain, float* out) {
   if (gain)
     norm_head(x, gain, op.eps, op.kv.head_dim, out);
   else
     memcpy(out, x, size_t(op.kv.head_dim) * sizeof(float));
-  rotate(op, op.angles + token * 2 * op.n_freqs, out);
+  rotate(op, op.cos_sin + token * 2 * op.n_freqs, out);
 }
 
-void keep(const PlaceOp& op, int64_t token, int64_t head, std::byte* scratch) {
+void keep(const RopeCacheOp& op, int64_t token, int64_t head, std::byte* scratch) {
   const KvLayer& kv = op.kv;
   const int64_t from = (token * kv.n_heads + head) * kv.head_dim;
   const int64_t page = op.slots[token] / kv.page_size, offset = op.slots[token] % kv.page_size;
@@ -83,14 +83,14 @@ void keep(const PlaceOp& op, int64_t token, int64_t head, std::byte* scratch) {
 }  // namespace
 
 // Work is shared out by key heads, which cost most, each with the query heads that read it.
-void place(const PlaceOp& op, Lane lane) {
+void rope_and_cache(const RopeCacheOp& op, Worker worker) {
   const int64_t n_heads = op.kv.n_heads, group = op.n_q_heads / n_heads;
-  const Range heads = share(*op.n_rows * n_heads, lane);
+  const Range heads = share(*op.n_rows * n_heads, worker);
   for (int64_t i = heads.begin; i < heads.end; i++) {
     const int64_t token = i / n_heads;
     for (int64_t q = i * group; q < (i + 1) * group; q++)
       norm_and_rotate(op, token, op.q + q * op.kv.head_dim, op.q_gain, op.out + q * op.kv.head_dim);
-    keep(op, token, i % n_heads, lane.scratch);
+    keep(op, token, i % n_heads, worker.scratch);
   }
 }
 

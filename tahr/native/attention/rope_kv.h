@@ -39,13 +39,13 @@ struct KvLayer {
   int64_t codes_bytes() const { return int64_t{page_size} * head_dim; }
 };
 
-struct PlaceOp {
+struct RopeCacheOp {
   const int32_t* n_rows;
   int32_t n_q_heads;
   const float* q;
   const float* k;
   const float* v;
-  const float* angles;  // [n][2 * n_freqs]: cos, then sin
+  const float* cos_sin;  // [n][2 * n_freqs]: cos, then sin
   int32_t n_freqs;
   RopeStyle style;
   const float* q_gain;  // null: no norm of heads

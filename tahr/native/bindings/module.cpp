@@ -88,7 +88,7 @@ NB_MODULE(_native, m) {
   m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
   m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);
   m.def("quantised_row_bytes", quantised_row_bytes, "cols"_a);
-  m.attr("LANE_SCRATCH_BYTES") = LANE_SCRATCH_BYTES;
+  m.attr("WORKER_SCRATCH_BYTES") = WORKER_SCRATCH_BYTES;
   m.attr("KV_SPAN") = KV_SPAN;
   m.attr("SPLIT_TOKENS") = SPLIT_TOKENS;
   m.attr("MAX_HEAD_DIM") = MAX_HEAD_DIM;

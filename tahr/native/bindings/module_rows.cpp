@@ -51,20 +51,20 @@ void softcap(Recorder& self, Address n_rows, int64_t width, Address x, Address o
   self.tape.add(SoftcapOp{At{n_rows}, width, At{x}, At{out}, cap}, self.isa.rows->softcap);
 }
 
-void pick(Recorder& self, Address n_rows, int64_t width, Address rows, Address x, Address out) {
-  self.tape.add(PickOp{At{n_rows}, width, At{rows}, At{x}, At{out}}, self.isa.rows->pick);
+void gather_rows(Recorder& self, Address n_rows, int64_t width, Address rows, Address x, Address out) {
+  self.tape.add(GatherRowsOp{At{n_rows}, width, At{rows}, At{x}, At{out}}, self.isa.rows->gather_rows);
 }
 
-void angles(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address out, float scale) {
-  self.tape.add(AnglesOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{out}, scale}, self.isa.rows->angles);
+void cos_sin(Recorder& self, Address n_rows, int64_t n_freqs, Address positions, Address inv_freq, Address out, float scale) {
+  self.tape.add(CosSinOp{At{n_rows}, n_freqs, At{positions}, At{inv_freq}, At{out}, scale}, self.isa.rows->cos_sin);
 }
 
-void place(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, Address v, Address angles, int n_freqs,
+void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, Address v, Address cos_sin, int n_freqs,
            const std::string& style, Address q_gain, Address k_gain, float eps, Address slots, const KvLayer& kv,
            Address out) {
-  self.tape.add(PlaceOp{At{n_rows}, n_q_heads, At{q}, At{k}, At{v}, At{angles}, n_freqs, find(ROPE_STYLES, style),
+  self.tape.add(RopeCacheOp{At{n_rows}, n_q_heads, At{q}, At{k}, At{v}, At{cos_sin}, n_freqs, find(ROPE_STYLES, style),
                         At{q_gain}, At{k_gain}, eps, At{slots}, kv, At{out}},
-                self.isa.rows->place);
+                self.isa.rows->rope_and_cache);
 }
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
@@ -100,9 +100,9 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a,
            "quantised_out"_a)
       .def("softcap", softcap, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "out"_a, "cap"_a)
-      .def("pick", pick, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
-      .def("angles", angles, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
-      .def("place", place, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "angles"_a, "n_freqs"_a,
+      .def("gather_rows", gather_rows, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
+      .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
+      .def("rope_and_cache", rope_and_cache, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "cos_sin"_a, "n_freqs"_a,
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,

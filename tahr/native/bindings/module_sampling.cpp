@@ -17,17 +17,17 @@ LogitRows rows_of(Address logits, int64_t stride, int64_t n_rows, int32_t n_voca
 constexpr int64_t FEW_LOGITS = 1 << 15;
 
 template <class Op>
-void run_alone(const Op& op, void (*kernel)(const Op&, Lane)) {
+void run_alone(const Op& op, void (*kernel)(const Op&, Worker)) {
   std::atomic<int64_t> next{0};
-  kernel(op, Lane{0, 1, nullptr, &next});
+  kernel(op, Worker{0, 1, nullptr, &next});
 }
 
 template <class Op>
-void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Lane)) {
+void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Worker)) {
   if (op.from.n_rows * op.from.n_vocab < FEW_LOGITS) return run_alone(op, kernel);
   nb::gil_scoped_release release;
   if (op.from.n_rows == 1) return run_alone(op, kernel);  // a row is one thread's work: nobody need wake up for it
-  pool.run([&](const Lane& lane) { kernel(op, lane); });
+  pool.run([&](const Worker& worker) { kernel(op, worker); });
 }
 
 void sample(const std::string& isa, Pool& pool, Address logits, int64_t stride, int64_t n_rows, int32_t n_vocab, Address rows,

@@ -41,10 +41,10 @@ void read_quantised(const FormatRow& row, const uint8_t* bytes, int64_t cols, fl
 
 }  // namespace
 
-void embed(const EmbedOp& op, Lane lane) {
+void embed(const EmbedOp& op, Worker worker) {
   const FormatRow& row = row_of(op.format);
   const int64_t row_bytes = op.cols / row.block_cols * row.block_bytes;
-  const Range rows = share(*op.n_rows, lane);
+  const Range rows = share(*op.n_rows, worker);
   for (int64_t t = rows.begin; t < rows.end; t++) {
     assert(op.ids[t] >= 0 && op.ids[t] < op.table_rows);
     const auto* bytes = reinterpret_cast<const uint8_t*>(op.table) + op.ids[t] * row_bytes;

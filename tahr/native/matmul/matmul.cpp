@@ -201,18 +201,18 @@ int64_t dealt(int64_t i, int64_t n, int n_threads) {
 // Walks the segments `at(0)` .. `at(n - 1)`: the first block is a thread's own, so that they need not all ask for one at once
 // and may fetch it beforehand, then whoever is free takes the next.
 template <class SegmentAt>
-void run_segments(int64_t n, SegmentAt at, Lane lane) {
-  const auto next = [&] { return lane.n_threads + claim(lane); };
-  int64_t before = 0, mine = lane.thread;
+void run_segments(int64_t n, SegmentAt at, Worker worker) {
+  const auto next = [&] { return worker.n_threads + claim(worker); };
+  int64_t before = 0, mine = worker.thread;
   for (int64_t i = 0; i < n; i++) {
     const Segment s = at(i);
     if (s.first == s.last) continue;
-    const Grid grid = grid_of(s, lane.n_threads);
+    const Grid grid = grid_of(s, worker.n_threads);
     for (; mine < before + grid.n_blocks; mine = next()) {
       const int64_t block = mine - before, n_cuts = grid.n_blocks / grid.n_row_blocks;
       const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
-      const int64_t panels = dealt(block / grid.n_row_blocks, n_cuts, lane.n_threads);
-      run_block(s, rows, cut(panels, grid.panels, 0, s.job->matrix->n_panels), lane.scratch);
+      const int64_t panels = dealt(block / grid.n_row_blocks, n_cuts, worker.n_threads);
+      run_block(s, rows, cut(panels, grid.panels, 0, s.job->matrix->n_panels), worker.scratch);
     }
     before += grid.n_blocks;
   }
@@ -225,39 +225,39 @@ const std::byte* x_of(const Op& op, const LinearJob& job) {
 
 }  // namespace
 
-void linear(const LinearOp& op, Lane lane) {
+void linear(const LinearOp& op, Worker worker) {
   const auto at = [&](int64_t i) {
     const LinearJob& job = op.jobs[i];
     return Segment{&job, 0, x_of(op, job), nullptr, 1, 0, *op.n_rows};
   };
-  run_segments(op.n_jobs, at, lane);
+  run_segments(op.n_jobs, at, worker);
 }
 
 // Some of the first block's weights, unless there are so many rows that reading is not what takes the time.
-Stretch linear_reads_first(const LinearOp& op, const Lane& lane) {
+Stretch linear_reads_first(const LinearOp& op, const Worker& worker) {
   constexpr int64_t most = 1 << 16;
   const LinearJob& job = op.jobs[0];
   if (*op.n_rows >= MIN_MANY_ROWS) return {};
-  const Grid grid = grid_of({&job, 0, nullptr, nullptr, 1, 0, *op.n_rows}, lane.n_threads);
-  if (lane.thread >= grid.n_blocks) return {};
-  const Range panels = cut(dealt(lane.thread, grid.n_blocks, lane.n_threads), grid.panels, 0, job.matrix->n_panels);
+  const Grid grid = grid_of({&job, 0, nullptr, nullptr, 1, 0, *op.n_rows}, worker.n_threads);
+  if (worker.thread >= grid.n_blocks) return {};
+  const Range panels = cut(dealt(worker.thread, grid.n_blocks, worker.n_threads), grid.panels, 0, job.matrix->n_panels);
   const int64_t n_bytes = (panels.end - panels.begin) * job.matrix->panel_bytes;
   const std::byte* begin = job.matrix->panel(0, panels.begin);
   return {begin, begin + (n_bytes < most ? n_bytes : most)};
 }
 
-void experts(const ExpertsOp& op, Lane lane) {
+void experts(const ExpertsOp& op, Worker worker) {
   const auto at = [&](int64_t i) {
     const LinearJob& job = op.jobs[i % op.n_jobs];
     const int64_t expert = i / op.n_jobs;
     return Segment{&job, expert, x_of(op, job), op.order, op.pairs_per_row, op.starts[expert], op.starts[expert + 1]};
   };
-  run_segments(int64_t{op.n_experts} * op.n_jobs, at, lane);
+  run_segments(int64_t{op.n_experts} * op.n_jobs, at, worker);
 }
 
 // A counting sort: counts, then running starts, then places.
-void group(const GroupOp& op, Lane lane) {
-  if (lane.thread != 0) return;
+void group(const GroupOp& op, Worker worker) {
+  if (worker.thread != 0) return;
   const int32_t n_pairs = *op.n_rows * op.n_active;
   for (int e = 0; e <= op.n_experts; e++) op.starts[e] = 0;
   for (int32_t p = 0; p < n_pairs; p++) op.starts[op.experts[p] + 1]++;

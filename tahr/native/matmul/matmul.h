@@ -1,6 +1,6 @@
 // Matrices as the kernels want them, and the ops that multiply by them.
 //
-// Every op is plain data plus a function `void(const Op&, Lane)`. `n_rows` is read when the op runs. An output element is
+// Every op is plain data plus a function `void(const Op&, Worker)`. `n_rows` is read when the op runs. An output element is
 // computed by one thread in an order of float operations that depends only on the matrix, so a row's result is the
 // same bit for bit whatever other rows, threads or tiles there are.
 #pragma once
@@ -112,13 +112,13 @@ struct RoofOp {
 // What one instruction set offers: dispatch picks a table, packing asks it for the layout.
 struct MatmulKernels {
   PanelLayout layout;
-  void (*quantise)(const QuantiseOp&, Lane);
-  void (*linear)(const LinearOp&, Lane);
-  Stretch (*linear_reads_first)(const LinearOp&, const Lane&);
-  void (*group)(const GroupOp&, Lane);
-  void (*experts)(const ExpertsOp&, Lane);
-  void (*embed)(const EmbedOp&, Lane);
-  void (*roof)(const RoofOp&, Lane);
+  void (*quantise)(const QuantiseOp&, Worker);
+  void (*linear)(const LinearOp&, Worker);
+  Stretch (*linear_reads_first)(const LinearOp&, const Worker&);
+  void (*group)(const GroupOp&, Worker);
+  void (*experts)(const ExpertsOp&, Worker);
+  void (*embed)(const EmbedOp&, Worker);
+  void (*roof)(const RoofOp&, Worker);
   int64_t (*roof_work)(Roof);  // multiplications and additions of one repeat
 };
 

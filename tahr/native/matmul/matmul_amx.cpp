@@ -33,7 +33,7 @@ struct Workspace {
   alignas(64) QuantBlock x[CHUNK][AMX_MAX_ROWS];
   alignas(64) float sums[MAX_PANELS][AMX_MAX_ROWS][LANES];
 };
-static_assert(sizeof(Workspace) <= LANE_SCRATCH_BYTES);
+static_assert(sizeof(Workspace) <= WORKER_SCRATCH_BYTES);
 
 // Which pieces of the columns are at work.
 struct Pieces {

@@ -23,9 +23,9 @@ void multiply_tiles(const RoofOp& op) {
 
 }  // namespace
 
-void roof(const RoofOp& op, Lane lane) {
+void roof(const RoofOp& op, Worker worker) {
   if (op.kind == Roof::INTS) return multiply_tiles(op);
-  avx512vnni::matmul_kernels.roof(op, lane);
+  avx512vnni::matmul_kernels.roof(op, worker);
 }
 
 int64_t roof_work(Roof kind) {

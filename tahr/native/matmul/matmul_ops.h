@@ -5,13 +5,13 @@
 
 namespace tahr::TAHR_ISA {
 
-void quantise(const QuantiseOp& op, Lane lane);
-void linear(const LinearOp& op, Lane lane);
-Stretch linear_reads_first(const LinearOp& op, const Lane& lane);
-void group(const GroupOp& op, Lane lane);
-void experts(const ExpertsOp& op, Lane lane);
-void embed(const EmbedOp& op, Lane lane);
-void roof(const RoofOp& op, Lane lane);
+void quantise(const QuantiseOp& op, Worker worker);
+void linear(const LinearOp& op, Worker worker);
+Stretch linear_reads_first(const LinearOp& op, const Worker& worker);
+void group(const GroupOp& op, Worker worker);
+void experts(const ExpertsOp& op, Worker worker);
+void embed(const EmbedOp& op, Worker worker);
+void roof(const RoofOp& op, Worker worker);
 int64_t roof_work(Roof kind);
 
 }  // namespace tahr::TAHR_ISA

@@ -28,9 +28,9 @@ void quantise_block(const float* x, QuantBlock& out) {
 }  // namespace
 
 // Blocks of all rows lie one after the other on both sides: rows play no part.
-void quantise(const QuantiseOp& op, Lane lane) {
+void quantise(const QuantiseOp& op, Worker worker) {
   auto* out = reinterpret_cast<QuantBlock*>(op.out);
-  const Range blocks = share(*op.n_rows * (op.cols / 32), lane);
+  const Range blocks = share(*op.n_rows * (op.cols / 32), worker);
   for (int64_t i = blocks.begin; i < blocks.end; i++) quantise_block(op.x + 32 * i, out[i]);
 }
 

@@ -7,21 +7,21 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 // Streams this thread's share of the bytes through the registers.
-void read_bytes(const RoofOp& op, Lane lane) {
+void read_bytes(const RoofOp& op, Worker worker) {
   constexpr int64_t size = 4 * LANES, step = 4 * size;
-  const Range steps = share(op.n_bytes / step, lane);
+  const Range steps = share(op.n_bytes / step, worker);
   Codes seen[4] = {};
   for (int64_t i = steps.begin; i < steps.end; i++)
     for (int64_t j = 0; j < 4; j++)
       seen[j] = either(seen[j], load_codes(reinterpret_cast<const uint8_t*>(op.data) + i * step + j * size));
-  memcpy(lane.scratch, seen, sizeof seen);
+  memcpy(worker.scratch, seen, sizeof seen);
 }
 
 constexpr int INT_ROWS = LANES == 16 ? 12 : 4;          // as many sums as hide the latency and fit the registers
 constexpr int INT_STEP = OCTETS ? DOT_ROWS : INT_ROWS;  // smmla takes no more
 
 // 32 columns of a panel times INT_ROWS rows, with weights in registers and activations in the nearest cache.
-void multiply_ints(const RoofOp& op, Lane lane) {
+void multiply_ints(const RoofOp& op, Worker worker) {
   const auto* x = reinterpret_cast<const int8_t*>(op.data);
   Codes w[8];
   for (int v = 0; v < 8; v++) w[v] = field<0, 15>(load_codes(reinterpret_cast<const uint8_t*>(op.data) + v * 4 * LANES));
@@ -36,26 +36,26 @@ void multiply_ints(const RoofOp& op, Lane lane) {
       for (int j = 0; j < INT_STEP; j++) rows[j] = x + (r + j) * 32;
       dot_panels<0, 8, 15>(sums[r / INT_STEP], panel, rows);
     }
-  memcpy(lane.scratch, sums, sizeof sums);
+  memcpy(worker.scratch, sums, sizeof sums);
 }
 
 constexpr int FMA_CHAINS = 10;  // latency times throughput of the processors we know
 
-void multiply_floats(const RoofOp& op, Lane lane) {
+void multiply_floats(const RoofOp& op, Worker worker) {
   Floats sums[FMA_CHAINS];
   const Floats x = load(reinterpret_cast<const float*>(op.data)), w = load(reinterpret_cast<const float*>(op.data) + LANES);
   for (auto& lanes : sums) lanes = set1(0.0f);
   for (int64_t i = 0; i < op.n_repeats; i++)
 #pragma GCC unroll 10
     for (auto& lanes : sums) lanes = fma(x, w, lanes);
-  memcpy(lane.scratch, sums, sizeof sums);
+  memcpy(worker.scratch, sums, sizeof sums);
 }
 
 }  // namespace
 
-void roof(const RoofOp& op, Lane lane) {
-  constexpr void (*kinds[])(const RoofOp&, Lane) = {read_bytes, multiply_ints, multiply_floats};
-  kinds[int(op.kind)](op, lane);
+void roof(const RoofOp& op, Worker worker) {
+  constexpr void (*kinds[])(const RoofOp&, Worker) = {read_bytes, multiply_ints, multiply_floats};
+  kinds[int(op.kind)](op, worker);
 }
 
 int64_t roof_work(Roof kind) {

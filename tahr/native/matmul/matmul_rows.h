@@ -60,7 +60,7 @@ void add_chunk(const ManyRows& job, int row, int64_t first, int64_t n, ManyScrat
 
 template <Format F, int Panels>
 void many_rows(const ManyRows& job) {
-  static_assert(sizeof(ManyScratch<F, Panels>) <= LANE_SCRATCH_BYTES);
+  static_assert(sizeof(ManyScratch<F, Panels>) <= WORKER_SCRATCH_BYTES);
   auto& s = *reinterpret_cast<ManyScratch<F, Panels>*>(job.scratch);
   for (int r = 0; r < job.n_rows + MANY_TILE; r++)
     for (auto& lanes : s.sums[r]) lanes = set1(0.0f);

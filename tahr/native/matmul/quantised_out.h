@@ -10,7 +10,7 @@ namespace tahr::TAHR_ISA {
 static inline void quantise_part(std::byte* const* out, const float* rows, int64_t begin, int64_t end) {
   if (!out || !*out) return;
   const int32_t one = 1;
-  const Lane alone{0, 1, nullptr, nullptr};
+  const Worker alone{0, 1, nullptr, nullptr};
   quantise({rows + begin, *out + quantised_row_bytes(begin), end - begin, &one}, alone);
 }
 

@@ -14,8 +14,8 @@ constexpr int64_t PIECE = 64;    // numbers; whole cache lines, so that two thre
 constexpr int64_t CHUNK = 2048;  // numbers that are still in the nearest cache when they are rounded
 
 // This thread's share of the numbers: whole pieces, but for the last of all.
-Range share_numbers(int64_t n_numbers, const Lane& lane) {
-  const Range pieces = share((n_numbers + PIECE - 1) / PIECE, lane);
+Range share_numbers(int64_t n_numbers, const Worker& worker) {
+  const Range pieces = share((n_numbers + PIECE - 1) / PIECE, worker);
   const int64_t end = pieces.end * PIECE;
   return {pieces.begin * PIECE, end < n_numbers ? end : n_numbers};
 }
@@ -73,9 +73,9 @@ Floats gelu(Floats x) {
 
 }  // namespace
 
-void norm(const NormOp& op, Lane lane) {
+void norm(const NormOp& op, Worker worker) {
   const Floats scale = set1(op.scale);
-  const Range rows = share(*op.n_rows, lane);
+  const Range rows = share(*op.n_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     const int64_t at = row * op.width;
     if (op.y)
@@ -85,8 +85,8 @@ void norm(const NormOp& op, Lane lane) {
   }
 }
 
-void add(const AddOp& op, Lane lane) {
-  const Range mine = share_numbers(*op.n_rows * op.width, lane);
+void add(const AddOp& op, Worker worker) {
+  const Range mine = share_numbers(*op.n_rows * op.width, worker);
   const Floats scale = set1(op.scale);
   if (op.y)
     map(mine, op.x, op.y, op.out, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
@@ -94,8 +94,8 @@ void add(const AddOp& op, Lane lane) {
     map(mine, op.x, op.out, [=](Floats x) { return mul(scale, x); });
 }
 
-void activate(const ActivateOp& op, Lane lane) {
-  const Range mine = share_numbers(*op.n_rows * op.width, lane);
+void activate(const ActivateOp& op, Worker worker) {
+  const Range mine = share_numbers(*op.n_rows * op.width, worker);
   const auto with = [&](auto act) {
     for (int64_t at = mine.begin; at < mine.end; at += CHUNK) {
       const Range chunk{at, at + CHUNK < mine.end ? at + CHUNK : mine.end};
@@ -110,19 +110,19 @@ void activate(const ActivateOp& op, Lane lane) {
   }
 }
 
-void softcap(const SoftcapOp& op, Lane lane) {
+void softcap(const SoftcapOp& op, Worker worker) {
   const Floats cap = set1(op.cap);
-  map(share_numbers(*op.n_rows * op.width, lane), op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
+  map(share_numbers(*op.n_rows * op.width, worker), op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
 }
 
-void pick(const PickOp& op, Lane lane) {
-  const Range rows = share(*op.n_rows, lane);
+void gather_rows(const GatherRowsOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; row++)
     memcpy(op.out + row * op.width, op.x + op.rows[row] * op.width, size_t(op.width) * sizeof(float));
 }
 
-void angles(const AnglesOp& op, Lane lane) {
-  const Range rows = share(*op.n_rows, lane);
+void cos_sin(const CosSinOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     float* cosines = op.out + row * 2 * op.n_freqs;
     float* sines = cosines + op.n_freqs;

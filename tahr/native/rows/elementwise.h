@@ -54,7 +54,7 @@ struct SoftcapOp {
 };
 
 // out[i] = x[rows[i]]
-struct PickOp {
+struct GatherRowsOp {
   const int32_t* n_rows;
   int64_t width;
   const int32_t* rows;
@@ -63,7 +63,7 @@ struct PickOp {
 };
 
 // out[t] = cos then sin of positions[t] * inv_freq, times scale
-struct AnglesOp {
+struct CosSinOp {
   const int32_t* n_rows;
   int64_t n_freqs;
   const int32_t* positions;

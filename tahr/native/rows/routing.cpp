@@ -39,14 +39,14 @@ void route_row(const RouteOp& op, int64_t row, float* left, float* p) {
 
 }  // namespace
 
-void route(const RouteOp& op, Lane lane) {
-  const Range rows = share(*op.n_rows, lane);
-  float* left = reinterpret_cast<float*>(lane.scratch);
+void route(const RouteOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
+  float* left = reinterpret_cast<float*>(worker.scratch);
   for (int64_t row = rows.begin; row < rows.end; row++) route_row(op, row, left, left + op.n_experts);
 }
 
-void mix(const MixOp& op, Lane lane) {
-  const Range rows = share(*op.n_rows, lane);
+void mix(const MixOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
   for (int64_t row = rows.begin; row < rows.end; row++) {
     float* out = op.out + row * op.width;
     for (int64_t i = 0; i < op.width; i++) out[i] = 0;

@@ -7,7 +7,7 @@
 
 namespace tahr {
 
-constexpr int MAX_EXPERTS = int(LANE_SCRATCH_BYTES / (2 * sizeof(float)));
+constexpr int MAX_EXPERTS = int(WORKER_SCRATCH_BYTES / (2 * sizeof(float)));
 
 // Softmax over all experts, then the best `n_active` by falling score, equal scores to the lower index.
 struct RouteOp {

@@ -2,19 +2,19 @@
 
 namespace tahr::TAHR_ISA {
 
-void norm(const NormOp&, Lane);
-void add(const AddOp&, Lane);
-void activate(const ActivateOp&, Lane);
-void softcap(const SoftcapOp&, Lane);
-void pick(const PickOp&, Lane);
-void angles(const AnglesOp&, Lane);
-void place(const PlaceOp&, Lane);
-void attention(const AttentionOp&, Lane);
-void merge_spans(const AttentionOp&, Lane);
-void route(const RouteOp&, Lane);
-void mix(const MixOp&, Lane);
+void norm(const NormOp&, Worker);
+void add(const AddOp&, Worker);
+void activate(const ActivateOp&, Worker);
+void softcap(const SoftcapOp&, Worker);
+void gather_rows(const GatherRowsOp&, Worker);
+void cos_sin(const CosSinOp&, Worker);
+void rope_and_cache(const RopeCacheOp&, Worker);
+void attention(const AttentionOp&, Worker);
+void merge_spans(const AttentionOp&, Worker);
+void route(const RouteOp&, Worker);
+void mix(const MixOp&, Worker);
 
-const RowKernels row_kernels = {norm,  add,       activate,    softcap, pick, angles,
-                                place, attention, merge_spans, route,   mix};
+const RowKernels row_kernels = {norm,           add,       activate,    softcap, gather_rows, cos_sin,
+                                rope_and_cache, attention, merge_spans, route,   mix};
 
 }  // namespace tahr::TAHR_ISA

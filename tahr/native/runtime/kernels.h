@@ -10,17 +10,17 @@
 namespace tahr {
 
 struct RowKernels {
-  void (*norm)(const NormOp&, Lane);
-  void (*add)(const AddOp&, Lane);
-  void (*activate)(const ActivateOp&, Lane);
-  void (*softcap)(const SoftcapOp&, Lane);
-  void (*pick)(const PickOp&, Lane);
-  void (*angles)(const AnglesOp&, Lane);
-  void (*place)(const PlaceOp&, Lane);
-  void (*attention)(const AttentionOp&, Lane);
-  void (*merge_spans)(const AttentionOp&, Lane);  // after `attention`
-  void (*route)(const RouteOp&, Lane);
-  void (*mix)(const MixOp&, Lane);
+  void (*norm)(const NormOp&, Worker);
+  void (*add)(const AddOp&, Worker);
+  void (*activate)(const ActivateOp&, Worker);
+  void (*softcap)(const SoftcapOp&, Worker);
+  void (*gather_rows)(const GatherRowsOp&, Worker);
+  void (*cos_sin)(const CosSinOp&, Worker);
+  void (*rope_and_cache)(const RopeCacheOp&, Worker);
+  void (*attention)(const AttentionOp&, Worker);
+  void (*merge_spans)(const AttentionOp&, Worker);  // after `attention`
+  void (*route)(const RouteOp&, Worker);
+  void (*mix)(const MixOp&, Worker);
 };
 
 // Defined once per instruction set in kernels.cpp: tahr::<isa>::row_kernels.

@@ -212,7 +212,7 @@ void fill_panels(PackedMatrix& matrix, PanelLayout layout, int64_t begin, int64_
       pack_one(matrix, layout, bytes + (rows_before(matrix, i) - first) * row_bytes, packer, i);
   };
   if (!pool) some({0, end - begin});
-  else pool->run([&](const Lane& lane) { some(share(end - begin, lane)); });
+  else pool->run([&](const Worker& worker) { some(share(end - begin, worker)); });
 }
 
 PackedMatrix pack(Format format, PanelLayout layout, int64_t n_stack, int64_t rows, int64_t cols, const std::byte* source,

@@ -7,14 +7,14 @@ namespace tahr {
 // Fetches what this thread reads first in the next op that reads much, one cache line at a time.
 class Tape::Fetcher {
  public:
-  Fetcher(const Tape& tape, const Lane& lane) : tape_(tape), lane_(lane) {}
+  Fetcher(const Tape& tape, const Worker& worker) : tape_(tape), worker_(worker) {}
 
   // After op `i`. What has been fetched for the same reader already is not fetched again.
   void look_beyond(size_t i) {
     const size_t before = reader_;
     while (reader_ < tape_.readers_.size() && tape_.readers_[reader_].op <= i) reader_++;
     if (reader_ == tape_.readers_.size()) left_ = {};
-    else if (reader_ != before || i == 0) left_ = tape_.readers_[reader_].reads_first(lane_);
+    else if (reader_ != before || i == 0) left_ = tape_.readers_[reader_].reads_first(worker_);
   }
 
   bool fetch() {
@@ -27,20 +27,20 @@ class Tape::Fetcher {
  private:
   static constexpr int64_t LINE_BYTES = 64;
   const Tape& tape_;
-  const Lane& lane_;
+  const Worker& worker_;
   size_t reader_ = 0;
   Stretch left_{};
 };
 
 void Tape::run(Pool& pool) const {
   if (ops_.empty()) return;
-  pool.run([&](const Lane& lane) {
-    Fetcher fetcher(*this, lane);
+  pool.run([&](const Worker& worker) {
+    Fetcher fetcher(*this, worker);
     for (size_t i = 0; i < ops_.size(); i++) {
-      ops_[i](lane);
+      ops_[i](worker);
       if (i + 1 == ops_.size()) return;  // the pool itself meets after the last
       fetcher.look_beyond(i);
-      pool.meet(lane, [] {}, [&] { return fetcher.fetch(); });
+      pool.meet(worker, [] {}, [&] { return fetcher.fetch(); });
     }
   });
 }
@@ -50,10 +50,10 @@ std::vector<int64_t> Tape::run_timed(Pool& pool) const {
   using Clock = std::chrono::steady_clock;
   std::vector<int64_t> nanoseconds(ops_.size());
   auto before = Clock::now();
-  pool.run([&](const Lane& lane) {
+  pool.run([&](const Worker& worker) {
     for (size_t i = 0; i < ops_.size(); i++) {
-      ops_[i](lane);
-      pool.meet(lane, [&] {
+      ops_[i](worker);
+      pool.meet(worker, [&] {
         const auto now = Clock::now();
         nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
         before = now;

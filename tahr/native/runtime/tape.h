@@ -12,12 +12,12 @@ namespace tahr {
 
 class Tape {
  public:
-  // `op` is plain data that the tape keeps; `run(op, lane)` does one thread's share of it. Ops that read much from
+  // `op` is plain data that the tape keeps; `run(op, worker)` does one thread's share of it. Ops that read much from
   // memory say what comes first: threads that wait for others fetch it meanwhile.
   template <class Op>
-  void add(Op op, void (*run)(const Op&, Lane), Stretch (*reads_first)(const Op&, const Lane&) = nullptr) {
-    if (reads_first) readers_.push_back({ops_.size(), [op, reads_first](const Lane& lane) { return reads_first(op, lane); }});
-    ops_.emplace_back([op = std::move(op), run](const Lane& lane) { run(op, lane); });
+  void add(Op op, void (*run)(const Op&, Worker), Stretch (*reads_first)(const Op&, const Worker&) = nullptr) {
+    if (reads_first) readers_.push_back({ops_.size(), [op, reads_first](const Worker& worker) { return reads_first(op, worker); }});
+    ops_.emplace_back([op = std::move(op), run](const Worker& worker) { run(op, worker); });
   }
 
   void run(Pool& pool) const;
@@ -31,11 +31,11 @@ class Tape {
  private:
   struct Reader {
     size_t op;
-    std::function<Stretch(const Lane&)> reads_first;
+    std::function<Stretch(const Worker&)> reads_first;
   };
   class Fetcher;
 
-  std::vector<std::function<void(const Lane&)>> ops_;
+  std::vector<std::function<void(const Worker&)>> ops_;
   std::vector<Reader> readers_;  // in the order of the ops
 };
 

@@ -34,7 +34,7 @@ void Barrier::spin_until(const Turn& turn, uint32_t wanted) {
 
 Pool::Pool(int n_threads) : n_threads_(n_threads), barrier_(n_threads) {
   for (int i = 0; i < n_threads; i++)
-    scratch_.push_back(static_cast<std::byte*>(::operator new(LANE_SCRATCH_BYTES, std::align_val_t{64})));
+    scratch_.push_back(static_cast<std::byte*>(::operator new(WORKER_SCRATCH_BYTES, std::align_val_t{64})));
   for (int i = 1; i < n_threads; i++) workers_.emplace_back([this, i] { work(i); });
 }
 
@@ -48,9 +48,9 @@ Pool::~Pool() {
   for (auto* block : scratch_) ::operator delete(block, std::align_val_t{64});
 }
 
-Lane Pool::lane(int thread) { return {thread, n_threads_, scratch_[thread], &next_}; }
+Worker Pool::worker(int thread) { return {thread, n_threads_, scratch_[thread], &next_}; }
 
-void Pool::run(const std::function<void(const Lane&)>& job) {
+void Pool::run(const std::function<void(const Worker&)>& job) {
   std::lock_guard<std::mutex> lock(turn_);
   job_ = &job;
   n_jobs_.fetch_add(1);
@@ -59,14 +59,14 @@ void Pool::run(const std::function<void(const Lane&)>& job) {
     std::lock_guard<std::mutex> asleep(sleep_);
     wake_.notify_all();
   }
-  job(lane(0));
-  meet(lane(0));
+  job(worker(0));
+  meet(worker(0));
 }
 
 void Pool::work(int thread) {
   for (uint64_t seen = 0; wait_for_job(seen); seen++) {
-    (*job_)(lane(thread));
-    meet(lane(thread));
+    (*job_)(worker(thread));
+    meet(worker(thread));
   }
 }
 

@@ -63,35 +63,35 @@ class Pool {
 
   int n_threads() const { return n_threads_; }
 
-  // Calls `job(lane)` on every thread and returns when all have returned. Callers on other threads wait their turn.
-  void run(const std::function<void(const Lane&)>& job);
+  // Calls `job(worker)` on every thread and returns when all have returned. Callers on other threads wait their turn.
+  void run(const std::function<void(const Worker&)>& job);
 
   // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again. The first
   // thread does `then` when all have come, before anyone goes on; see Barrier for `idle`.
   template <class Then, class Idle>
-  void meet(const Lane& lane, Then then, Idle idle) {
+  void meet(const Worker& worker, Then then, Idle idle) {
     const auto reset = [&] {
       next_.store(0, std::memory_order_relaxed);
       then();
     };
-    barrier_.wait(lane.thread, reset, idle);
+    barrier_.wait(worker.thread, reset, idle);
   }
 
-  void meet(const Lane& lane) {
-    meet(lane, [] {}, [] { return false; });
+  void meet(const Worker& worker) {
+    meet(worker, [] {}, [] { return false; });
   }
 
  private:
   void work(int thread);
   bool wait_for_job(uint64_t seen);
-  Lane lane(int thread);
+  Worker worker(int thread);
 
   const int n_threads_;
   Barrier barrier_;
   alignas(64) std::atomic<int64_t> next_{0};
   std::vector<std::byte*> scratch_;
   std::vector<std::thread> workers_;
-  const std::function<void(const Lane&)>* job_ = nullptr;
+  const std::function<void(const Worker&)>* job_ = nullptr;
 
   std::mutex turn_;   // one job at a time
   std::mutex sleep_;  // guards the sleep of idle workers

@@ -256,9 +256,9 @@ int32_t sample_row(const float* logits, int n_vocab, const SampleRow& knobs, Wor
   return knobs.temperature == 0 ? row.best : choose(row, knobs, room, probability);
 }
 
-void sample(const SampleOp& op, Lane lane) {
+void sample(const SampleOp& op, Worker worker) {
   Workspace& room = workspace();
-  for (int64_t i; (i = claim(lane)) < op.from.n_rows;) {
+  for (int64_t i; (i = claim(worker)) < op.from.n_rows;) {
     op.probabilities[i] = 1;
     op.tokens[i] = sample_row(edited(op, i, room.edited), op.from.n_vocab, op.rows[i], room, &op.probabilities[i]);
   }
@@ -279,9 +279,9 @@ void logprobs_of_row(const LogprobsOp& op, int64_t i, Workspace& room) {
   }
 }
 
-void logprobs(const LogprobsOp& op, Lane lane) {
+void logprobs(const LogprobsOp& op, Worker worker) {
   Workspace& room = workspace();
-  for (int64_t i; (i = claim(lane)) < op.from.n_rows;) {
+  for (int64_t i; (i = claim(worker)) < op.from.n_rows;) {
     std::fill_n(op.top_ids + i * op.width, op.width, -1);
     logprobs_of_row(op, i, room);
   }

@@ -54,8 +54,8 @@ struct LogprobsOp {
 };
 
 struct SamplingKernels {
-  void (*sample)(const SampleOp&, Lane);
-  void (*logprobs)(const LogprobsOp&, Lane);
+  void (*sample)(const SampleOp&, Worker);
+  void (*logprobs)(const LogprobsOp&, Worker);
 };
 
 // Defined once per instruction set in sampling.cpp: tahr::<isa>::sampling_kernels.

@@ -35,7 +35,7 @@ std::vector<float> gauss_rows(int64_t n) {
 }
 
 // Where a block keeps its 16-bit scales, so that random bytes can be given sane ones.
-std::vector<int> scale_places(Format format) {
+std::vector<int> scale_offsets(Format format) {
   switch (format) {
     case Format::F16: return {0};
     case Format::BF16: case Format::F32: case Format::MXFP4: return {};
@@ -55,9 +55,9 @@ std::vector<uint8_t> random_file(Format format, int64_t rows, int64_t cols) {
   for (size_t at = 0; at < bytes.size(); at += size_t(size)) {
     const float value = gauss() / 100;
     const uint16_t bf16 = bf16_of_float(value);
-    for (int place : scale_places(format)) {
+    for (int offset : scale_offsets(format)) {
       const uint16_t f16 = f16_of_float(gauss() / 100);
-      memcpy(&bytes[at + size_t(place)], &f16, 2);
+      memcpy(&bytes[at + size_t(offset)], &f16, 2);
     }
     if (format == Format::F32) memcpy(&bytes[at], &value, 4);
     if (format == Format::BF16) memcpy(&bytes[at], &bf16, 2);
@@ -67,8 +67,8 @@ std::vector<uint8_t> random_file(Format format, int64_t rows, int64_t cols) {
 }
 
 template <class Op>
-void run(Pool& pool, const Op& op, void (*f)(const Op&, Lane)) {
-  pool.run([&](const Lane& lane) { f(op, lane); });
+void run(Pool& pool, const Op& op, void (*f)(const Op&, Worker)) {
+  pool.run([&](const Worker& worker) { f(op, worker); });
 }
 
 // What a test case needs on any instruction set.
@@ -196,7 +196,7 @@ void check_extremes(const Isa& isa, Format format, Pool& pool) {
     const int64_t size = block_bytes(format);
     c.file.assign(c.file.size(), fill);
     for (size_t at = 0; at < c.file.size(); at += size_t(size)) {
-      for (int place : scale_places(format)) memcpy(&c.file[at + size_t(place)], &random[at + size_t(place)], 2);
+      for (int offset : scale_offsets(format)) memcpy(&c.file[at + size_t(offset)], &random[at + size_t(offset)], 2);
       if (format == Format::MXFP4) c.file[at] = random[at];
     }
     for (size_t i = 0; i < c.x.size(); i++) c.x[i] = i % 512 < 256 ? 3.0f : -3.0f;

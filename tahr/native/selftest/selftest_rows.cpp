@@ -23,7 +23,7 @@ Vector random_rows(int64_t n, unsigned seed, float size) {
 }
 
 template <class Op>
-void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Lane)) {
+void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Worker)) {
   Tape tape;
   tape.add(op, kernel);
   tape.run(pool);
@@ -63,10 +63,10 @@ Vector attend(const RowKernels& k, Pool& pool, KvType type, int dim, int window,
                    n_kv_heads, dim, page};
   const Vector q = random_rows(n_all * n_q_heads * dim, 6, 1), key = random_rows(n_all * n_kv_heads * dim, 7, 1);
   const Vector value = random_rows(n_all * n_kv_heads * dim, 8, 1), gain(size_t(dim), 1.25f);
-  const Vector angles = random_rows(n_all * dim, 9, 1);
+  const Vector cos_sin = random_rows(n_all * dim, 9, 1);
   Vector turned(q.size()), out(size_t(n_new * n_q_heads * dim));
-  run(pool, PlaceOp{&n_all, n_q_heads, q.data(), key.data(), value.data(), angles.data(), dim / 2, RopeStyle::halves,
-                    gain.data(), gain.data(), 1e-6f, slots.data(), kv, turned.data()}, k.place);
+  run(pool, RopeCacheOp{&n_all, n_q_heads, q.data(), key.data(), value.data(), cos_sin.data(), dim / 2, RopeStyle::halves,
+                    gain.data(), gain.data(), 1e-6f, slots.data(), kv, turned.data()}, k.rope_and_cache);
 
   const int32_t counts[] = {n_new, 1, 1}, starts[] = {0, n_new};
   const int64_t first = n_all - n_new;
@@ -85,15 +85,15 @@ bool quantises_what_it_writes(const Isa& isa, Pool& pool) {
   const Vector x = random_rows(n * width, 10, 3), gain = random_rows(width, 11, 1);
   const auto n_bytes = size_t(n * quantised_row_bytes(width));
   std::vector<std::byte> mine(n_bytes), after(n_bytes);
-  std::byte* const place = mine.data();
+  std::byte* const address = mine.data();
   Vector out(x.size());
   const auto same = [&] {
     run(pool, QuantiseOp{out.data(), after.data(), width, &n}, isa.matmul->quantise);
     return mine == after;
   };
-  run(pool, NormOp{&n, width, x.data(), nullptr, gain.data(), nullptr, out.data(), 1e-5f, 1, &place}, isa.rows->norm);
+  run(pool, NormOp{&n, width, x.data(), nullptr, gain.data(), nullptr, out.data(), 1e-5f, 1, &address}, isa.rows->norm);
   if (!same()) return false;
-  run(pool, ActivateOp{&n, width, x.data(), x.data(), out.data(), Activation::silu, &place}, isa.rows->activate);
+  run(pool, ActivateOp{&n, width, x.data(), x.data(), out.data(), Activation::silu, &address}, isa.rows->activate);
   return same();
 }
 

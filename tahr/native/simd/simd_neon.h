@@ -129,10 +129,10 @@ TAHR_INLINE void dot(Ints (&sums)[Rows], const Codes (&w)[8], const int8_t* cons
 
 #else
 
-template <int Lane>
+template <int Index>
 TAHR_INLINE void dot_lane(Ints& sum, Codes w, int8x16_t x) {
-  sum.lo = vdotq_laneq_s32(sum.lo, vreinterpretq_s8_u8(w.lo), x, Lane);
-  sum.hi = vdotq_laneq_s32(sum.hi, vreinterpretq_s8_u8(w.hi), x, Lane);
+  sum.lo = vdotq_laneq_s32(sum.lo, vreinterpretq_s8_u8(w.lo), x, Index);
+  sum.hi = vdotq_laneq_s32(sum.hi, vreinterpretq_s8_u8(w.hi), x, Index);
 }
 
 template <int First, int Count, int MaxCode, int Rows>
