@@ -405,3 +405,17 @@ def test_a_command_that_raises_leaves_the_thread_alive(
 
     run(stories, test)
     assert "command" in caplog.text
+
+
+def test_a_request_is_aborted_by_its_stream_or_its_id(stories: Path) -> None:
+    async def test(llm: AsyncLLM) -> None:
+        for name in (lambda stream: stream, lambda stream: stream.id):
+            stream = await llm.submit("Once", ENDLESS)
+            await llm.abort(name(stream))
+            assert (await stream.completion()).finish_reason == "cancelled"
+        with pytest.raises(ConfigError, match="needs a stream or the id of one"):
+            await llm.abort("x")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="must be one text"):
+            await llm.submit(["a", "b"])  # type: ignore[list-item]
+
+    run(stories, test)

@@ -71,7 +71,6 @@ NEED_A_MODEL: dict[str, Callable[[InferenceEngine], Any]] = {
     "tokenize": lambda e: e.tokenize("a"),
     "decode_token": lambda e: e.decode_token(1),
     "is_eos": lambda e: e.is_eos(1),
-    "vocab_bytes": lambda e: e.vocab_bytes(),
     "beam_generate": lambda e: e.beam_generate([1]),
     "embed": lambda e: e.embed("a"),
     "embed_with": lambda e: e.embed_with("a", "mean"),
@@ -93,6 +92,7 @@ def test_what_is_allowed_before_loading() -> None:
     assert engine.kv_snapshot() is None
     assert engine.model_config is None
     assert engine.hidden_size is None
+    assert engine.vocab_bytes() is None
     assert engine.config.model_path == "nowhere.gguf"
     engine.store_kv_in_prefix_cache([1, 2, 3, 4], cache)
     assert len(cache) == 0
@@ -433,13 +433,25 @@ def test_from_hub_takes_any_reference(stories: Path) -> None:
     assert engine.context_size == 32
 
 
+@pytest.mark.parametrize("name", ["model.gguf", "a1b2c3"])
+def test_a_file_of_a_cache_is_loaded_by_the_name_it_is_shown_under_or_by_its_digest(
+    name: str, stories: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a1b2c3").write_bytes(stories.read_bytes())
+    if name != "a1b2c3":
+        (tmp_path / name).symlink_to("a1b2c3")
+    engine = InferenceEngine(InferenceConfig(str(tmp_path / name), context_size=32))
+    engine.load_model()
+    assert engine.context_size == 32
+
+
 def test_accessors(engine: InferenceEngine) -> None:
     assert engine.hidden_size == 64
     assert engine.model_config
     assert engine.model_config.n_layers == 5
     (eos,) = [t for t in range(512) if engine.is_eos(t)]
     assert engine.decode_token(engine.tokenize("a dog")[-1]).endswith("g")
-    assert eos not in dict(engine.vocab_bytes())
+    assert eos not in dict(engine.vocab_bytes() or ())
     with pytest.raises(TahrError, match="512"):
         engine.decode_token(512)
 

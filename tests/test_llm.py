@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,43 @@ def test_parameters_per_prompt(llm: LLM) -> None:
     with pytest.raises(ConfigError, match="4 prompts but 2"):
         llm.generate(PROMPTS, params[:2])
     assert not llm.engine.busy
+
+
+def test_token_ids_are_a_prompt(llm: LLM) -> None:
+    expected = [llm.generate(prompt, GREEDY).text for prompt in PROMPTS]
+    tokens = [llm.tokenizer.encode(prompt) for prompt in PROMPTS]
+    assert llm.generate(tokens[0], GREEDY).text == expected[0]
+    assert [c.text for c in llm.generate(tokens, GREEDY)] == expected
+    assert "".join(chunk.text for chunk in llm.stream(tokens[0], GREEDY)) == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda llm: llm.generate("x", {"max_tokens": 3}), r"params is .* SamplingParams\(max_tokens=3\)"),
+        (lambda llm: llm.generate(["x"], [{"max_tokens": 3}]), "must be SamplingParams"),
+        (lambda llm: llm.generate("x", "greedy"), "must be SamplingParams"),
+        (lambda llm: llm.generate(3), "prompt is 3"),
+        (lambda llm: llm.generate(b"x"), "prompt is b'x'"),
+        (lambda llm: llm.generate(["x", 3]), "must be a text, a list of token ids"),
+        (lambda llm: llm.generate([[]]), "must be a text, a list of token ids"),
+        (lambda llm: llm.stream(["x", "y"]), "must be one text"),
+        (lambda llm: llm.chat(3), "must be a text or a list of messages"),
+        (lambda llm: llm.chat({"role": "user", "content": "x"}), "must be a text or a list of messages"),
+        (lambda llm: llm.chat([3]), "must be a text or a list of messages"),
+        (lambda llm: LLM("nowhere.gguf", context=5), "no setting 'context': did you mean context_size?"),
+        (lambda llm: LLM("nowhere.gguf", config=EngineConfig(), context_size=5), "put all of it into EngineConfig"),
+        (lambda llm: LLM("nowhere.gguf", config={"context_size": 5}), "must be an EngineConfig"),
+    ],
+)
+def test_mistakes_get_sentences(llm: LLM, call: Callable[[LLM], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call(llm)
+    assert not llm.engine.busy
+
+
+def test_settings_may_be_given_by_name(stories: Path) -> None:
+    assert LLM(str(stories), context_size=64, n_threads=1).context_size == 64
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -10,6 +10,8 @@ from tahr.hub.files import Entry, ModelFiles
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
+GGUF_MAGIC = b"GGUF"
+
 
 def cached(ref: Ref) -> ModelFiles:
     """The model at a path; local files are never fetched, so what is missing is an error here."""
@@ -19,7 +21,7 @@ def cached(ref: Ref) -> ModelFiles:
         return pick.open_directory(ref, ref.path, names)
     if not ref.path.exists():
         raise ModelNotFound(f"There is no file or directory {ref.path}: check the path, or name a model to download.")
-    if ref.path.suffix.lower() == ".gguf":
+    if ref.path.suffix.lower() == ".gguf" or _begins_like_gguf(ref.path):
         return _gguf(ref, ref.path)
     if ref.path.suffix.lower() == ".safetensors":
         return ModelFiles(ref, ref.name, "safetensors", (ref.path,), directory=ref.path.parent)
@@ -27,6 +29,14 @@ def cached(ref: Ref) -> ModelFiles:
         f"{ref.path} is neither a .gguf nor a .safetensors file, which are the formats Tahr loads:"
         " convert it first, or name the directory of the model."
     )
+
+
+def _begins_like_gguf(path: Path) -> bool:
+    """Caches keep files under their digest, without the ending."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
 def _gguf(ref: Ref, path: Path) -> ModelFiles:

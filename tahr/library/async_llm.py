@@ -15,14 +15,14 @@ from typing import Any, NoReturn, TypeVar
 from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import GenerateError, TahrError
+from tahr.errors import ConfigError, GenerateError, TahrError
+from tahr.library.arguments import Message, Prompt, one_prompt, short
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import Pooling
-from tahr.library.llm import LLM, Message, Texts
+from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 
-Prompt = str | list[int]  # a text, or its tokens
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 T = TypeVar("T")
 
@@ -81,8 +81,9 @@ class AsyncLLM:
         progress: Any = None,
         llm: LLM | None = None,  # a loaded one, which nothing else may use from then on
         stream_interval_s: float = 0.0,  # between two deliveries to readers; what comes meanwhile is one chunk
+        **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
-        self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress)
+        self.llm = llm or LLM(model, config=config, quantization=quantization, progress=progress, **settings)
         self._queues: dict[int, OutputQueue] = {}  # by request; only the engine's thread touches it
         self._lock = threading.Lock()  # of what chunks are made from
         self._interval_s = stream_interval_s
@@ -104,11 +105,12 @@ class AsyncLLM:
         A `reply` is a text of its own, anything else continues the prompt's. A stream that is wanted `whole` gives
         each choice as one chunk, when all are finished.
         """
-        tokens = await asyncio.to_thread(self.llm.tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
+        one = one_prompt(prompt)
+        tokens = await asyncio.to_thread(self.llm.tokenizer.encode, one) if isinstance(one, str) else one
         return await self._submit(tokens, params, reply, whole)
 
     async def submit_chat(
-        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Stream:
         """Queue a conversation; `variables` reach the chat template."""
         tokens = await asyncio.to_thread(self.llm.encode_chat, messages, **variables)
@@ -128,7 +130,7 @@ class AsyncLLM:
         return await (await self.submit(prompt, params, whole=True)).completion()
 
     async def chat(
-        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Completion:
         """Answer a conversation; cancelling the task stops the request."""
         return await (await self.submit_chat(messages, params, **variables)).completion()
@@ -142,8 +144,14 @@ class AsyncLLM:
         joined = await asyncio.to_thread(ScoringPrompt.join, self.llm.tokenizer, prompt, continuation)
         return joined.score((await self.generate(joined.tokens, SCORING)).prompt_logprobs)
 
-    async def abort(self, request_id: int) -> None:
-        """Stop a request by its id; its reader gets a last chunk that says so. Does nothing if it is finished."""
+    async def abort(self, request: Stream | int) -> None:
+        """Stop a request, by its stream or its id; its reader gets a last chunk that says so.
+
+        Nothing happens to a request that is finished.
+        """
+        request_id = request.id if isinstance(request, Stream) else request
+        if type(request_id) is not int:
+            raise ConfigError(f"abort is given {short(request)}, but it needs a stream or the id of one.")
         await self._call(lambda: self._abort(request_id))
 
     def stats(self) -> StatsSnapshot:

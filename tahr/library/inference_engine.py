@@ -95,9 +95,9 @@ class InferenceEngine:
         """Whether the token ends a reply."""
         return self._model.tokenizer.is_eos(token)
 
-    def vocab_bytes(self) -> list[tuple[int, bytes]]:
-        """Every token that stands for text, with its bytes."""
-        return self._model.tokenizer.vocab_bytes()
+    def vocab_bytes(self) -> list[tuple[int, bytes]] | None:
+        """Every token that stands for text, with its bytes; None before loading."""
+        return self._loaded.tokenizer.vocab_bytes() if self._loaded else None
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 

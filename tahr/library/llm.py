@@ -1,6 +1,6 @@
 """`LLM`: a model from a name to text, for scripts and the command line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from typing import Any, NoReturn, overload
 
@@ -10,7 +10,19 @@ from tahr.engine.builder import Assembled, assemble
 from tahr.engine.detokenize import TextWriter, has_text
 from tahr.engine.engine import Engine, Event
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.errors import TahrError, TemplateError
+from tahr.library.arguments import (
+    Message,
+    Params,
+    Prompt,
+    conversations_of,
+    engine_config,
+    messages_of,
+    one_each,
+    one_prompt,
+    prompts_of,
+    sampling_params,
+)
 from tahr.library.embeddings import Embedder, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
@@ -20,9 +32,7 @@ from tahr.text.prompt import encode_chat
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
-Message = Mapping[str, Any]
 Texts = str | ListOf[str | list[int]]
-Params = SamplingParams | ListOf[SamplingParams] | None  # for all prompts, or one for each
 
 
 class LLM:
@@ -35,8 +45,9 @@ class LLM:
         config: EngineConfig | None = None,
         quantization: str | None = None,
         progress: Any = None,
+        **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
-        parts: Assembled = assemble(model, config or EngineConfig(), quantization, progress)
+        parts: Assembled = assemble(model, engine_config(config, settings), quantization, progress)
         self.name = parts.name
         self.tokenizer = parts.tokenizer
         self.template = parts.template
@@ -53,44 +64,50 @@ class LLM:
     # ---- whole replies ----------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompts: str, params: Params = None, *, progress: bool = True) -> Completion: ...
+    def generate(self, prompts: Prompt, params: Params = None, *, progress: bool = True) -> Completion: ...
     @overload
-    def generate(self, prompts: list[str], params: Params = None, *, progress: bool = True) -> list[Completion]: ...
     def generate(
-        self, prompts: str | list[str], params: Params = None, *, progress: bool = True
-    ) -> Completion | list[Completion]:
-        """Continue a text, or several at once; a batch shows a progress bar on a terminal."""
-        single = isinstance(prompts, str)
-        texts = [prompts] if isinstance(prompts, str) else prompts
-        done = self._complete([self.tokenizer.encode(text) for text in texts], params, progress)
+        self, prompts: list[str] | list[list[int]], params: Params = None, *, progress: bool = True
+    ) -> list[Completion]: ...
+    def generate(self, prompts: Any, params: Params = None, *, progress: bool = True) -> Completion | list[Completion]:
+        """Continue a text (or its token ids), or several at once; a batch shows a progress bar on a terminal."""
+        several, single = prompts_of(prompts)
+        done = self._complete([self._encode(prompt) for prompt in several], params, progress)
         return done[0] if single else done
 
     @overload
     def chat(
-        self, messages: list[Message], params: Params = None, *, progress: bool = True, **variables: Any
+        self, messages: str | list[Message], params: Params = None, *, progress: bool = True, **variables: Any
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: list[list[Message]], params: Params = None, *, progress: bool = True, **variables: Any
+        self,
+        messages: list[str] | list[list[Message]],
+        params: Params = None,
+        *,
+        progress: bool = True,
+        **variables: Any,
     ) -> list[Completion]: ...
     def chat(
-        self, messages: ListOf[Any], params: Params = None, *, progress: bool = True, **variables: Any
+        self, messages: Any, params: Params = None, *, progress: bool = True, **variables: Any
     ) -> Completion | list[Completion]:
-        """Answer a conversation (a list of messages), or several at once; `variables` reach the chat template."""
-        single = bool(messages) and isinstance(messages[0], Mapping)
-        conversations = [messages] if single else messages
+        """Answer a conversation (a list of messages, or the text of one), or several at once.
+
+        `variables` reach the chat template.
+        """
+        conversations, single = conversations_of(messages)
         prompts = [self.encode_chat(each, **variables) for each in conversations]
         done = self._complete(prompts, params, progress, reply=True)
         return done[0] if single else done
 
     # ---- streams ----------------------------------------------------------------------------------------------
 
-    def stream(self, prompt: str, params: SamplingParams | None = None) -> Iterator[Chunk]:
-        """Continue a text piece by piece; closing the iterator stops the request."""
-        return self._stream(self.submit(self.tokenizer.encode(prompt), params))
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Continue a prompt piece by piece; closing the iterator stops the request."""
+        return self._stream(self.submit(self._encode(one_prompt(prompt)), params))
 
     def stream_chat(
-        self, messages: ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
     ) -> Iterator[Chunk]:
         """Answer a conversation piece by piece; closing the iterator stops the request."""
         return self._stream(self.submit(self.encode_chat(messages, **variables), params, reply=True))
@@ -119,13 +136,16 @@ class LLM:
 
     # ---- the ends ---------------------------------------------------------------------------------------------
 
-    def render(self, messages: ListOf[Message], **variables: Any) -> str:
+    def render(self, messages: str | ListOf[Message], **variables: Any) -> str:
         """The prompt a conversation becomes."""
-        return self._template.render(messages, **variables)
+        return self._template.render(messages_of(messages), **variables)
 
-    def encode_chat(self, messages: ListOf[Message], **variables: Any) -> list[int]:
+    def encode_chat(self, messages: str | ListOf[Message], **variables: Any) -> list[int]:
         """The tokens of a rendered conversation; names of special tokens in messages are only text."""
-        return encode_chat(self.tokenizer, self._template, messages, **variables)
+        return encode_chat(self.tokenizer, self._template, messages_of(messages), **variables)
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
     @property
     def _template(self) -> ChatTemplate:
@@ -158,7 +178,7 @@ class LLM:
 
         A `reply` is a text of its own, anything else continues the prompt's.
         """
-        full = precedence(params or SamplingParams(), self.sampling_defaults)
+        full = precedence(sampling_params(params), self.sampling_defaults)
         continuing = not reply and has_text(self.tokenizer, tokens)
         request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
         self._requests.update(dict.fromkeys(request.choices, request))
@@ -217,14 +237,3 @@ class LLM:
                     self.step()
         finally:
             self.remove(request)
-
-
-def one_each(params: Params, n: int) -> list[SamplingParams | None]:
-    """Sampling parameters for each of n prompts."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * n
-    if len(params) != n:
-        raise ConfigError(
-            f"There are {n} prompts but {len(params)} sampling parameters: give one for each, or one for all."
-        )
-    return list(params)

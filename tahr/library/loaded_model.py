@@ -80,7 +80,7 @@ def local_files(path: str) -> hub.ModelFiles:
         raise ModelNotFound(
             f"There is no file or directory {path!r}: set model_path to one, or let InferenceEngine.from_hub fetch it."
         )
-    return hub.resolve(str(Path(path).resolve()))
+    return hub.resolve(str(Path(path).absolute()))
 
 
 def tokenizer_at(path: str) -> Tokenizer:
