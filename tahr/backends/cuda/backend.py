@@ -201,6 +201,8 @@ class CudaBackend(Backend):
         """x @ w.T + bias: f32 in our own tiles and for picked rows, which become logits; else the type of w."""
         values = x.data.values
         dtype = wider(x.data.math, w.dtype)
+        if not self.deterministic and dtype != F32 and len(values) <= linear.N_VECTORS:
+            return linear.vector_linear(values, w, bias, dtype)
         if self.deterministic or dtype == F32 or len(values) <= linear.FEW:
             return linear.tiled_linear(values, w, bias, dtype)
         return linear.blas_linear(values, w, bias, F32 if x.rows is Rows.PICKED else w.dtype)
@@ -248,13 +250,14 @@ class CudaBackend(Backend):
     ) -> Tensor:
         inputs, store = self.stage.enter(step), kv.layers[layer]
         pages = inputs.page_tables[kv.group_of[layer]]
-        how = attention.Scoring(scale, window, softcap)
-        decodes = step.limits.n_tokens_per_seq == 1
         dtype = attention.product_type(q.data.math, store.dtype)
-        if decodes and not self.deterministic:
-            return like(q, attention.attend_decode(q.data.values, store, pages, inputs, how, dtype))
-        n_seqs, most = (len(q.data.values), 1) if decodes else (step.n_seqs, most_tokens(step))
-        return like(q, attention.attend_tiles(q.data.values, store, pages, inputs, n_seqs, most, how, dtype))
+        scoring = attention.Scoring(scale, window, softcap)
+        call = attention.AttentionCall(q.data.values, store, pages, inputs, scoring, dtype)
+        n_seqs = step.limits.n_seqs if self.stage.padded else step.n_seqs
+        if self.deterministic:
+            return like(q, attention.attend_exact(call, n_seqs))
+        decodes = step.limits.n_tokens_per_seq == 1
+        return like(q, attention.attend_decode(call) if decodes else attention.attend_mixed(call, n_seqs))
 
     def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         inputs, values = self.stage.enter(step), x.data.values
@@ -280,11 +283,6 @@ def like(x: Tensor, values: torch.Tensor) -> Tensor:
 def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
     """The type products run in: f32 if anything is f32, else that of the matrices."""
     return F32 if F32 in (math, *stored) else stored[0]
-
-
-def most_tokens(step: StepInputs) -> int:
-    """Of any sequence of the step."""
-    return int(np.diff(step.query_start[: step.n_seqs + 1]).max(initial=0))
 
 
 def open_device(deterministic: bool = False) -> CudaBackend:

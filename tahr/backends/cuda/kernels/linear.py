@@ -1,7 +1,7 @@
 """Matrix products in tiles of our own: of few rows, and of any number where a row must not depend on the others.
 
 A tile's shape never changes how one result is summed: the columns go through the same matrix instruction, sixteen at a
-time (one at a time in f32), from the first to the last.
+time (one at a time in f32), from the first to the last. Only `vector_linear`, for one or two rows, sums differently.
 """
 
 from typing import NamedTuple
@@ -10,9 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from tahr.backends.cuda.kernels.rows import narrow
+from tahr.backends.api import Activation
+from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.rows import activated, narrow
 
 FEW = 16  # rows up to which reading the weights is all that takes time: one tile holds them
+N_VECTORS = 2  # rows up to which plain additions keep up with the memory
 
 
 class Tile(NamedTuple):
@@ -31,6 +34,8 @@ SMALL, LARGE = Tile(FEW, 16, 256, 2, 6), Tile(FEW, 32, 256, 4, 4)
 N_SMALL = 4096
 # Many rows: 64 to a tile would be faster still, but Hopper has another instruction for those.
 MANY = Tile(32, 128, 64, 4, 4)
+# One or two rows: as many columns as there are, up to a bound, and weight rows to make up that many values.
+VECTOR_COLS, VECTOR_VALUES = 4096, 8192
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -40,6 +45,8 @@ def linear_kernel(
     has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """out = x @ w.T + bias. Columns are summed in the same order for every row, whatever the other rows are."""
+    let_next_start()
+    wait_for_previous()
     rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
     outs = tl.program_id(0) * block_n + tl.arange(0, block_n)
     total = tl.zeros((block_m, block_n), tl.float32)
@@ -56,6 +63,52 @@ def linear_kernel(
     at = out + rows.to(tl.int64)[:, None] * n_out + outs[None, :]
     mask = (rows[:, None] < n_rows) & (outs[None, :] < n_out)
     tl.store(at, narrow(total, out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_weights(w, outs, n_out, begin, n_cols: tl.constexpr, block_k: tl.constexpr):
+    """Columns begin.. of some rows of a matrix [block_n, block_k], zeros outside of it."""
+    cols = begin + tl.arange(0, block_k)
+    at = w + outs.to(tl.int64)[:, None] * n_cols + cols[None, :]
+    mask = (outs[:, None] < n_out) & (cols[None, :] < n_cols)
+    return tl.load(at, mask=mask, other=0.0)
+
+
+@triton.jit
+def vector_kernel(
+    out, x, w, bias, n_out, x_stride, n_cols: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
+    dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """out = x @ w.T + bias for one row of x per program; with `act`, w holds a gate above an up matrix: act(g) * u.
+
+    The first weights are asked for before the kernels that make x have finished.
+    """
+    let_next_start()
+    outs = tl.program_id(0) * block_n + tl.arange(0, block_n)
+    x += tl.program_id(1).to(tl.int64) * x_stride
+    up_w = w + tl.cast(n_out, tl.int64) * n_cols
+    weights = load_weights(w, outs, n_out, 0, n_cols, block_k)
+    up_weights = load_weights(up_w, outs, n_out, 0, n_cols, block_k) if act != "none" else weights
+    wait_for_previous()
+    total, up_total = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
+    for begin in tl.static_range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        if begin > 0:
+            weights = load_weights(w, outs, n_out, begin, n_cols, block_k)
+            if act != "none":
+                up_weights = load_weights(up_w, outs, n_out, begin, n_cols, block_k)
+        row = tl.load(x + cols, mask=cols < n_cols, other=0.0).to(dtype).to(tl.float32)
+        total += tl.sum(weights.to(tl.float32) * row[None, :], 1)
+        if act != "none":
+            up_total += tl.sum(up_weights.to(tl.float32) * row[None, :], 1)
+    if has_bias:
+        total += tl.load(bias + outs, mask=outs < n_out, other=0.0)
+        if act != "none":
+            up_total += tl.load(bias + n_out + outs, mask=outs < n_out, other=0.0)
+    if act != "none":
+        total = activated(total, act) * up_total
+    at = out + tl.program_id(1).to(tl.int64) * n_out + outs
+    tl.store(at, narrow(total, out.dtype.element_ty), mask=outs < n_out)
 
 
 def tile_for(n_rows: int, n_out: int, dtype: torch.dtype) -> Tile:
@@ -75,6 +128,22 @@ def tiled_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dt
     linear_kernel[(triton.cdiv(n_out, tile.n), triton.cdiv(n_rows, tile.m))](
         out, x, w, out if bias is None else bias, n_rows, n_out, n_cols, x.stride(0),
         bias is not None, TYPES[dtype], tile.m, tile.n, tile.k, num_warps=tile.n_warps, num_stages=tile.n_stages,
+        **OVERLAP,
+    )  # fmt: skip
+    return out
+
+
+def vector_linear(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
+) -> torch.Tensor:
+    """x @ w.T + bias for a few rows in f32; with `act`, w is a gate above an up matrix: act(gate) * up in `dtype`."""
+    (n_rows, n_cols), n_out = x.shape, w.shape[0] // (2 if act else 1)
+    out = x.new_empty((n_rows, n_out), dtype=dtype if act else torch.float32)
+    block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
+    block_n = max(2, VECTOR_VALUES // block_k) // (2 if act else 1)
+    vector_kernel[(triton.cdiv(n_out, block_n), n_rows)](
+        out, x, w, out if bias is None else bias, n_out, x.stride(0), n_cols, act or "none", bias is not None,
+        TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
     )  # fmt: skip
     return out
 

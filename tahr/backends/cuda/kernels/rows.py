@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
+from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 
 BLOCK = 1024  # columns a program takes where columns do not depend on each other
 
@@ -20,6 +21,8 @@ def narrow(values, dtype: tl.constexpr):
 
 @triton.jit
 def gather_kernel(out, table, indices, counts, scale, width, table_stride, count: tl.constexpr, block: tl.constexpr):
+    let_next_start()
+    wait_for_previous()
     row = tl.program_id(0)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     end = tl.where(row < tl.load(counts + count), width, 0)  # indices below the live rows are left over: not followed
@@ -42,12 +45,14 @@ def gather(
     width = table.shape[1]
     out = table.new_empty((n_rows, width), dtype=dtype)
     grid = (n_rows, triton.cdiv(width, BLOCK))
-    gather_kernel[grid](out, table, indices, counts, scale, width, table.stride(0), count, BLOCK)
+    gather_kernel[grid](out, table, indices, counts, scale, width, table.stride(0), count, BLOCK, **OVERLAP)
     return out
 
 
 @triton.jit
 def norm_kernel(normed, x, gain, eps, width, x_stride, block: tl.constexpr):
+    let_next_start()
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
     inside = cols < width
@@ -61,12 +66,16 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype
     """Each row over its root mean square, times the gain."""
     n_rows, width = x.shape
     normed = x.new_empty((n_rows, width), dtype=dtype)
-    norm_kernel[(n_rows,)](normed, x, gain, eps, width, x.stride(0), triton.next_power_of_2(width), num_warps=8)
+    norm_kernel[(n_rows,)](
+        normed, x, gain, eps, width, x.stride(0), triton.next_power_of_2(width), num_warps=8, **OVERLAP
+    )
     return normed
 
 
 @triton.jit
 def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, block: tl.constexpr):
+    let_next_start()
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
     inside = cols < width
@@ -86,7 +95,7 @@ def add_rms_norm(
     total, normed = x.new_empty((n_rows, width), dtype=torch.float32), x.new_empty((n_rows, width), dtype=dtype)
     add_norm_kernel[(n_rows,)](
         normed, total, x, y, gain, eps, scale, width, x.stride(0), y.stride(0),
-        triton.next_power_of_2(width), num_warps=8,
+        triton.next_power_of_2(width), num_warps=8, **OVERLAP,
     )  # fmt: skip
     return total, normed
 
@@ -111,6 +120,8 @@ def activated(x, act: tl.constexpr):
 
 @triton.jit
 def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.constexpr, block: tl.constexpr):
+    let_next_start()
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     g = tl.load(gate + row * gate_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
@@ -124,5 +135,5 @@ def activate(gate: torch.Tensor, up: torch.Tensor, act: Activation, dtype: torch
     n_rows, width = gate.shape
     out = gate.new_empty((n_rows, width), dtype=dtype)
     grid = (n_rows, triton.cdiv(width, BLOCK))
-    activate_kernel[grid](out, gate, up, width, gate.stride(0), up.stride(0), act, BLOCK)
+    activate_kernel[grid](out, gate, up, width, gate.stride(0), up.stride(0), act, BLOCK, **OVERLAP)
     return out

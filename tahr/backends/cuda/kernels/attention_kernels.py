@@ -1,0 +1,268 @@
+"""The kernels of paged attention with an online softmax.
+
+The query heads that share a key head are rows of one tile, so that each page is read once for all of them. Keys are
+taken in tiles at absolute multiples of a fixed size, and a tile that a row does not see leaves the row exactly as it
+was. `exact_kernel` therefore gives the same bits however a prompt is cut into steps and whatever other sequences are in
+the step. `prefill_kernel` and `decode_kernel` are faster and change results in their last bits.
+"""
+
+import triton
+import triton.language as tl
+
+from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.rows import narrow, tanh
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv_block: tl.constexpr):
+    """The heads that begin at `offset`; with a `kv_block`, codes followed by the scales of so many of them each."""
+    found = tl.load(numbers + offset[:, None] + cols[None, :], mask=mask, other=0)
+    if kv_block:
+        scale = tl.load(scales + ((offset + dim) // 2)[:, None] + cols[None, :] // kv_block, mask=mask, other=0.0)
+        found = found.to(tl.float32) * scale.to(tl.float32)
+    return found.to(dtype)
+
+
+@triton.jit
+def attend(
+    q, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored, positions, lowest,
+    begin, end, scale, window, softcap, has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
+
+    Keys before `lowest` are seen by no row and not read: their pages may be another sequence's by now.
+    """
+    cols = tl.arange(0, block_d)
+    best = tl.full((block_m,), float("-inf"), tl.float32)
+    weight = tl.zeros((block_m,), tl.float32)
+    total = tl.zeros((block_m, block_d), tl.float32)
+    for first in range(begin, end, block_n):
+        at = first + tl.arange(0, block_n)
+        inside = (at >= lowest) & (at < end)
+        page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
+        offset = ((page * n_kv + kv_head) * page_size + at % page_size) * stored
+        mask = inside[:, None] & (cols[None, :] < dim)
+        k = load_heads(keys, key_scales, offset, dim, cols, mask, dtype, kv_block)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if has_cap:
+            scores = softcap * tanh(scores / softcap)
+        seen = (at[None, :] <= positions[:, None]) & (at[None, :] < end)
+        seen = seen & ((window == 0) | (at[None, :] > positions[:, None] - window))
+        scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        # A row that has seen nothing yet has no maximum; zero in its place keeps infinities out of the exponents.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        p, decay = tl.exp(scores - base[:, None]), tl.exp(best - base)
+        v = load_heads(values, value_scales, offset, dim, cols, mask, dtype, kv_block)
+        total = total * decay[:, None] + tl.dot(p.to(dtype), v, input_precision="ieee")
+        weight = weight * decay + tl.sum(p, 1)
+        best = higher
+    return total, weight, best
+
+
+@triton.jit
+def average(total, weight):
+    """The weighted sums over their weights; rows that saw nothing (they fill a tile up) stay zero."""
+    return total / tl.where(weight == 0, 1.0, weight)[:, None]
+
+
+@triton.jit
+def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr):
+    """Which sequence a tile of query rows belongs to, and the tile's number within it.
+
+    The tiles of sequence s begin at `query_start[s] * group // block_m + s`: enough for all before it, and known
+    without adding up their lengths. Some tiles belong to nobody: their number is beyond the sequence's rows.
+    """
+    low, high = n_seqs * 0, n_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(query_start + middle) * group // block_m + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low, tile - (tl.load(query_start + low) * group // block_m + low)
+
+
+# Compiled once for every size of pages and tables: another compilation might add in another order.
+@triton.jit(
+    do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride", "page_size"]
+)
+def exact_kernel(
+    out, q, keys, values, key_scales, value_scales, page_table, query_start, positions, counts, scale, window, softcap,
+    table_stride, n_q, n_kv, dim, stored, page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
+    kv_block: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of a sequence's query rows and key head."""
+    kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
+    if n_seqs == 0:
+        return
+    seq, tile = sequence_of(tl.program_id(0), query_start, n_seqs, group, block_m)
+    start = tl.load(query_start + seq)
+    n_tokens = tl.load(query_start + seq + 1) - start
+    rows = tile * block_m + tl.arange(0, block_m)
+    if tile * block_m >= n_tokens * group:
+        return
+    alive, cols = rows < n_tokens * group, tl.arange(0, block_d)
+    token, head = (start + rows // group).to(tl.int64), kv_head * group + rows % group
+    offset = (token * n_q + head)[:, None] * dim + cols[None, :]
+    mask = alive[:, None] & (cols[None, :] < dim)
+    position = tl.load(positions + token, mask=alive, other=-1)
+    end = tl.max(position, 0) + 1
+    earliest = tl.load(positions + start + tile * block_m // group)
+    lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0)
+    total, weight, _ = attend(
+        tl.load(q + offset, mask=mask, other=0.0).to(dtype), keys, values, key_scales, value_scales,
+        page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored, position,
+        lowest, lowest // block_n * block_n, end, scale, window, softcap,
+        has_cap, dtype, kv_block, block_m, block_n, block_d,
+    )  # fmt: skip
+    tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def attend_tile(
+    q, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end, first,
+    total, weight, best, scale, window, softcap, masked: tl.constexpr, has_window: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys added to the running softmax, in powers of two. Unmasked, every row sees every key of it."""
+    cols, at = tl.arange(0, block_d), first + tl.arange(0, block_n)
+    if masked:
+        inside = (at >= lowest) & (at < end)
+        page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
+        offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
+        k = tl.load(keys + offset, mask=inside[:, None], other=0.0).to(dtype)
+    else:
+        page = tl.load(pages + at // page_size).to(tl.int64)
+        offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
+        k = tl.load(keys + offset).to(dtype)
+    scores = tl.dot(q, tl.trans(k))
+    scores = softcap * LOG2_E * tanh(scores * (scale / softcap)) if has_cap else scores * (scale * LOG2_E)
+    if masked:
+        seen = (at[None, :] <= positions[:, None]) & inside[None, :]
+        if has_window:
+            seen = seen & (at[None, :] > positions[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(best, tl.max(scores, 1))
+    p, decay = tl.exp2(scores - higher[:, None]), tl.exp2(best - higher)
+    weight = weight * decay + tl.sum(p, 1)
+    v = tl.load(values + offset, mask=inside[:, None], other=0.0) if masked else tl.load(values + offset)
+    total = tl.dot(p.to(dtype), v.to(dtype), total * decay[:, None])
+    return total, weight, higher
+
+
+@triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
+def prefill_kernel(
+    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap,
+    table_stride, n_q, n_kv, stored, page_size, group, skips_decodes: tl.constexpr, has_window: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of a sequence's query rows and key head, the tiles with most keys first."""
+    let_next_start()
+    wait_for_previous()
+    kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
+    if n_seqs == 0:
+        return
+    seq, tile = sequence_of(tl.num_programs(0) - 1 - tl.program_id(0), query_start, n_seqs, group, block_m)
+    start = tl.load(query_start + seq)
+    n_tokens = tl.load(query_start + seq + 1) - start
+    if (tile * block_m >= n_tokens * group) | (skips_decodes & (n_tokens == 1)):
+        return
+    rows, cols = tile * block_m + tl.arange(0, block_m), tl.arange(0, block_d)
+    alive = rows < n_tokens * group
+    token = (start + rows // group).to(tl.int64)
+    offset = (token * n_q + kv_head * group + rows % group)[:, None] * block_d + cols[None, :]
+    queries = tl.load(q + offset, mask=alive[:, None], other=0.0).to(dtype)
+    position = tl.load(positions + token, mask=alive, other=0)
+    end = tl.max(position, 0) + 1
+    earliest = tl.load(positions + start + tile * block_m // group)
+    pages = page_table + seq.to(tl.int64) * table_stride
+    lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0) if has_window else 0
+    # A finite minimum: a row that has seen nothing yet decays by 1 instead of becoming NaN, and what it added is zero.
+    best = tl.full((block_m,), -1e30, tl.float32)
+    weight = tl.zeros((block_m,), tl.float32)
+    total = tl.zeros((block_m, block_d), tl.float32)
+    n_whole = 0 if has_window else (earliest + 1) // block_n * block_n  # keys that every row sees
+    for first in range(0, n_whole, block_n):
+        total, weight, best = attend_tile(
+            queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
+            total, weight, best, scale, window, softcap, False, has_window, has_cap, dtype, block_n, block_d,
+        )  # fmt: skip
+    for first in range(tl.maximum(n_whole, lowest // block_n * block_n), end, block_n):
+        total, weight, best = attend_tile(
+            queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
+            total, weight, best, scale, window, softcap, True, has_window, has_cap, dtype, block_n, block_d,
+        )  # fmt: skip
+    tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=alive[:, None])
+
+
+@triton.jit(do_not_specialize=["page_table", "query_start", "seq_lens", "counts", "window", "table_stride"])
+def decode_kernel(
+    out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, query_start, seq_lens, counts,
+    scale, window, softcap, table_stride, n_q, n_kv, dim, stored, page_size, group, mixed: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr, n_splits: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
+
+    In a `mixed` step the other sequences are left to the prefill kernel; else rows of padding become zero.
+    """
+    let_next_start()
+    wait_for_previous()
+    seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    alive = seq < tl.load(counts + 2)
+    token = tl.where(alive, tl.load(query_start + seq), seq)
+    if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
+        if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
+            return
+    length = tl.where(alive, tl.load(seq_lens + seq), 0)
+    used = tl.where(alive, group, 0)
+    rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
+    head = kv_head * group + rows
+    offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
+    mask = (rows[:, None] < group) & (cols[None, :] < dim)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    floor = lowest // block_n
+    share = tl.cdiv(tl.cdiv(length, block_n) - floor, n_splits)
+    begin = (floor + split * share) * block_n
+    total, weight, best = attend(
+        tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
+        key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
+        tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
+        scale, window, softcap, has_cap, dtype, kv_block, block_m, block_n, block_d,
+    )  # fmt: skip
+    if n_splits == 1:
+        tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
+    else:
+        part = (seq.to(tl.int64) * n_q + head) * n_splits + split
+        tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
+        tl.store(weights + part, weight, mask=rows < group)
+        tl.store(maxima + part, best, mask=rows < group)
+
+
+@triton.jit(do_not_specialize=["query_start", "counts"])
+def combine_kernel(
+    out, sums, weights, maxima, query_start, counts, n_q, dim,
+    mixed: tl.constexpr, n_splits: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One program per sequence and query head: bring the splits to a common maximum and add them."""
+    let_next_start()
+    wait_for_previous()
+    seq, head = tl.program_id(0), tl.program_id(1)
+    alive = seq < tl.load(counts + 2)
+    token = tl.where(alive, tl.load(query_start + seq), seq).to(tl.int64)
+    if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
+        if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
+            return
+    parts = (seq.to(tl.int64) * n_q + head) * n_splits + tl.arange(0, n_splits)
+    cols = tl.arange(0, block_d)
+    maximum = tl.load(maxima + parts)
+    best = tl.max(maximum, 0)
+    decay = tl.exp(maximum - tl.where(best == float("-inf"), 0.0, best))
+    weight = tl.sum(tl.load(weights + parts) * decay, 0)
+    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=cols[None, :] < dim, other=0.0)
+    result = tl.sum(part * decay[:, None], 0) / tl.where(weight == 0, 1.0, weight)
+    tl.store(out + (token * n_q + head) * dim + cols, narrow(result, out.dtype.element_ty), mask=cols < dim)
