@@ -1,10 +1,26 @@
 """What a user can catch. Every message is a full sentence that says what is wrong and what to do about it."""
 
+import re
+
+# What a terminal obeys instead of showing it: control characters, marks that turn the direction of writing, and halves
+# of characters, which cannot be written at all. Line breaks and tabs stay.
+_UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+MAX_CHARS = 2000  # of a message: what a file calls something may be of any length
+
+
+def printable(text: str) -> str:
+    """Text from a file or a stranger, with escapes for what a terminal would obey."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
 
 class TahrError(Exception):
     """Base of every error Tahr raises on purpose; `exit_code` is what the command line exits with."""
 
     exit_code = 4
+
+    def __init__(self, message: str = "") -> None:
+        # Messages quote names and values from model files, and end up on terminals.
+        super().__init__(printable(message if len(message) <= MAX_CHARS else f"{message[:1500]} ... {message[-400:]}"))
 
 
 class ConfigError(TahrError):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tahr.backends.api import Backend
 from tahr.config import SamplingParams
-from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel
+from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models import sampling
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
@@ -154,4 +154,4 @@ def refuse_bad_guess(config: ModelConfig, unused: list[str]) -> None:
 
 def describe_unused(unused: list[str]) -> list[str]:
     more = f" and {len(unused) - N_NAMED} more" if len(unused) > N_NAMED else ""
-    return [f"Not used: {', '.join(unused[:N_NAMED])}{more}."] if unused else []
+    return [printable(f"Not used: {', '.join(unused[:N_NAMED])}{more}.")] if unused else []

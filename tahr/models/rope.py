@@ -190,6 +190,6 @@ def gguf_scaling(f: Fields, context: int) -> Scaling | None:
 def unknown_scaling(kind: str, where: str, known: list[str]) -> UnsupportedModel:
     names = ", ".join(name for name in known if name)
     return UnsupportedModel(
-        f"{where} asks for rope scaling {kind!r}, which Tahr does not know; it knows {names}. "
+        f"In {where}, the model asks for rope scaling {kind!r}, which Tahr does not know; it knows {names}. "
         "Use a checkpoint without it, or one converted to a known kind."
     )

@@ -1,6 +1,5 @@
 """A model's own chat template: a conversation to the text the model was trained to continue."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tahr.errors import TemplateError
 from tahr.text.budget import Budget, OverBudget, spending
+from tahr.text.json_object import read_bytes, read_object
 from tahr.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -154,7 +154,14 @@ def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> Chat
 
 def _from_gguf(metadata: Mapping[str, Any]) -> dict[str, str]:
     fields = {"default": "tokenizer.chat_template", "tool_use": "tokenizer.chat_template.tool_use"}
-    return {name: metadata[field] for name, field in fields.items() if metadata.get(field)}
+    found = {name: metadata[field] for name, field in fields.items() if metadata.get(field)}
+    return _checked(found, "The GGUF metadata")
+
+
+def _checked(named: Mapping[Any, Any], where: str) -> dict[str, str]:
+    if all(isinstance(part, str) for pair in named.items() for part in pair):
+        return dict(named)
+    raise TemplateError(f"{where} holds a chat template that is no text: download it again.")
 
 
 def _from_dir(path: Path) -> dict[str, str]:
@@ -166,17 +173,19 @@ def _from_dir(path: Path) -> dict[str, str]:
 
 
 def _from_json(file: Path) -> dict[str, str]:
-    try:
-        value = json.loads(file.read_bytes()).get("chat_template")
-    except (ValueError, AttributeError) as error:
-        raise TemplateError(f"{file} is not a JSON object ({error}): download it again.") from error
-    if isinstance(value, list):
-        return {str(entry["name"]): str(entry["template"]) for entry in value}
-    return {"default": str(value)} if value else {}
+    value = read_object(file, TemplateError).get("chat_template") or {}
+    if not isinstance(value, list):
+        return _checked({"default": value} if value else {}, str(file))
+    if not all(isinstance(entry, dict) and {"name", "template"} <= entry.keys() for entry in value):
+        raise TemplateError(f"{file} lists a chat template without a name or a text: download it again.")
+    return _checked({str(entry["name"]): entry["template"] for entry in value}, str(file))
 
 
 def _from_text(file: Path) -> dict[str, str]:
-    return {"default": file.read_text(encoding="utf-8")}
+    try:
+        return {"default": read_bytes(file, TemplateError).decode()}
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{file} is not UTF-8 text: download it again.") from error
 
 
 # Where models keep their template, the first that has one counts.

@@ -25,7 +25,7 @@ def _split(pattern: str) -> Any:
 
 def _listed_rank(source: Source) -> Rank:
     merges = source.get("merges", ())
-    if not len(merges):
+    if not isinstance(merges, Sequence) or isinstance(merges, str) or not len(merges):
         raise TokenizerError(f"The file lacks the field {KEY}merges: it was converted wrongly; use another file.")
     ranks = dict(zip(merges, range(len(merges)), strict=True))
     return lambda left, right: ranks.get(f"{left} {right}")
@@ -40,7 +40,7 @@ def _text_ids(source: Source) -> dict[str, int]:
 
 
 def _byte_level_bpe(source: Source) -> Recipe:
-    name = source.get("pre", "default")  # files older than the field were all cut this way
+    name = source.text("pre", "default")  # files older than the field were all cut this way
     row = PRE_TOKENIZERS.get(name)
     if row is None:
         raise TokenizerError(
@@ -81,7 +81,7 @@ def _sentencepiece(source: Source) -> Recipe:
 
     model = MergeModel(ids, rank, unknown=_unknown_ids(source))
     words = _word_cutter(ids)
-    prefix = SPACE if source.get("add_space_prefix", True) else ""
+    prefix = SPACE if source.flag("add_space_prefix", True) else ""
 
     def encode(text: str) -> list[int]:
         return model.encode(words(prefix + text.replace(" ", SPACE))) if text else []
@@ -111,9 +111,9 @@ def _wordpiece(source: Source) -> Recipe:
     }
     unknown = source.token_id("unknown")
     model = Tokenizer(models.WordPiece(ids, unk_token="[UNK]" if unknown is None else source.pieces[unknown]))
-    lowercase = bool(source.get("normalizer.lowercase", True))
+    lowercase = source.flag("normalizer.lowercase", True)
     model.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=bool(source.get("normalizer.strip_accents", lowercase))
+        lowercase=lowercase, strip_accents=source.flag("normalizer.strip_accents", lowercase)
     )
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return Recipe(_ids_of(model), metaspace, drops_first_space=True, add_bos=True, add_sep=True)
@@ -135,9 +135,9 @@ def _unigram(source: Source) -> Recipe:
     charsmap = bytes(np.asarray(source.get("precompiled_charsmap", ()), np.int64).astype(np.uint8))
     if charsmap:
         model.normalizer = normalizers.Precompiled(charsmap)
-    prefixed = bool(source.get("add_space_prefix", True))
+    prefixed = source.flag("add_space_prefix", True)
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always" if prefixed else "never")
-    collapse = bool(source.get("remove_extra_whitespaces", True))
+    collapse = source.flag("remove_extra_whitespaces", True)
     model.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces]) if collapse else spaces
     return Recipe(_ids_of(model), metaspace, drops_first_space=prefixed, add_eos=True)
 

@@ -1,14 +1,15 @@
 """The tokenizer fields of GGUF metadata (`tokenizer.ggml.*`), checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import TokenizerError
+from tahr.text.vocab import MAX_VOCAB, shorten
 
 KEY = "tokenizer.ggml."
 
@@ -35,6 +36,16 @@ class Source:
     def get(self, name: str, default: Any = None) -> Any:
         return self.metadata.get(KEY + name, default)
 
+    def text(self, name: str, default: str = "") -> str:
+        """A field that is a string."""
+        value = self.get(name, default)
+        return value if isinstance(value, str) else _refuse(name, value, "a string")
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A field that is true or false."""
+        value = self.get(name, default)
+        return value if isinstance(value, bool) else _refuse(name, value, "true or false")
+
     def of_kind(self, *kinds: Kind) -> list[int]:
         found: list[int] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
         return found
@@ -49,12 +60,13 @@ class Source:
             value = self.get(f"{name}_token_id")
             if value is None:
                 continue
-            if not 0 <= int(value) < len(self.pieces):
+            if type(value) is not int or not 0 <= value < len(self.pieces):
                 raise TokenizerError(
-                    f"The file says {KEY}{name}_token_id is {value}, but its vocabulary has {len(self.pieces)} tokens: "
+                    f"The file says {KEY}{name}_token_id is {shorten(value)}, "
+                    f"but its vocabulary has {len(self.pieces)} tokens: "
                     "it is damaged or was converted wrongly; download it again."
                 )
-            return int(value)
+            return value
         return None
 
 
@@ -72,18 +84,30 @@ class Recipe:
 
 def read_source(metadata: Mapping[str, Any]) -> Source:
     """The vocabulary fields of a file."""
-    if KEY + "model" not in metadata or not len(metadata.get(KEY + "tokens", ())):
+    tokens = metadata.get(KEY + "tokens", ())
+    if KEY + "model" not in metadata or (isinstance(tokens, Sequence) and not len(tokens)):
         raise TokenizerError("The file carries no tokenizer: use a file that has one, or the model's tokenizer.json.")
-    pieces = list(metadata[KEY + "tokens"])
-    if set(map(type, pieces)) != {str}:
-        raise TokenizerError(f"The field {KEY}tokens holds more than strings: the file is damaged; download it again.")
+    pieces = list(tokens) if isinstance(tokens, Sequence) and not isinstance(tokens, str) else []
+    if set(map(type, pieces)) != {str} or len(pieces) > MAX_VOCAB:
+        raise TokenizerError(
+            f"The field {KEY}tokens is no list of 1 to {MAX_VOCAB} strings: the file is damaged; download it again."
+        )
     return Source(metadata, pieces, _array(metadata, "token_type", len(pieces), np.int32, Kind.NORMAL))
+
+
+def _refuse(name: str, value: Any, wanted: str) -> NoReturn:
+    raise TokenizerError(
+        f"The file says {KEY}{name} is {shorten(value)}, but it must be {wanted}: it is damaged; download it again."
+    )
 
 
 def _array(metadata: Mapping[str, Any], name: str, n: int, dtype: Any, default: float) -> NDArray[Any]:
     if KEY + name not in metadata:
         return np.full(n, default, dtype)
-    values = np.asarray(metadata[KEY + name], dtype)
+    try:
+        values = np.asarray(metadata[KEY + name], dtype)
+    except (ValueError, TypeError, OverflowError):
+        _refuse(name, metadata[KEY + name], "a list of numbers")
     if values.shape != (n,):
         raise TokenizerError(
             f"The file has {n} tokens but {values.size} entries in {KEY}{name}: it is damaged; download it again."

@@ -9,26 +9,22 @@ from tokenizers import AddedToken, Tokenizer, models
 from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
 from tahr.text.gguf_source import KEY, Kind, Recipe, Source, read_source
-from tahr.text.vocab import Ends, Vocab, alias, end_markers
+from tahr.text.vocab import Ends, Vocab, alias, end_markers, told
 
 _MAX_KNOWN, _MAX_KNOWN_LETTERS = 1024, 512
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
     """The vocabulary a GGUF file carries."""
-    source = read_source(metadata)
-    build = BUILDERS.get(source.get("model"))
-    if build is None:
-        raise TokenizerError(
-            f"The file's tokenizer is of the kind {source.get('model')!r}, and Tahr knows {', '.join(BUILDERS)}: "
-            "use another file of this model, or its Hugging Face form with tokenizer.json."
-        )
-    try:
-        return _vocab(source, build(source))
-    except TokenizerError:
-        raise
-    except Exception as error:  # the library raises bare Exception for a merge that names no token, and the like
-        raise TokenizerError(f"The file's tokenizer cannot be built ({error}): download it again.") from error
+    with told("The file's tokenizer cannot be built"):
+        source = read_source(metadata)
+        kind = source.text("model")
+        if kind not in BUILDERS:
+            raise TokenizerError(
+                f"The file's tokenizer is of the kind {kind!r}, and Tahr knows {', '.join(BUILDERS)}: "
+                "use another file of this model, or its Hugging Face form with tokenizer.json."
+            )
+        return _vocab(source, BUILDERS[kind](source))
 
 
 def _vocab(source: Source, recipe: Recipe) -> Vocab:
@@ -105,7 +101,7 @@ def _ends(source: Source, recipe: Recipe) -> Ends:
 
 
 def _wanted(source: Source, field: str, default: bool, token: int | None) -> tuple[int, ...]:
-    if not source.get(field, default):
+    if not source.flag(field, default):
         return ()
     if token is None:
         raise TokenizerError(

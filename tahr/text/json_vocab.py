@@ -9,7 +9,20 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tahr.errors import TokenizerError
-from tahr.text.vocab import SPACE, Ends, Vocab, alias, byte_level, end_markers, metaspace, wordpiece
+from tahr.text.json_object import read_bytes, read_object
+from tahr.text.vocab import (
+    MAX_VOCAB,
+    SPACE,
+    Ends,
+    Vocab,
+    alias,
+    byte_level,
+    end_markers,
+    metaspace,
+    shorten,
+    told,
+    wordpiece,
+)
 
 _FOREIGN = {
     "tokenizer.model": "a SentencePiece model",
@@ -19,6 +32,9 @@ _FOREIGN = {
 }
 
 
+_BESIDE = ("special_tokens_map.json", "tokenizer_config.json", "config.json", "generation_config.json")
+
+
 def read_dir(path: Path) -> Vocab:
     """The vocabulary of a directory in the Hugging Face layout."""
     file = path / "tokenizer.json"
@@ -26,30 +42,41 @@ def read_dir(path: Path) -> Vocab:
         found = [f"{name} is {what}" for name, what in _FOREIGN.items() if (path / name).is_file()]
         hint = f" ({'; '.join(found)}, which needs converting)" if found else ""
         raise TokenizerError(f"There is no tokenizer.json in {path}{hint}: add the one of this model.")
-    config = _read(path / "special_tokens_map.json") | _read(path / "tokenizer_config.json")
-    generation = _read(path / "config.json") | _read(path / "generation_config.json")
-    return read_json(file.read_bytes(), config, generation)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        tree = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise TokenizerError(f"{file} is not valid JSON ({error}): download it again.") from error
-    if not isinstance(tree, dict):
-        raise TokenizerError(f"{file} holds no JSON object: download it again.")
-    return {key: value for key, value in tree.items() if value is not None}
+    beside = {name: read_object(path / name, TokenizerError) for name in _BESIDE}
+    config = beside["special_tokens_map.json"] | beside["tokenizer_config.json"]
+    generation = beside["config.json"] | beside["generation_config.json"]
+    return read_json(read_bytes(file, TokenizerError), config, generation)
 
 
 def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
     """The vocabulary of a tokenizer.json, given the content of the files beside it."""
-    try:
+    with told("tokenizer.json cannot be read"):
         tree = json.loads(data)
+        _refuse_odd_ids(tree)
         parsing = Tokenizer.from_str(data if isinstance(data, str) else data.decode())
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"tokenizer.json cannot be read ({error}): download it again.") from error
+        return _vocab(tree, _encode_all(parsing), config, generation)
+
+
+def _refuse_odd_ids(tree: dict[str, Any]) -> None:
+    """Ids become places in a list, and the library makes room for whatever a file says."""
+    vocab = tree["model"]["vocab"]
+    ids = [*(vocab.values() if isinstance(vocab, dict) else ()), *(t["id"] for t in tree.get("added_tokens") or ())]
+    if len(vocab) > MAX_VOCAB or any(type(i) is not int or not 0 <= i < MAX_VOCAB for i in ids):
+        raise TokenizerError(
+            f"tokenizer.json numbers a token otherwise than from 0 to {MAX_VOCAB - 1}: download it again."
+        )
+
+
+def _encode_all(tokenizer: Any) -> Any:
+    """The tokenizer without what its file may ask for and inference must not do: cut, pad or randomise texts."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None) is not None:
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
     added = {token["id"]: token for token in tree.get("added_tokens") or ()}
     special = frozenset(i for i, token in added.items() if token.get("special"))
     alphabet = _alphabet(tree)
@@ -87,7 +114,8 @@ def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
         model = {**tree["model"], "vocab": _hide(tree["model"], hidden)}
         if isinstance(model["vocab"], dict):  # else the library would number them anew
             model["vocab"] |= {token["content"]: token["id"] for token in added}
-        return _ids_of(Tokenizer.from_str(json.dumps({**tree, "added_tokens": added, "model": model})))
+        plain = Tokenizer.from_str(json.dumps({**tree, "added_tokens": added, "model": model}))
+        return _ids_of(_encode_all(plain))
 
     return lambda text: encoder()(text)
 
@@ -165,7 +193,9 @@ def _named(parsing: Any, config: Mapping[str, Any], field: str) -> int | None:
     content = token.get("content") if isinstance(token, dict) else token
     if content is None:
         return None
-    found: int | None = parsing.token_to_id(str(content))
+    if not isinstance(content, str):
+        raise TokenizerError(f"The configuration's {field} is {shorten(content)}, not a token: download it again.")
+    found: int | None = parsing.token_to_id(content)
     if found is None:
         raise TokenizerError(
             f"The configuration names {content!r} as {field}, but tokenizer.json has no such token: "
@@ -177,9 +207,9 @@ def _named(parsing: Any, config: Mapping[str, Any], field: str) -> int | None:
 def _stated(value: Any, parsing: Any) -> set[int]:
     listed = value if isinstance(value, list) else [] if value is None else [value]
     for i in listed:
-        if type(i) is not int or parsing.id_to_token(i) is None:
+        if type(i) is not int or not 0 <= i < MAX_VOCAB or parsing.id_to_token(i) is None:
             raise TokenizerError(
-                f"The configuration says token {i!r} ends a reply, but tokenizer.json has no such token: "
+                f"The configuration says token {shorten(i)} ends a reply, but tokenizer.json has no such token: "
                 "the files belong to different models."
             )
     return set(listed)

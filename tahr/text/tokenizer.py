@@ -10,7 +10,7 @@ from typing import Any
 
 from tahr.errors import TokenizerError
 from tahr.text.stream import Detokenizer
-from tahr.text.vocab import Vocab, alias
+from tahr.text.vocab import Vocab, alias, told
 
 
 class Tokenizer:
@@ -57,7 +57,8 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
-        ids = encode(text)
+        with told("The tokenizer cannot encode this text"):
+            ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
     def disguise(self, text: str) -> str:

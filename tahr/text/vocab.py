@@ -2,10 +2,15 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+from tahr.errors import TahrError, TokenizerError
+
+MAX_VOCAB = 1 << 22  # ids; the largest released vocabulary has 262,208
 SPACE = "▁"  # how SentencePiece writes a space
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 _SECRET = os.urandom(8).hex()
@@ -14,6 +19,31 @@ _SECRET = os.urandom(8).hex()
 def alias(token: int) -> str:
     """What a special token is called where its own name is only text: nobody outside this process can type it."""
     return f"\ufdd0{_SECRET}:{token}\ufdd1"
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turns whatever a damaged file makes the tokenizer library raise into a sentence that begins with `what`.
+
+    The library raises bare `Exception`, and where its Rust code fails an error that is not even one of those.
+    """
+    try:
+        yield
+    except TahrError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise TokenizerError(f"{what} ({shorten(error, str)}): download it again.") from error
+        raise
+
+
+def shorten(value: Any, show: Callable[[Any], str] = repr) -> str:
+    """A value of a file as an error quotes it."""
+    try:
+        text = show(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists in lists without end
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 @cache

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tahr.errors import LoadError, TokenizerError
+from tahr.errors import LoadError, TokenizerError, printable
 from tahr.hub.progress import human_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
         facts["tensor_list"] = tensor_list(source)
     if args.metadata:
         facts["metadata"] = {name: plain(value) for name, value in source.config.items()}
-    print(json.dumps(facts, ensure_ascii=False, indent=1) if args.json else as_text(facts))
+    # Names and values of the file go to a terminal: what it would obey is shown as escapes.
+    print(json.dumps(facts, indent=1) if args.json else printable(as_text(facts)))
     return 0
 
 
