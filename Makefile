@@ -8,7 +8,7 @@ NATIVE := $(wildcard tahr/native/*/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
 
-.PHONY: help setup run test parity clients lint bench size sanitize clean
+.PHONY: help setup run test hostile parity clients lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,9 +33,13 @@ $(VENV)/.test-extras: $(VENV)/.built
 	@$(PIP) -e '.[test,lint]'
 	@touch $@
 
-test: $(VENV)/.test-extras  ## run all tests (no torch needed)
+test: $(VENV)/.test-extras  ## run all tests (no torch needed); fetches public test data once
+	@$(BIN)/python scripts/fetch_test_data.py
 	@echo "Running the tests ..."
 	@$(BIN)/python -m pytest tests --ignore tests/parity $(ARGS)
+
+hostile: $(VENV)/.test-extras  ## only the attack corpus: requests, templates and files of strangers
+	@$(BIN)/python -m pytest tests/hostile $(ARGS)
 
 .venv-parity/.built: $(NATIVE)
 	@echo "Making .venv-parity with torch and transformers (about 1 GB) ..."
