@@ -1,6 +1,6 @@
 """Renders every chat template of the test assets with transformers and stores what came out, for tests/test_chat.py.
 
-Run: python scripts/make_chat_fixtures.py ../shared/assets/chat-templates tests/fixtures/chat/expected.json
+Run: python scripts/make_chat_fixtures.py FOLDER-OF-TEMPLATES tests/fixtures/chat/expected.json
 (needs transformers and jinja2, no torch).
 """
 

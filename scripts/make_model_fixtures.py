@@ -12,10 +12,10 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "fixtures" / "models"
-STORIES = ROOT.parent / "shared" / "assets" / "stories260K" / "hf"
 N_STORY_TOKENS = 200
 sys.path.insert(0, str(ROOT / "tests"))
 
+import assets  # noqa: E402
 from model_cases import CASES, make_weights, token_ids  # noqa: E402
 from model_files import write_hf  # noqa: E402
 
@@ -36,12 +36,12 @@ def expected_logits(case: str) -> np.ndarray:
     return logits
 
 
-def expected_story() -> list[int]:
-    """A beginning-of-text token and the greedy tokens after it."""
+def expected_story(folder: Path) -> list[int]:
+    """A beginning-of-text token and the greedy tokens after it, by the model in a Hugging Face folder."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     ids = [1]
     with torch.no_grad():
         while len(ids) <= N_STORY_TOKENS:
@@ -55,8 +55,8 @@ def main(cases: list[str]) -> None:
         path = FIXTURES / f"{case}.npz"
         np.savez_compressed(path, logits=expected_logits(case))
         print(path.relative_to(ROOT), path.stat().st_size, "bytes")
-    if not cases and STORIES.is_dir():
-        (FIXTURES / "stories260K.json").write_text(json.dumps(expected_story()) + "\n")
+    if not cases:
+        assets.greedy_story().write_text(json.dumps(expected_story(assets.stories().parent / "hf")) + "\n")
 
 
 if __name__ == "__main__":

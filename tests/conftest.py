@@ -1,25 +1,18 @@
-"""Fixtures shared by all tests: where the data is, which backends are here, and one real model."""
+"""Fixtures shared by all tests (the data, one real model), and a last line that says what was skipped and why."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-ASSETS = Path(__file__).resolve().parents[2] / "shared" / "assets"
+import assets
 
 
 @pytest.fixture(scope="session")
-def assets() -> Path:
-    """The folder of test vectors beside the checkout."""
-    if not ASSETS.is_dir():
-        pytest.skip("the folder of test data beside the checkout is absent")
-    return ASSETS
-
-
-@pytest.fixture(scope="session")
-def stories(assets: Path) -> Path:
-    """A real 260k-parameter llama, in f32."""
-    return assets / "stories260K" / "stories260K-f32.gguf"
+def stories() -> Path:
+    """A trained llama of 260 thousand parameters, in f32; the folder `hf` beside it holds the same weights."""
+    return assets.stories()
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +27,21 @@ def smollm2() -> Path:
         return hub.resolve("smollm2:135m").weights[0]
     except TahrError as error:
         pytest.skip(f"the default model cannot be fetched here: {error}")
+
+
+def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped, without pytest's own prefix."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Print the last line of a run: how many tests were skipped, and the reasons."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None or config.option.collectonly:
+        return
+    skipped = Counter(reason(report) for report in reporter.stats.get("skipped", []))
+    reasons = "; ".join(f"{n} x {text}" for text, n in skipped.most_common())
+    reporter.ensure_newline()
+    reporter.write_line(f"Skipped {skipped.total()}: {reasons}." if skipped else "Skipped nothing.")

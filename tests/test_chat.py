@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from assets import need
 from tahr.errors import TemplateError
 from tahr.text.chat import ChatTemplate, template_for
 
@@ -18,8 +19,8 @@ OURS_ALONE = {("llama-cpp-deepseek-r1", "tools")}
 USER = {"role": "user", "content": "Hi"}
 
 
-def template_named(assets: Path, name: str) -> ChatTemplate:
-    source = (assets / "chat-templates" / f"{name}.jinja").read_text(encoding="utf-8")
+def template_named(name: str) -> ChatTemplate:
+    source = need(f"chat-templates/{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(source, bos="<s>", eos="</s>", now=lambda: datetime.fromisoformat(EXPECTED["now"]))
 
 
@@ -29,8 +30,8 @@ def render_case(template: ChatTemplate, case: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED["digests"]))
-def test_every_released_template_renders_as_transformers_does(assets: Path, name: str) -> None:
-    template = template_named(assets, name)
+def test_every_released_template_renders_as_transformers_does(name: str) -> None:
+    template = template_named(name)
     for case, digest in EXPECTED["digests"][name].items():
         if (name, case) in OURS_ALONE:
             assert "function" in render_case(template, case)
@@ -42,8 +43,8 @@ def test_every_released_template_renders_as_transformers_does(assets: Path, name
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED["texts"]))
-def test_renderings_letter_by_letter(assets: Path, name: str) -> None:
-    template = template_named(assets, name)
+def test_renderings_letter_by_letter(name: str) -> None:
+    template = template_named(name)
     for case, text in EXPECTED["texts"][name].items():
         if text is None:
             with pytest.raises(TemplateError, match="refuses this conversation"):
@@ -52,8 +53,8 @@ def test_renderings_letter_by_letter(assets: Path, name: str) -> None:
             assert render_case(template, case) == text
 
 
-def test_all_templates_of_the_assets_are_covered(assets: Path) -> None:
-    assert {file.stem for file in (assets / "chat-templates").glob("*.jinja")} == set(EXPECTED["digests"])
+def test_all_templates_of_the_assets_are_covered() -> None:
+    assert {file.stem for file in need("chat-templates").glob("*.jinja")} == set(EXPECTED["digests"])
 
 
 def test_what_templates_rely_on() -> None:
@@ -196,10 +197,10 @@ def test_failures_say_what_happened(source: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_long_conversations_are_not_mistaken_for_runaways(assets: Path) -> None:
+def test_long_conversations_are_not_mistaken_for_runaways() -> None:
     turns = [USER, {"role": "assistant", "content": "word " * 300}] * 500
     for name in ("Qwen-Qwen3-0.6B", "meta-llama-Llama-3.1-8B-Instruct", "openai-gpt-oss-120b"):
-        assert len(template_named(assets, name).render([*turns, USER])) > 700_000
+        assert len(template_named(name).render([*turns, USER])) > 700_000
 
 
 class NamesOnly:

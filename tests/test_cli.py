@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import assets
 from tahr.cli.main import NAMES, VERBS, Parser, main
 from tahr.cli.settings import options
 from tahr.cli.settings.settings_layers import flags_in
@@ -19,12 +20,9 @@ from tahr.cli.verbs import run as run_verb
 from tahr.errors import ConfigError, ModelNotFound
 
 ROOT = Path(__file__).parent.parent
-ASSETS = ROOT / "../shared/assets"
-STORIES = ASSETS / "stories260K/stories260K-f32.gguf"
+STORIES = assets.stories()
 STORIES_SHA256 = "180edb1441bc06a72eaf6c982167baa4e1f44b2d80112ac993ef51e22a8c5d38"
 RAW = ("run", str(STORIES), "--raw", "--temperature", "0")
-
-needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs ../shared/assets/stories260K")
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -157,13 +155,12 @@ def test_weight_path_must_exist() -> None:
 # ---- exit codes ---------------------------------------------------------------------------------------------------
 
 
-@needs_stories
 def test_exit_0_and_the_two_streams(tahr: Any) -> None:
     done = tahr(*RAW, "-p", "Once upon a time", "-n", "12")
     assert done.returncode == 0
     assert done.stdout.startswith(", there was") and done.stdout.count("\n") == 1
     model, sampling, summary = done.stderr.splitlines()
-    assert "stories260K" in model and "context" in model
+    assert STORIES.stem.split("-f32")[0] in model and "context" in model
     assert "temperature 0" in sampling and "max_tokens 12" in sampling
     assert "reply 12 tokens" in summary and "first token after" in summary
 
@@ -185,7 +182,6 @@ def test_exit_3_for_a_wrong_option(tahr: Any) -> None:
     assert done.stderr.startswith("error: top_p is 7.0") and done.stderr.count("\n") == 1
 
 
-@needs_stories
 def test_exit_4_when_a_model_cannot_do_what_is_asked(tahr: Any) -> None:
     done = tahr("run", str(STORIES), "-p", "hi")
     assert done.returncode == 4 and "--raw" in done.stderr and "Traceback" not in done.stderr
@@ -205,7 +201,6 @@ def test_the_default_model_is_named_before_it_is_fetched(tahr: Any) -> None:
     assert done.returncode in (2, 6) and "Traceback" not in done.stderr
 
 
-@needs_stories
 def test_exit_130_when_interrupted(tmp_path: Path) -> None:
     slow = (*RAW, "--backend", "reference", "--ignore-eos", "-n", "400", "-p", "Once upon a time")
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -218,7 +213,6 @@ def test_exit_130_when_interrupted(tmp_path: Path) -> None:
     assert first and rest.endswith(b"\n") and b"[stopped after" in error and b"Traceback" not in error
 
 
-@needs_stories
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     args = (*RAW, "--backend", "reference", "--ignore-eos", "-n", "200", "-p", "Once upon a time")
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -250,7 +244,6 @@ def events(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@needs_stories
 def test_piped_text_is_appended_to_the_prompt(tahr: Any) -> None:
     ready, user, assistant, leave = events(
         tahr(*RAW, "-n", "3", "-p", "Once", "--output-format", "jsonl", stdin="upon a time\n")
@@ -259,7 +252,6 @@ def test_piped_text_is_appended_to_the_prompt(tahr: Any) -> None:
     assert (assistant["n_tokens"], assistant["finish_reason"]) == (3, "length")
 
 
-@needs_stories
 def test_piped_text_alone_is_the_prompt(tahr: Any, tmp_path: Path) -> None:
     text = "Once upon a time\nthere was"
     (tmp_path / "prompt.txt").write_text(text)
@@ -271,7 +263,6 @@ def test_piped_text_alone_is_the_prompt(tahr: Any, tmp_path: Path) -> None:
     assert "tok/s" not in asked.stderr
 
 
-@needs_stories
 def test_a_session_of_lines_for_programs(tahr: Any) -> None:
     lines = "Once upon a time\n/set max_tokens 2\nOnce upon a time\n/clear\n/bye\n"
     done = tahr(*RAW, "-n", "3", "--output-format", "jsonl", stdin=lines)
@@ -287,7 +278,6 @@ def test_a_pipe_without_text_is_refused(tahr: Any, stdin: str | bytes, complaint
     assert done.returncode == 3 and complaint in done.stderr
 
 
-@needs_stories
 def test_stop_seed_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RAW, "-p", "Once upon a time", "-n", "40", "--stop", "there", "-v"]) == 0
     captured = capsys.readouterr()
@@ -322,7 +312,6 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return call
 
 
-@needs_stories
 def test_verify(here: Any, tmp_path: Path) -> None:
     stories = str(STORIES)
     assert "is sound: GGUF 3" in here("verify", stories)
@@ -337,7 +326,6 @@ def test_verify(here: Any, tmp_path: Path) -> None:
     assert json.loads(here("verify", str(STORIES.parent / "hf"), "--json"))["kind"] == "safetensors"
 
 
-@needs_stories
 def test_tokenize_and_back(here: Any) -> None:
     stories, text = str(STORIES), "Once upon a time, größer 🐐"
     ids = here("tokenize", stories, text, "--ids")
@@ -356,7 +344,6 @@ def test_devices_names_the_cpu(here: Any) -> None:
     assert "cpu" in here("devices").lower()
 
 
-@needs_stories
 def test_info(here: Any) -> None:
     stories = str(STORIES)
     facts = json.loads(here("info", stories, "--json"))
@@ -370,9 +357,8 @@ def test_info(here: Any) -> None:
     assert {name: twin[name] for name in same} == {name: facts[name] for name in same}
 
 
-@pytest.mark.skipif(not ASSETS.exists(), reason="needs ../shared/assets")
 def test_info_of_what_cannot_run_still_shows_the_rest(here: Any) -> None:
-    facts = json.loads(here("info", str(ASSETS / "tokenizers/ggml-vocab-bert-bge.gguf"), "--json"))
+    facts = json.loads(here("info", str(assets.need("tokenizers/ggml-vocab-bert-bge.gguf")), "--json"))
     assert facts["runs"] is False and "bert" in facts["why_not"]
     assert facts["tokenizer"].startswith("bert") and facts["tensors"] == 0
 
@@ -392,7 +378,6 @@ def example(name: str, model: str) -> str:
     return done.stdout
 
 
-@needs_stories
 def test_examples_without_a_template() -> None:
     assert "Once upon a time|, there was" in example("generate.py", str(STORIES))
     assert len(example("stream.py", str(STORIES))) > 20

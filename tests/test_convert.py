@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from assets import need
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
@@ -191,8 +192,8 @@ def test_convert_writes_a_whole_model(checkpoint: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama-bpe", "gpt-2"])
-def test_released_tokenizers_survive(assets: Path, kind: str, tmp_path: Path) -> None:
-    metadata = open_gguf(assets / "tokenizers" / f"ggml-vocab-{kind}.gguf").metadata
+def test_released_tokenizers_survive(kind: str, tmp_path: Path) -> None:
+    metadata = open_gguf(need(f"tokenizers/ggml-vocab-{kind}.gguf")).metadata
     pieces_of = list(metadata["tokenizer.ggml.tokens"])
     merges = [tuple(m.split(" ", 1)) for m in metadata["tokenizer.ggml.merges"]]
     row = PRE_TOKENIZERS[metadata["tokenizer.ggml.pre"]]

@@ -323,8 +323,8 @@ def test_verify_says_what_is_there(tmp_path: Path) -> None:
         verify(split(tmp_path)[0], expected_sha256=digest)
 
 
-def test_stories_hold_the_same_in_both_formats(stories: Path, assets: Path) -> None:
-    from_gguf, from_safetensors = open_gguf(stories), open_safetensors(assets / "stories260K" / "hf")
+def test_stories_hold_the_same_in_both_formats(stories: Path) -> None:
+    from_gguf, from_safetensors = open_gguf(stories), open_safetensors(stories.parent / "hf")
     pairs = {"token_embd": "embed_tokens", "output_norm": "norm", "blk.0.attn_v": "layers.0.self_attn.v_proj"}
     pairs |= {"blk.4.ffn_down": "layers.4.mlp.down_proj", "blk.2.ffn_norm": "layers.2.post_attention_layernorm"}
     for ours, theirs in pairs.items():

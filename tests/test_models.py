@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import assets
 import backends_here
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf, write_sharded
@@ -123,14 +124,13 @@ def header_bytes(path: Path) -> int:
 # ---- a real model -------------------------------------------------------------------------------------------
 
 
-def story_model(assets: Path, form: str, name: str) -> Loaded:
-    folder = assets / "stories260K"
-    opened = open_model([folder / "stories260K-f32.gguf"]) if form == "gguf" else open_model([], folder / "hf")
+def story_model(stories: Path, form: str, name: str) -> Loaded:
+    opened = open_model([stories]) if form == "gguf" else open_model([], stories.parent / "hf")
     return load(opened, backends_here.backend(name))
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
-def test_story_equals_transformers(assets: Path, form: str, name: str) -> None:
-    story = json.loads((FIXTURES / "stories260K.json").read_text())
-    assert greedy(story_model(assets, form, name), backends_here.backend(name), story[:1], len(story) - 1) == story
+def test_story_equals_transformers(stories: Path, form: str, name: str) -> None:
+    story = json.loads(assets.greedy_story().read_text())
+    assert greedy(story_model(stories, form, name), backends_here.backend(name), story[:1], len(story) - 1) == story

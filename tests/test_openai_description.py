@@ -1,4 +1,4 @@
-"""Every reply and every streamed chunk validates against OpenAI's own description of its API."""
+"""Every reply and every streamed chunk validates against OpenAI's descriptions of its API."""
 
 import json
 import tarfile
@@ -10,12 +10,21 @@ import httpx
 import jsonschema
 import pytest
 from jsonschema.protocols import Validator
+from openai.types import Completion, CreateEmbeddingResponse, Embedding, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.shared import ErrorObject
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
+from assets import find
 from scripted_engine import ScriptedEngine, serving
 from tahr.server.settings import Settings
 
-ARCHIVE = "openai-openapi.tar.xz"
+ARCHIVE = find("openai-openapi.tar.xz")
 DOCUMENT = "openai-openapi/openapi.json"
+REFERENCE = "#/components/schemas/{model}"
+# The package names what is inside a completion as types of their own.
+INSIDE = {"CreateCompletionResponse": ("CompletionChoice", "Logprobs")}
 CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 HELLO = [{"role": "user", "content": "hello"}]
 Check = Callable[[str, Any], None]
@@ -31,6 +40,7 @@ DEPARTURES = {
     ("CreateCompletionResponse", "usage"): {"type": "null"},
     ("Embedding", "embedding"): {"type": "string"},
 }
+Schemas = dict[str, Any]
 
 
 def modern(node: Any) -> Any:
@@ -57,26 +67,60 @@ def allow(node: Any, field: str, more: dict[str, Any]) -> int:
     return n
 
 
-@pytest.fixture(scope="module")
-def description(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if not (assets / ARCHIVE).is_file():
-        pytest.skip("OpenAI's description of its API is not beside the checkout")
-    folder = tmp_path_factory.mktemp("openai")
-    with tarfile.open(assets / ARCHIVE) as archive:
-        archive.extract(DOCUMENT, folder, filter="data")
-    made: dict[str, Any] = modern(json.loads((folder / DOCUMENT).read_bytes()))
+def published_schemas(archive: Path) -> Schemas:
+    """The schemas of OpenAI's OpenAPI document."""
+    with tarfile.open(archive) as opened:
+        document = opened.extractfile(DOCUMENT)
+        assert document is not None
+        components: Schemas = modern(json.load(document))["components"]
+    return components
+
+
+def package_schemas() -> Schemas:
+    """The schemas of the `openai` package's response types, under the names of the document."""
+    types: dict[str, type[BaseModel]] = {
+        "CreateChatCompletionResponse": ChatCompletion,
+        "CreateChatCompletionStreamResponse": ChatCompletionChunk,
+        "CreateCompletionResponse": Completion,
+        "CreateEmbeddingResponse": CreateEmbeddingResponse,
+        "Embedding": Embedding,
+        "Model": Model,
+        "Error": ErrorObject,
+    }
+    _, made = models_json_schema([(each, "validation") for each in types.values()], ref_template=REFERENCE)
+    schemas = {**made["$defs"], **{name: made["$defs"][each.__name__] for name, each in types.items()}}
+    schemas["ErrorResponse"] = listed("error", {"$ref": REFERENCE.format(model="Error")})
+    models = {"type": "array", "items": {"$ref": REFERENCE.format(model="Model")}}
+    schemas["ListModelsResponse"] = listed("data", models)
+    return {"schemas": schemas}
+
+
+def listed(field: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": [field], "properties": {field: schema}}
+
+
+def departed(components: Schemas) -> Schemas:
+    """The schemas with what the service itself does otherwise; each departure is declared exactly where it is used."""
+    schemas = components["schemas"]
     for (schema, field), more in DEPARTURES.items():
-        assert allow(made["components"]["schemas"][schema], field, more) == 1, (schema, field)
-    return made
+        places = [schemas[schema], *(schemas[name] for name in INSIDE.get(schema, ()) if name in schemas)]
+        assert sum(allow(place, field, more) for place in places) == 1, (schema, field)
+    return components
+
+
+@pytest.fixture(scope="module", params=["package", *(["published"] if ARCHIVE else [])])
+def components(request: pytest.FixtureRequest) -> Schemas:
+    """Two descriptions by the same hand: the types of the openai package, and the document where it is at hand."""
+    return departed(published_schemas(ARCHIVE) if request.param == "published" and ARCHIVE else package_schemas())
 
 
 @pytest.fixture(scope="module")
-def check(description: dict[str, Any]) -> Check:
+def check(components: Schemas) -> Check:
     made: dict[str, Validator] = {}
 
     def check(schema: str, value: Any) -> None:
         if schema not in made:
-            wanted = {"$ref": f"#/components/schemas/{schema}", "components": description["components"]}
+            wanted = {"$ref": f"#/components/schemas/{schema}", "components": components}
             made[schema] = jsonschema.Draft202012Validator(wanted)
         problems = [f"{error.json_path}: {error.message}" for error in made[schema].iter_errors(value)]
         assert not problems, problems

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import backends_here
+from assets import greedy_story
 from model_cases import CASES, make_weights, token_ids
 from model_files import to_gguf
 from model_runs import Runs
@@ -215,10 +216,10 @@ def surprise(loaded: Loaded, backend: ReferenceBackend, ids: list[int]) -> float
 
 @pytest.mark.parametrize(("name", "most", "smaller"), [("int8", 0.01, 0.4), ("int4", 0.2, 0.4), ("q5_k", 0.1, 0.4)])
 @pytest.mark.parametrize("backend_name", backends_here.NAMES)
-def test_a_story_hardly_changes(assets: Path, name: str, most: float, smaller: float, backend_name: str) -> None:
-    ids = json.loads((FIXTURES / "stories260K.json").read_text())[:120]
+def test_a_story_hardly_changes(stories: Path, name: str, most: float, smaller: float, backend_name: str) -> None:
+    ids = json.loads(greedy_story().read_text())[:120]
     backend = backends_here.backend(backend_name)
-    source = open_model([], assets / "stories260K" / "hf")
+    source = open_model([], stories.parent / "hf")
     plain, small = load(source, backend), load(source, backend, quantize=name)
     assert surprise(small, backend, ids) - surprise(plain, backend, ids) <= most  # type: ignore[arg-type]
     if backend_name == "cpu":

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import assets
 from tahr import Chunk, Completion, SamplingParams
 from tahr.cli.chat import chat_files as saved
 from tahr.cli.chat.commands import Leave, obey
@@ -24,10 +25,8 @@ from tahr.engine.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
 
 ROOT = Path(__file__).parent.parent
-STORIES = ROOT / "../shared/assets/stories260K/stories260K-f32.gguf"
+STORIES = assets.stories()
 DEFAULTS = SamplingParams(temperature=0.5, top_k=20, top_p=0.9, min_p=0.0, repetition_penalty=1.0, max_tokens=64)
-
-needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs ../shared/assets/stories260K")
 
 
 class ScriptedLLM:
@@ -375,7 +374,6 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal("run", str(STORIES), *options, home=tmp_path)
 
 
-@needs_stories
 def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Terminal, tmp_path: Path) -> None:
     terminal.until(">>> ")
     terminal.type("Once upon a time\r")
@@ -396,7 +394,6 @@ def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Term
     assert "Once upon a time" in (tmp_path / "history").read_text()
 
 
-@needs_stories
 def test_leaving_with_a_word(terminal: Terminal) -> None:
     terminal.until(">>> ")
     terminal.type("exit\r")

@@ -2,27 +2,23 @@
 
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assets import need
 from tahr.errors import ConfigError
 from tahr.text.stream import Detokenizer, StopMatcher
 from tahr.text.tokenizer import Tokenizer
 from tahr.weights import open_gguf
 
-ASSETS = Path(__file__).resolve().parents[2] / "shared" / "assets"
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-spm")
 
 
 @cache
 def tokenizer_of(name: str) -> Tokenizer:
-    file = ASSETS / "tokenizers" / f"ggml-vocab-{name}.gguf"
-    if not file.is_file():
-        pytest.skip("the folder of test data beside the checkout is absent")
-    return Tokenizer.from_gguf(open_gguf(file).metadata)
+    return Tokenizer.from_gguf(open_gguf(need(f"tokenizers/ggml-vocab-{name}.gguf")).metadata)
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int], *, skip_special: bool = True) -> list[str]:

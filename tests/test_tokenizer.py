@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
+from assets import need
 from tahr.errors import TokenizerError
 from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.vocab import END_MARKERS, byte_level
 from tahr.weights import open_gguf
-
-ASSETS = Path(__file__).resolve().parents[2] / "shared" / "assets"
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "qwen2")
 BYTE_LEVEL = ("gpt-2", "llama-bpe", "qwen2")
@@ -27,10 +26,7 @@ NORMAL, UNKNOWN, CONTROL, NAMED, UNUSED, BYTE = range(1, 7)
 
 @cache
 def metadata_of(name: str) -> Any:
-    file = ASSETS / "tokenizers" / f"ggml-vocab-{name}.gguf"
-    if not file.is_file():
-        pytest.skip("the folder of test data beside the checkout is absent")
-    return open_gguf(file).metadata
+    return open_gguf(need(f"tokenizers/ggml-vocab-{name}.gguf")).metadata
 
 
 @cache
@@ -62,8 +58,8 @@ def tiny(model: str = "gpt2", **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_published_vectors(name: str, assets: Path) -> None:
-    base = assets / "tokenizers" / f"ggml-vocab-{name}.gguf"
+def test_published_vectors(name: str) -> None:
+    base = need(f"tokenizers/ggml-vocab-{name}.gguf")
     texts = Path(f"{base}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
     lines = Path(f"{base}.out").read_text().split("\n")
     assert len(texts) == len(lines) > 40

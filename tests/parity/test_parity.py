@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="parity needs torch: run `make parity`")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: run `make parity`")
 
-from make_model_fixtures import FIXTURES, STORIES, expected_logits, expected_story  # noqa: E402
+import assets  # noqa: E402
+import story_model  # noqa: E402
+from make_model_fixtures import FIXTURES, expected_logits, expected_story  # noqa: E402
 from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
@@ -48,6 +50,9 @@ def test_gguf_says_what_transformers_says(case: str) -> None:
 
 
 def test_stored_story_is_what_transformers_says() -> None:
-    if not STORIES.is_dir():
-        pytest.skip("the folder of test data beside the checkout is absent")
-    assert expected_story() == json.loads((FIXTURES / "stories260K.json").read_text())
+    assert expected_story(assets.stories().parent / "hf") == json.loads(assets.greedy_story().read_text())
+
+
+def test_the_story_model_of_our_own_says_what_transformers_says(tmp_path: Path) -> None:
+    story_model.write(tmp_path)
+    assert expected_story(tmp_path / "hf") == json.loads((story_model.FIXTURE / "greedy.json").read_text())
