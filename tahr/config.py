@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tahr.errors import ConfigError
 
 DEFAULT_MAX_TOKENS = 1024
+UNLIMITED_TOKENS = 2**31 - 1  # as many as the context has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,14 @@ def check_ranges(thing: Any, ranges: dict[str, Range]) -> None:
         value = getattr(thing, name)
         if value is not None and not allowed.holds(value):
             raise ConfigError(f"{name} is {value!r}, but it must be {allowed}.")
+
+
+def keep_conventions(thing: Any, conventions: Mapping[str, tuple[int, int | float | None]]) -> None:
+    """Replace values that other programs write by what they mean here."""
+    for name, (written, meaning) in conventions.items():
+        value = getattr(thing, name)
+        if value == written and not isinstance(value, bool):
+            object.__setattr__(thing, name, meaning)
 
 
 def clean_stops(stop: Any) -> tuple[str, ...]:
@@ -170,8 +179,16 @@ class SamplingParams:
     }
     KINDS: ClassVar[dict[str, type]] = {"ignore_eos": bool, "cache_prompt": bool, "cache_salt": str}
     TOKEN_LISTS: ClassVar[tuple[str, ...]] = ("banned_tokens", "allowed_tokens", "stop_token_ids")
+    # What other programs write for these settings, and what it means here.
+    CONVENTIONS: ClassVar[dict[str, tuple[int, int | float | None]]] = {
+        "top_k": (-1, 0),
+        "top_p": (0, 1e-6),  # only the most likely token
+        "seed": (-1, None),
+        "max_tokens": (-1, UNLIMITED_TOKENS),
+    }
 
     def __post_init__(self) -> None:
+        keep_conventions(self, self.CONVENTIONS)
         check_ranges(self, self.RANGES)
         check_given(self, self.RANGES)
         check_kinds(self, self.KINDS)
@@ -292,6 +309,16 @@ def preset(name: str) -> SamplingParams:
     return PRESETS[name]
 
 
+KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"} | dict.fromkeys(
+    ("int8", "fp8", "q8"), "q8_0"
+)
+
+
+def kv_type(name: str | None) -> str | None:
+    """A format of keys and values under the name the backends know; 8 bits mean q8_0, whatever they are called."""
+    return name and KV_NAMES.get(name.lower(), name.lower())
+
+
 SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
 
 
@@ -301,11 +328,14 @@ class EngineConfig:
 
     backend: str = "auto"
     n_threads: int | None = None  # None: one per core
-    context_size: int | None = None  # None: the model's own, as far as memory allows
-    kv_dtype: str | None = None  # None: the backend's default
+    context_size: int | None = None  # None or 0: the model's own, as far as memory allows
+    context_share: float | None = None  # a part of the model's own, where no size is given
+    kv_dtype: str | None = None  # None: the backend's default; fp16, int8 and other names of the formats are known
     quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
+    tokenizer: str | None = None  # a tokenizer.json or a directory with one; None: the model's own
+    chat_template: str | None = None  # a file with a Jinja template; None: the model's own
     gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
@@ -326,6 +356,7 @@ class EngineConfig:
     RANGES: ClassVar[dict[str, Range]] = {
         "n_threads": whole(1, 1024),
         "context_size": whole(8),
+        "context_share": Range(0, 1, low_included=False),
         "page_size": whole(1, 4096),
         "kv_bytes": whole(1, 2**62),
         "gpu_memory_utilization": Range(0, 1, low_included=False),
@@ -344,7 +375,9 @@ class EngineConfig:
     }
 
     def __post_init__(self) -> None:
+        keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
+        object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(
                 f"There is no scheduling policy {self.scheduling_policy!r}: "

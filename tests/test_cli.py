@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tahr.cli.main import NAMES, VERBS, Parser, main
 from tahr.cli.settings import options
 from tahr.cli.settings.settings_layers import flags_in
 from tahr.cli.verbs import run as run_verb
+from tahr.config import EngineConfig
 from tahr.errors import ConfigError, ModelNotFound
 
 ROOT = Path(__file__).parent.parent
@@ -101,7 +103,10 @@ def test_an_unknown_verb_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None
         (("--temperature", "--temp"), "0.5"),
         (("-s", "--seed"), "3"),
         (("-t", "--threads"), "1"),
-        (("-c", "--ctx-size", "--n-ctx"), "64"),
+        (("-c", "--ctx", "--ctx-size", "--n-ctx"), "64"),
+        (("--mirostat-ent", "--mirostat-tau"), "4"),
+        (("--typical", "--typical-p"), "0.9"),
+        (("--parallel", "-np", "--max-batch-size"), "4"),
     ],
 )
 def test_spellings_mean_the_same(spellings: tuple[str, ...], value: str) -> None:
@@ -130,7 +135,15 @@ def test_options_may_stand_between_words() -> None:
         ("--frobnicate",),
         ("--temperatur", "1"),
         ("a/b", "--model-id", "c/d"),
-        ("-p", "one", "-f", "two"),
+        ("-p", "-", "-f", "-"),
+        ("a/b", "-m", "c/d"),
+        ("-c", "0%", "-p", "x"),
+        ("-c", "-5", "-p", "x"),
+        ("-c", "8q", "-p", "x"),
+        ("-ngl", "3", "-p", "x"),
+        ("-ctk", "f16", "-ctv", "q8_0", "-p", "x"),
+        ("-ctk", "q8_0", "-p", "x"),
+        ("--chat-template", "no/such/file", "--weight-path", str(STORIES), "-p", "x"),
         ("a/b", "one", "-p", "two"),
         ("--raw", "--system", "x", "-p", "y"),
         ("--raw", "--no-think", "-p", "y"),
@@ -183,8 +196,8 @@ def test_exit_3_for_a_wrong_option(tahr: Any) -> None:
 
 
 def test_exit_4_when_a_model_cannot_do_what_is_asked(tahr: Any) -> None:
-    done = tahr("run", str(STORIES), "-p", "hi")
-    assert done.returncode == 4 and "--raw" in done.stderr and "Traceback" not in done.stderr
+    done = tahr("run", str(STORIES), "-p", "hi", "--system", "You are a goat.")
+    assert done.returncode == 4 and "no chat template" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_exit_6_for_a_damaged_file(tahr: Any, tmp_path: Path) -> None:
@@ -244,9 +257,71 @@ def events(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_piped_text_is_appended_to_the_prompt(tahr: Any) -> None:
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("8k", "engine.context_size", 8192),
+        ("0", "engine.context_size", 0),
+        ("50%", "engine.context_share", 0.5),
+        ("1M", "engine.context_size", 1 << 20),
+    ],
+)
+def test_sizes(text: str, path: str, value: float) -> None:
+    assert flags_in(parse("-c", text), run_verb.SECTIONS)[path] == value
+
+
+def test_words_of_llama_cpp() -> None:
+    assert options.engine_flags(parse("-ngl", "0")) == {"engine.backend": "cpu"}
+    assert options.engine_flags(parse("-ngl", "all")) == {"engine.backend": "cuda"}
+    assert options.engine_flags(parse("-ctk", "q8_0", "-ctv", "int8")) == {"engine.kv_dtype": "q8_0"}
+    assert options.model_name(parse("-hf", "org/name:Q8_0")) == "hf:org/name:Q8_0"
+    assert options.model_name(parse("-m", "qwen3:0.6b")) == "qwen3:0.6b"
+
+
+def test_threads_beyond_the_cores_are_cut_with_a_note() -> None:
+    notes: list[str] = []
+    config = options.within_cores(EngineConfig(n_threads=1000), notes.append)
+    assert config.n_threads == len(os.sched_getaffinity(0)) and "1000 threads" in notes[0]
+    assert options.within_cores(EngineConfig(n_threads=1), notes.append).n_threads == 1 and len(notes) == 1
+
+
+def test_a_reply_as_long_as_the_context_and_a_share_of_it(tahr: Any) -> None:
+    done = events(tahr(*RAW, "-n", "-1", "-c", "25%", "--ignore-eos", "-p", "Once", "--output-format", "jsonl"))
+    assert done[2]["finish_reason"] == "length" and 120 < done[2]["n_tokens"] < 128  # of the 512 the model has
+
+
+def test_a_base_model_continues_the_text_and_says_so(tahr: Any) -> None:
+    flags = ("run", str(STORIES), "--temperature", "0", "-p", "Once upon a time", "-n", "3")
+    done = tahr(*flags)
+    assert done.returncode == 0 and "base model" in done.stderr
+    assert done.stdout == tahr(*flags, "--raw").stdout
+    assert tahr(*flags, "--system", "x").returncode == 4
+
+
+def test_quiet_says_nothing(tahr: Any) -> None:
+    assert tahr(*RAW, "-n", "3", "-p", "Once", "--quiet").stderr == ""
+
+
+def test_a_chat_template_from_a_file(tahr: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ messages[0].content }} upon a time")
+    flags = ("run", str(STORIES), "--temperature", "0", "-n", "4", "--quiet")
+    templated = tahr(*flags, "--chat-template", str(tmp_path / "t.jinja"), "-p", "Once")
+    assert templated.stdout.strip() == tahr(*flags, "-p", "Once upon a time").stdout.strip() != ""
+
+
+def test_the_caller_s_input_is_left_alone(tmp_path: Path) -> None:
+    """A shell loop that reads lines and asks about each must see them all."""
+    ask = " ".join(shlex.quote(word) for word in command(*RAW, "-n", "1", "--quiet", "-p", "Once"))
+    loop = f"while read -r line; do echo $line; {ask} > /dev/null; done"
+    done = subprocess.run(
+        ["sh", "-c", loop], input="a\nb\nc\n", env=environment(tmp_path), capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["a", "b", "c"]
+
+
+def test_piped_text_follows_the_prompt_where_a_dash_asks_for_it(tahr: Any) -> None:
     ready, user, assistant, leave = events(
-        tahr(*RAW, "-n", "3", "-p", "Once", "--output-format", "jsonl", stdin="upon a time\n")
+        tahr(*RAW, "-n", "3", "-p", "Once", "-f", "-", "--output-format", "jsonl", stdin="upon a time\n")
     )
     assert (ready["event"], user["content"], leave["reason"]) == ("ready", "Once\nupon a time", "done")
     assert (assistant["n_tokens"], assistant["finish_reason"]) == (3, "length")

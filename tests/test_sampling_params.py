@@ -5,13 +5,23 @@ from typing import Any
 
 import pytest
 
-from tahr.config import GREEDY, NEUTRAL_SAMPLING, PRESETS, SamplingParams, precedence, preset, sampling_names
+from tahr.config import (
+    GREEDY,
+    NEUTRAL_SAMPLING,
+    PRESETS,
+    EngineConfig,
+    SamplingParams,
+    precedence,
+    preset,
+    sampling_names,
+)
 from tahr.errors import ConfigError
+from tahr.library.inference_config import InferenceConfig
 
 BAD: dict[str, list[Any]] = {
     "temperature": [-1, float("nan"), float("inf"), 101, "hot", True],
-    "top_k": [-1, 2.5, True, "many"],
-    "top_p": [0, 1.1],
+    "top_k": [-2, 2.5, True, "many"],
+    "top_p": [-0.1, 1.1],
     "min_p": [-0.1, 2],
     "typical_p": [0, 1.1],
     "top_n_sigma": [-1, float("nan")],
@@ -35,7 +45,7 @@ BAD: dict[str, list[Any]] = {
     "banned_tokens": [[-1], [1.5], "12", 3, None, [[1]]],
     "allowed_tokens": [[-1], "12"],
     "stop_token_ids": [[True], 3],
-    "seed": [-1, 2**64, 10**400, 0.5],
+    "seed": [-2, 2**64, 10**400, 0.5],
     "n": [0, 1025, None, 1.5],
     "max_tokens": [0, 1.5],
     "min_tokens": [-1, None],
@@ -124,6 +134,30 @@ def test_every_setting_has_a_value_to_try() -> None:
 def test_a_length_that_is_only_a_default_gives_way() -> None:
     assert precedence(SamplingParams(max_tokens=3), SamplingParams(min_tokens=5)).min_tokens == 3
     assert precedence(SamplingParams(min_tokens=2000)).max_tokens == 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meaning"),
+    [("top_k", -1, 0), ("top_p", 0, 1e-6), ("top_p", 0.0, 1e-6), ("seed", -1, None), ("max_tokens", -1, 2**31 - 1)],
+)
+def test_what_other_programs_write_is_understood(name: str, value: Any, meaning: Any) -> None:
+    assert getattr(SamplingParams(**{name: value}), name) == meaning
+
+
+def test_an_engine_understands_it_too() -> None:
+    assert EngineConfig(context_size=0).context_size is None
+    names = {
+        "fp16": "f16",
+        "FP16": "f16",
+        "int8": "q8_0",
+        "fp8": "q8_0",
+        "bfloat16": "bf16",
+        "q8_0": "q8_0",
+        None: None,
+    }
+    for name, meaning in names.items():
+        assert EngineConfig(kv_dtype=name).kv_dtype == meaning
+        assert InferenceConfig(kv_dtype=name).kv_dtype == meaning
 
 
 def test_presets() -> None:

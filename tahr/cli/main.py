@@ -56,7 +56,7 @@ examples:
   tahr run                                  chat with a small model; fetched the first time
   tahr run -p "Why is the sky blue?"        one question, one reply on stdout
   tahr run qwen3:0.6b "Write a haiku"       another model, the message as plain words
-  git diff | tahr run -p "Review this:"     what is piped in is appended to the prompt
+  git diff | tahr run -p "Review:" -f -     what is piped in, after the prompt
   tahr serve                                the same over HTTP: any OpenAI client, and a chat page
   tahr pull gemma3:270m && tahr list        fetch a model; see what is here
 

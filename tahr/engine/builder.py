@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from tahr import hub
 from tahr.backends import open_backend
@@ -14,7 +15,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
-from tahr.errors import ConfigError, TokenizerError
+from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -73,7 +74,7 @@ def assemble(
     """Everything from a model's name, fetching its files if they are not here."""
     files = hub.resolve(model or hub.DEFAULT_MODEL, quant=quantization, progress=progress)
     source = open_model(files.weights, files.directory)
-    tokenizer = open_tokenizer(files, source)
+    tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
     backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
@@ -84,7 +85,7 @@ def assemble(
         name=files.name,
         engine=engine,
         tokenizer=tokenizer,
-        template=open_template(files, source, tokenizer),
+        template=template_of(config, tokenizer) or open_template(files, source, tokenizer),
         model_config=loaded.config,
         sampling=source.sampling(loaded.config),
         log=[*loaded.log, note],
@@ -95,6 +96,28 @@ def assemble(
 def open_tokenizer(files: ModelFiles, source: Source) -> Tokenizer:
     """The tokenizer that came with the weights."""
     return Tokenizer.from_gguf(source.config) if files.directory is None else Tokenizer.from_dir(files.directory)
+
+
+def tokenizer_at(path: str) -> Tokenizer:
+    """A tokenizer.json, or the one of a directory in the Hugging Face layout."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise ModelNotFound(f"There is no tokenizer at {path!r}: name a tokenizer.json or leave the setting out.")
+    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
+
+
+def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template the configuration names."""
+    if config.chat_template is None:
+        return None
+    path = Path(config.chat_template).expanduser()
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The chat template {path} cannot be read ({error}): name a file with a Jinja template."
+        ) from error
+    return template_for({"tokenizer.chat_template": source}, tokenizer)
 
 
 def breakers(tokenizer: Tokenizer) -> Resolve:

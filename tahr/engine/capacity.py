@@ -136,7 +136,7 @@ def cache_pages(config: EngineConfig, room: Capacity) -> int:
 
 def asked_context(config: EngineConfig, max_context: int) -> int:
     """The context asked for, or the model's own; more than it was trained for is refused, not silently wrong."""
-    context = config.context_size or max_context
+    context = config.context_size or max(1, int(max_context * (config.context_share or 1)))
     if context > max_context:
         raise ConfigError(f"A context of {context} tokens was asked for, but the model was trained for {max_context}.")
     return context

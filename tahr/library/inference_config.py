@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tahr.config import GREEDY, Range, SamplingParams, check_ranges, whole
+from tahr.config import GREEDY, Range, SamplingParams, check_ranges, keep_conventions, kv_type, whole
 from tahr.errors import ConfigError
 
 
@@ -13,7 +13,7 @@ class InferenceConfig:
 
     model_path: str = ""  # a GGUF file, or the directory of a checkpoint
     tokenizer_path: str | None = None  # None: the tokenizer that comes with the model
-    context_size: int | None = None  # None: the model's own, as far as memory allows
+    context_size: int | None = None  # None or 0: the model's own, as far as memory allows
     num_threads: int | None = 4  # never more than the machine has cores; None: one per core
     sampler: SamplingParams = GREEDY
     prefill_chunk_size: int = 512  # prompt tokens per step; 0: the whole prompt in one
@@ -30,7 +30,9 @@ class InferenceConfig:
     }
 
     def __post_init__(self) -> None:
+        keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
+        object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
         if self.offload_policy is not None:
             raise ConfigError(
                 f"offload_policy is {self.offload_policy!r}, but weights cannot be offloaded: leave it None."

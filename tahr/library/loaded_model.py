@@ -10,7 +10,7 @@ from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
-from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer
+from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.capacity import kv_groups, measure
 from tahr.errors import ModelNotFound
 from tahr.library.inference_config import InferenceConfig
@@ -81,16 +81,6 @@ def local_files(path: str) -> hub.ModelFiles:
             f"There is no file or directory {path!r}: set model_path to one, or let InferenceEngine.from_hub fetch it."
         )
     return hub.resolve(str(Path(path).absolute()))
-
-
-def tokenizer_at(path: str) -> Tokenizer:
-    """A tokenizer.json, or a directory in the Hugging Face layout."""
-    place = Path(path)
-    if not place.exists():
-        raise ModelNotFound(
-            f"There is no tokenizer at {path!r}: set tokenizer_path to a tokenizer.json or leave it out."
-        )
-    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
 
 
 def n_threads(config: InferenceConfig) -> int | None:

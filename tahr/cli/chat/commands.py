@@ -1,5 +1,6 @@
 """What can be typed after a slash: a table of commands."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -83,11 +84,11 @@ def changed(params: SamplingParams, assignment: str) -> SamplingParams:
     return replace(params, **{option.field: parsed(option.type, name, text)})
 
 
-def parsed(kind: type, name: str, text: str) -> Any:
+def parsed(kind: Callable[[str], Any], name: str, text: str) -> Any:
     try:
         return kind(text)
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
+    except (ValueError, ArgumentTypeError):
+        what = "a number" if kind is float else "a whole number"
         raise ConfigError(f"{name} is `{text}`, but it must be {what}.") from None
 
 

@@ -28,6 +28,7 @@ class Conversation:
     asked: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
     variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
     raw: bool = False
+    shifts: bool = True  # whether old turns may be dropped to make room
     messages: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -101,7 +102,11 @@ class Conversation:
         size = self.llm.context_size
         longest = size - int(min(self.sampling.max_tokens or size, size * REPLY_SHARE))
         n_dropped = 0
-        while len(self.llm.encode_chat(self.messages, **self.variables)) > longest and (turn := self._oldest_turn()):
+        while (
+            self.shifts
+            and len(self.llm.encode_chat(self.messages, **self.variables)) > longest
+            and (turn := self._oldest_turn())
+        ):
             self.messages = self.messages[: turn.start] + self.messages[turn.stop :]
             n_dropped += 1
         if n_dropped:

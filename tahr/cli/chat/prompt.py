@@ -8,27 +8,37 @@ from pathlib import Path
 
 from tahr.errors import ConfigError
 
+STDIN = "-"  # in place of a text or a file
+
 
 def read_prompt(args: argparse.Namespace) -> str | None:
-    """The prompt as given and piped, or None where a person or a program is to be talked with."""
-    given = given_prompt(args)
-    if given is None and (stdin_is_terminal() or args.output_format == "jsonl"):
-        return None
-    piped = read_stdin().rstrip("\r\n") if has_piped_input() else ""
-    prompt = "\n".join(part for part in (given, piped) if part)
+    """The prompt, or None where a person or a program is to be talked with.
+
+    Standard input is read only where nothing else gives the prompt, or where `-` asks for it: it may belong to the
+    program that called us, such as a shell loop.
+    """
+    parts = given_parts(args)
+    if not parts:
+        if stdin_is_terminal() or args.output_format == "jsonl":
+            return None
+        parts = [read_stdin().rstrip("\r\n")] if has_piped_input() else []
+    prompt = "\n".join(part for part in parts if part)
     if not prompt.strip():
         raise ConfigError("The prompt is empty: give one with -p, or start `tahr run` in a terminal to chat.")
     return prompt
 
 
-def given_prompt(args: argparse.Namespace) -> str | None:
-    ways = {"-p": args.prompt, "-f": args.file, "words after the model": " ".join(args.message) or None}
-    said = {way: value for way, value in ways.items() if value is not None}
-    if len(said) > 1:
-        raise ConfigError(f"The prompt is given by {' and by '.join(said)}: give it once.")
-    if args.file is not None:
-        return read_file(args.file)
-    return next(iter(said.values()), None)
+def given_parts(args: argparse.Namespace) -> list[str]:
+    """The prompt's text, and what a file or standard input adds to it."""
+    ways = {"-p": args.prompt, "words after the model": " ".join(args.message) or None}
+    texts = {way: value for way, value in ways.items() if value is not None}
+    if len(texts) > 1:
+        raise ConfigError(f"The prompt is given by {' and by '.join(texts)}: give it once.")
+    text = next(iter(texts.values()), None)
+    if text == STDIN and args.file is not None and str(args.file) == STDIN:
+        raise ConfigError("-p - and -f - both read standard input: give one of them.")
+    parts = [] if text is None else [read_stdin().rstrip("\r\n") if text == STDIN else text]
+    return parts if args.file is None else [*parts, read_file(args.file)]
 
 
 def given_or_piped(text: str | None) -> str:
@@ -43,6 +53,8 @@ def read_stdin() -> str:
 
 
 def read_file(path: Path) -> str:
+    if str(path) == STDIN:
+        return read_stdin().rstrip("\r\n")
     try:
         return as_text(path.read_bytes(), str(path)).rstrip("\r\n")
     except OSError as error:

@@ -4,13 +4,13 @@ import argparse
 from itertools import product
 from typing import TYPE_CHECKING
 
+from tahr.cli.chat.console import note
+from tahr.cli.settings.options import backend_for, within_cores
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
     from tahr.tools.bench import Shape
-
-ALL_LAYERS = 99  # what people say when they mean all
 
 
 def counts(text: str) -> list[int]:
@@ -70,7 +70,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--backend", default="auto", metavar="X", help="where to run (`tahr devices` lists what is here)"
     )
-    where.add_argument("-ngl", "--n-gpu-layers", type=int, metavar="N", help="0: on the CPU; 99: all on the GPU")
+    where.add_argument("-ngl", "--n-gpu-layers", metavar="N", help="0: on the CPU; 99: all on the GPU")
     where.add_argument("--kv-dtype", metavar="X", help="number format of keys and values, such as f16 or f32")
     where.add_argument("--quantize", metavar="TYPE", help="quantise a float checkpoint at load, such as int8 or q4_k")
 
@@ -90,16 +90,9 @@ def shapes(args: argparse.Namespace) -> "list[Shape]":
 
 def engine(args: argparse.Namespace) -> EngineConfig:
     """Where it runs, checked."""
-    return EngineConfig(
-        backend=backend_for(args.n_gpu_layers, args.backend), n_threads=args.threads,
-        kv_dtype=args.kv_dtype, prefill_chunk_size=args.batch_size, quantize=args.quantize,
+    backend = args.backend if args.n_gpu_layers is None else backend_for(args.n_gpu_layers, args.backend)
+    config = EngineConfig(
+        backend=backend, n_threads=args.threads, kv_dtype=args.kv_dtype,
+        prefill_chunk_size=args.batch_size, quantize=args.quantize,
     )  # fmt: skip
-
-
-def backend_for(n_gpu_layers: int | None, asked: str) -> str:
-    """llama-bench's way of choosing; a model is never split between devices."""
-    if n_gpu_layers is None:
-        return asked
-    if asked != "auto" or 0 < n_gpu_layers < ALL_LAYERS:
-        raise ConfigError("-ngl is 0 (all on the CPU) or 99 (all on the GPU), and goes without --backend.")
-    return "cuda" if n_gpu_layers > 0 else "cpu"
+    return within_cores(config, note)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -163,7 +162,7 @@ def said_models(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Sa
         raise ConfigError(f"The model is named by {named} and by --model: use --model for all of them.")
     if args.weight_path is not None:
         return [Said(str(named), quantization=args.quantization)]
-    named = named or os.environ.get("HF_MODEL_ID") or os.environ.get("MODEL_WEIGHT_PATH")
+    named = named or options.model_of_environment()
     texts: Sequence[str] = args.models or ([named] if named else [])
     found = [merged(parse_said(text), tables) for text in texts]
     if not found:
@@ -196,6 +195,7 @@ def choice_of(said: Said, layers: Layers, warn: Warn) -> Choice:
         config, sampling = EngineConfig(**about.values("engine")), SamplingParams.of(about.values("sampling"))
     except ConfigError as error:
         raise (ConfigError(f"Of the model {said.label}, {error}") if said.own or said.table else error) from error
+    config = options.within_cores(config, warn)
     model = ModelChoice(said.source, said.name, said.quantization, said.other_names, config, sampling)
     return Choice(model, said, about)
 

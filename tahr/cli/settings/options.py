@@ -1,11 +1,14 @@
 """Options of `tahr run` as tables, and the checked objects they become."""
 
 import argparse
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tahr.config import SamplingParams, sampling_names
+from tahr.cli.settings.sizes import number_or_share, whole_number
+from tahr.config import EngineConfig, SamplingParams, kv_type, sampling_names
 from tahr.errors import ConfigError, ModelNotFound
 
 
@@ -15,7 +18,7 @@ class Option:
 
     flags: tuple[str, ...]
     field: str
-    type: type
+    type: Callable[[str], Any]
     help: str
     many: bool = False
 
@@ -26,34 +29,110 @@ class Option:
 
 SAMPLING = (
     Option(("--temperature", "--temp"), "temperature", float, "0 always takes the most likely token"),
-    Option(("--top-k",), "top_k", int, "choose among the X most likely tokens (0: off)"),
+    Option(("--top-k",), "top_k", whole_number, "choose among the X most likely tokens (0: off)"),
     Option(("--top-p",), "top_p", float, "choose among the tokens that make up X of the probability"),
     Option(("--min-p",), "min_p", float, "drop tokens less likely than X times the best one"),
     Option(("--repeat-penalty",), "repetition_penalty", float, "make recent tokens less likely (1: off)"),
-    Option(("--repeat-last-n",), "repeat_last_n", int, "how many tokens count as recent"),
-    Option(("-s", "--seed"), "seed", int, "the same seed gives the same reply"),
-    Option(("-n", "--max-tokens", "--n-predict", "--sample-len"), "max_tokens", int, "longest reply in tokens"),
-    Option(("--stop",), "stop", str, "end the reply before this text (may be repeated)", many=True),
+    Option(("--repeat-last-n",), "repeat_last_n", whole_number, "how many tokens count as recent (-1: all)"),
+    Option(("--presence-penalty",), "presence_penalty", float, "subtract X from tokens the reply has (0: off)"),
+    Option(
+        ("--frequency-penalty",), "frequency_penalty", float, "subtract X for each time the reply has them (0: off)"
+    ),
+    Option(("-s", "--seed"), "seed", whole_number, "the same seed gives the same reply (-1: a new one each time)"),
+    Option(
+        ("-n", "--max-tokens", "--n-predict", "--sample-len"),
+        "max_tokens",
+        whole_number,
+        "longest reply in tokens (-1: as long as the context allows)",
+    ),
+    Option(("--min-tokens",), "min_tokens", whole_number, "shortest reply in tokens"),
+    Option(
+        ("--stop", "-r", "--reverse-prompt"), "stop", str, "end the reply before this text (may be repeated)", many=True
+    ),
+    Option(("--typical", "--typical-p"), "typical_p", float, "keep tokens of typical surprise up to X (1: off)"),
+    Option(("--top-n-sigma",), "top_n_sigma", float, "keep logits within X standard deviations of the best (0: off)"),
+    Option(("--top-a",), "top_a", float, "drop tokens below X times the best one's squared probability (0: off)"),
+    Option(("--eta-cutoff",), "eta_cutoff", float, "drop tokens below a floor that follows the entropy (0: off)"),
+    Option(("--xtc-probability",), "xtc_probability", float, "how often the likeliest tokens are left out (0: off)"),
+    Option(("--xtc-threshold",), "xtc_threshold", float, "which tokens count as likely for that (default 0.1)"),
+    Option(("--dry-multiplier",), "dry_multiplier", float, "penalise tokens that would repeat a sequence (0: off)"),
+    Option(("--dry-base",), "dry_base", float, "how fast that penalty grows (default 1.75)"),
+    Option(
+        ("--dry-allowed-length",), "dry_allowed_length", whole_number, "repeated tokens without penalty (default 2)"
+    ),
+    Option(("--dry-penalty-last-n",), "dry_penalty_last_n", whole_number, "tokens looked back at (default -1: all)"),
+    Option(("--mirostat",), "mirostat", whole_number, "2: hold the surprise of the text steady (0: off)"),
+    Option(("--mirostat-ent", "--mirostat-tau"), "mirostat_tau", float, "the surprise mirostat aims at (default 5)"),
+    Option(("--mirostat-lr", "--mirostat-eta"), "mirostat_eta", float, "how fast it corrects (default 0.1)"),
 )
 
 ENGINE = (
     Option(("--backend",), "backend", str, "where to run (`tahr devices` lists what is here)"),
-    Option(("-t", "--threads"), "n_threads", int, "CPU threads (default: one per core)"),
-    Option(("-c", "--ctx-size", "--n-ctx", "--max-model-len"), "context_size", int, "longest conversation in tokens"),
-    Option(("--kv-dtype",), "kv_dtype", str, "number format of keys and values: f16, f32, bf16 or q8_0"),
+    Option(("-t", "--threads"), "n_threads", whole_number, "CPU threads (default: one per core)"),
+    Option(
+        ("-c", "--ctx", "--ctx-size", "--n-ctx", "--max-model-len"),
+        "context_size",
+        number_or_share,
+        "longest conversation in tokens: 4096, 8k, or 50%% of the model's own (0: all of it)",
+    ),
+    Option(("--kv-dtype",), "kv_dtype", str, "format of keys and values: f16, f32, bf16 or q8_0 (also int8, fp8)"),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
+    Option(("--tokenizer",), "tokenizer", str, "a tokenizer.json or its directory, instead of the model's own"),
+    Option(
+        ("--chat-template", "--chat-template-file"), "chat_template", str, "a Jinja file, instead of the model's own"
+    ),
 )
+KV_SIDES = {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"}
 
+BATCHING = (
+    Option(
+        ("--max-batch-size", "--max-num-seqs", "--parallel", "-np"),
+        "max_batch_size",
+        whole_number,
+        "requests that run at once (default 16)",
+    ),
+    Option(
+        ("--max-prefill-batch",),
+        "max_prefill_batch",
+        whole_number,
+        "of them, those whose prompt is in one step",
+    ),
+    Option(("--max-decode-batch",), "max_decode_batch", whole_number, "of them, those that get a token in one step"),
+    Option(("--max-decode-tokens",), "max_decode_tokens", whole_number, "tokens that all of those get (default 4096)"),
+    Option(("--prefill-chunk-size",), "prefill_chunk_size", whole_number, "tokens of one prompt in one step"),
+    Option(("--max-num-batched-tokens",), "max_prefill_tokens", whole_number, "tokens of all prompts in one step"),
+    Option(
+        ("--active-decode-prefill-chunk",),
+        "active_prefill_tokens",
+        whole_number,
+        "the same while others get tokens: less makes their pauses shorter",
+    ),
+    Option(
+        ("--prefill-first-until-active",),
+        "prefill_first_until_active",
+        whole_number,
+        "compute prompts first while fewer than N get tokens",
+    ),
+    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
+    Option(("--cache-max-entries",), "cache_max_entries", whole_number, "pages of the prefix cache"),
+    Option(("--cache-max-tokens",), "cache_max_tokens", whole_number, "tokens of the prefix cache"),
+)
+PREFIX_CACHE = {
+    True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
+    False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
+}
 THINKING = {
     True: ("--think", "--thinking", "--enable-thinking"),
     False: ("--no-think", "--no-thinking", "--disable-thinking"),
 }
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
+def add_sampling(
+    parser: argparse.ArgumentParser, title: str = "sampling (what is not given, the model's authors chose)"
+) -> None:
     """The options that become SamplingParams."""
-    group = parser.add_argument_group("sampling (what is not given, the model's authors chose)")
+    group = parser.add_argument_group(title)
     for option in SAMPLING:
         option.add_to(group)
     group.add_argument("--ignore-eos", action="store_true", default=None, help="go on when the model says it is done")
@@ -66,6 +145,75 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         option.add_to(group)
     text = "replies never depend on other requests: always so on the CPU, slower on a GPU"
     group.add_argument("--deterministic", action="store_true", default=None, help=text)
+    for flags in KV_SIDES.items():
+        text = f"--kv-dtype for the {'keys' if flags[0] == '-ctk' else 'values'} alone: both must be the same"
+        group.add_argument(*flags, metavar="X", help=text)
+    group.add_argument(
+        "-ngl", "--n-gpu-layers", "--gpu-layers", metavar="N", help="0: all on the CPU; 99 or all: all on the GPU"
+    )
+
+
+def add_batching(parser: argparse.ArgumentParser) -> None:
+    """The options of EngineConfig about requests that run together."""
+    group = parser.add_argument_group("batching")
+    for option in BATCHING:
+        option.add_to(group)
+    text = "always so: requests share the steps of the engine"
+    group.add_argument("--enable-batching", action="store_true", help=text)
+    for value, flags in PREFIX_CACHE.items():
+        text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
+        group.add_argument(*flags, dest="prefix_cache_flags", action="append_const", const=value, help=text)
+
+
+def engine_flags(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings behind flags that are not written like the setting itself."""
+    flags: dict[str, Any] = {}
+    switched = set(args.prefix_cache_flags or ())
+    if len(switched) > 1:
+        raise ConfigError("The prefix cache is switched on and off at once: choose one of the two.")
+    if switched:
+        flags["engine.prefix_cache"] = switched.pop()
+    if args.n_gpu_layers is not None:
+        flags["engine.backend"] = backend_for(args.n_gpu_layers, args.backend)
+    sides = {args.cache_type_k, args.cache_type_v}
+    if sides != {None}:
+        flags["engine.kv_dtype"] = one_kv_type(args)
+    return flags
+
+
+def one_kv_type(args: argparse.Namespace) -> str:
+    """One format for keys and values: the store does not hold them apart."""
+    asked = {kv_type(name) for name in (args.kv_dtype, args.cache_type_k, args.cache_type_v) if name is not None}
+    sides = [args.cache_type_k, args.cache_type_v]
+    if len(asked) > 1 or (None in sides and args.kv_dtype is None):
+        raise ConfigError(
+            "Keys and values are stored in one format: give --cache-type-k and --cache-type-v the same one, "
+            "or use --kv-dtype for both."
+        )
+    return str(asked.pop())
+
+
+ALL_LAYERS = 99  # what programs are told when all layers are meant
+
+
+def backend_for(n_gpu_layers: str, asked: str | None) -> str:
+    """llama.cpp's way of choosing a device; a model is never split between two."""
+    named = n_gpu_layers.strip().lower()
+    number = ALL_LAYERS if named == "all" else whole_number(named)
+    if asked not in (None, "auto") or 0 < number < ALL_LAYERS:
+        raise ConfigError("-ngl is 0 (all on the CPU) or 99 (all on the GPU), and goes without --backend.")
+    return "cuda" if number else "cpu"
+
+
+def within_cores(config: EngineConfig, warn: Callable[[str], None]) -> EngineConfig:
+    """More threads than the machine has would only wait for each other, so they are cut, with a note."""
+    from tahr.backends.cpu.info import read_cpu_info
+
+    most = read_cpu_info().n_threads
+    if config.n_threads is None or config.n_threads <= most:
+        return config
+    warn(f"note: {config.n_threads} threads were asked for, but this machine runs {most} at once: using {most}.")
+    return replace(config, n_threads=most)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -92,25 +240,34 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", metavar="MODEL", help="alias, org/repo[:quant], ollama:name, file or directory"
     )
     parser.add_argument("--model-id", metavar="MODEL", help="the same as MODEL")
+    parser.add_argument("-hf", "--hf-repo", metavar="REPO", help="the same as MODEL, for a Hugging Face repository")
     parser.add_argument("--weight-path", type=Path, metavar="PATH", help="a local file or directory instead of MODEL")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation to fetch, such as q4_k_m")
 
 
 def given(args: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:
-    """Only what was said, so that defaults stay in one place: the configuration."""
+    """Only the options that were given, so that defaults stay in one place: the configuration."""
     values = {option.field: getattr(args, option.field) for option in options}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def model_name(args: argparse.Namespace) -> str | None:
     """The one model that was named, or None; naming it twice is an error."""
-    ways = {"MODEL": args.model, "--model-id": args.model_id, "--weight-path": args.weight_path}
+    ways = {
+        "MODEL": args.model, "-m": getattr(args, "model_option", None), "--model-id": args.model_id,
+        "-hf": args.hf_repo and f"hf:{args.hf_repo.removeprefix('hf:')}", "--weight-path": args.weight_path,
+    }  # fmt: skip
     said = {way: value for way, value in ways.items() if value is not None}
     if len(said) > 1:
         raise ConfigError(f"The model is named by {' and by '.join(said)}: name it once (-p gives the prompt).")
     if args.weight_path is not None:
         return local(args.weight_path)
     return next(iter(said.values()), None)
+
+
+def model_of_environment() -> str | None:
+    """The model that HF_MODEL_ID or MODEL_WEIGHT_PATH names, where no option does."""
+    return os.environ.get("HF_MODEL_ID") or os.environ.get("MODEL_WEIGHT_PATH") or None
 
 
 def local(path: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from tahr.cli.settings.sizes import Share, whole_number
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.server.settings import Settings
@@ -48,6 +49,7 @@ REQUEST_ONLY = {"sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "
 WORDS = {
     word: value for value, words in {True: "true yes on 1", False: "false no off 0"}.items() for word in words.split()
 }
+READERS: dict[type, Callable[[str], Any]] = {int: whole_number, bool: lambda text: WORDS[text.lower()]}
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -73,11 +75,11 @@ class Key:
         """A value that was written as text; entries of a list have commas between them."""
         try:
             return tuple(map(self._one, text.split(","))) if self.many else self._one(text)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, argparse.ArgumentTypeError):
             raise ConfigError(f"{where} is {text!r}, but {self.path} is {self.expected}.") from None
 
     def _one(self, text: str) -> Any:
-        return WORDS[text.strip().lower()] if self.kind is bool else self.kind(text.strip())
+        return READERS.get(self.kind, self.kind)(text.strip())
 
     def check(self, value: Any, where: str) -> Any:
         """A value that has a type of its own."""
@@ -185,6 +187,8 @@ def mine(values: Mapping[str, Any], usable: Mapping[str, Key]) -> dict[str, Any]
 def flags_in(args: argparse.Namespace, sections: Sequence[str]) -> dict[str, Any]:
     """The options that were given, by path: an option's name in `args` is that of the field it sets."""
     given = {path: getattr(args, path.split(".")[1], None) for path in all_keys() if path.split(".")[0] in sections}
+    if isinstance(given.get("engine.context_size"), Share):
+        given |= {"engine.context_size": 0, "engine.context_share": given["engine.context_size"]}
     return {
         path: tuple(value) if isinstance(value, list) else value for path, value in given.items() if value is not None
     }
@@ -228,14 +232,13 @@ MODEL_SECTIONS = ("engine", "sampling")  # what one model can have of its own
 def option_paths() -> dict[str, str]:
     """The paths of all options a model can have, by every name: those of the flags, and those of the fields."""
     from tahr.cli.settings import options
-    from tahr.cli.verbs.serve import BATCHING
 
     paths = {path.split(".")[1]: path for path in usable_keys(MODEL_SECTIONS)}
-    for table in (options.ENGINE, BATCHING, options.SAMPLING):
+    for table in (options.ENGINE, options.BATCHING, options.SAMPLING):
         for option in table:
             spelled = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
             paths |= dict.fromkeys(spelled, paths[option.field])
-    return paths | {"ctx": "engine.context_size"}
+    return paths
 
 
 @dataclass(frozen=True, slots=True)

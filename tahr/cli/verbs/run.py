@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tahr.cli.chat.console import OUTPUTS, JsonlOutput, note, values_line
 from tahr.cli.settings import options
 from tahr.config import EngineConfig, SamplingParams
-from tahr.errors import ConfigError, ModelNotFound, TahrError
+from tahr.errors import ConfigError, ModelNotFound, TahrError, TemplateError
 
 if TYPE_CHECKING:
+    from tahr import LLM
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.settings.settings_layers import Layers
     from tahr.text.chat import ChatTemplate
@@ -25,10 +26,11 @@ examples:
   tahr run -p "Why is the sky blue?" -n 100          one reply of at most 100 tokens
   tahr run Qwen/Qwen3-0.6B-GGUF:Q8_0 "Hello there"   from a repository
   tahr run --raw -p "The capital of France is"       continue a text, no chat template
-  cat notes.txt | tahr run -p "Summarise:"           piped text is appended to the prompt
+  cat notes.txt | tahr run -p "Summarise:" -f -      `-` reads standard input, here after the prompt
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
 
-Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m."""
+Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m.
+Standard input is read only where there is no prompt, or where -p or -f is `-`."""
 
 EXIT_INTERRUPTED = 128 + 2
 SECTIONS = ("sampling", "engine", "chat")  # of the settings
@@ -39,16 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     options.add_model(parser)
     parser.add_argument("message", nargs="*", metavar="MESSAGE", help="the prompt, as plain words")
-    parser.add_argument("-p", "--prompt", help="the prompt")
-    parser.add_argument("-f", "--file", type=Path, help="read the prompt from a file")
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument("-m", "--model", dest="model_option", metavar="MODEL", help="the same as MODEL")
+    parser.add_argument("-p", "--prompt", help="the prompt (-: standard input)")
+    parser.add_argument("-f", "--file", type=Path, help="a file that is the prompt, or follows -p (-: standard input)")
+    parser.add_argument("-sys", "--system", "--system-prompt", metavar="TEXT", help="the system prompt")
     parser.add_argument("--raw", action="store_true", help="continue the prompt as it stands, without a chat template")
     options.add_thinking(parser)
     parser.add_argument("--output-format", choices=list(OUTPUTS), default="text", help="text, or a JSON event per line")
     parser.add_argument("--no-stats", action="store_true", help="no summary line after a reply")
+    parser.add_argument("--quiet", "--silent", action="store_true", help="no banner and no summary: warnings alone")
+    parser.add_argument(
+        "--no-context-shift", action="store_true", help="end with an error where old turns would have to be dropped"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
     options.add_engine(parser)
+    options.add_batching(parser)
     options.add_settings(parser)
 
 
@@ -59,13 +67,14 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
-    named = options.model_name(args)
+    named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
-    general = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    general = read_layers(args, SECTIONS, flags_in(args, SECTIONS) | options.engine_flags(args), note)
     source, table, quantization = written_down(named, general)
     layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
-    sampling, config = SamplingParams.of(layers.values("sampling")), EngineConfig(**layers.values("engine"))
+    sampling = SamplingParams.of(layers.values("sampling"))
+    config = options.within_cores(EngineConfig(**layers.values("engine")), note)
     if args.effective_config_json:
         print(effective_json(layers, SECTIONS))
         return 0
@@ -78,15 +87,17 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = args.quantization or quantization
     with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
-        output = OUTPUTS[args.output_format](stats=not args.no_stats)
+        output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet))
+        raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
-        conversation = Conversation(llm, output, sampling, variables, raw=args.raw)
+        conversation = Conversation(llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift)
         system = layers.values("chat").get("system")
-        if system and not args.raw:
+        if system and not raw:
             conversation.system = system
-        show_banner(conversation, args.verbose)
+        if not args.quiet:
+            show_banner(conversation, args.verbose)
         output.ready(llm.name, llm.backend_summary)
-        return chat(conversation) if prompt is None else one_shot(conversation, prompt)
+        return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
 
 
 def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapping[str, Any], str | None]":
@@ -119,6 +130,18 @@ def default_model() -> str:
     return DEFAULT_MODEL
 
 
+def is_base_model(llm: "LLM", system: str | None) -> bool:
+    """Whether the model has no chat template: then it can only continue a text, and the user is told."""
+    if llm.template is not None:
+        return False
+    if system:
+        raise TemplateError(
+            f"{llm.name} has no chat template, so it takes no system prompt: put the text into the prompt itself."
+        )
+    note(f"{llm.name} has no chat template (a base model): it continues your text as it stands, as with --raw.")
+    return True
+
+
 def thinking(template: "ChatTemplate | None", on: bool) -> dict[str, bool]:
     """The template's own switch; a template without one cannot do what was asked."""
     names = [name for name in ("enable_thinking", "thinking") if template and name in template.variables]
@@ -147,7 +170,7 @@ def one_shot(conversation: "Conversation", prompt: str) -> int:
     return 0 if finished else EXIT_INTERRUPTED
 
 
-def chat(conversation: "Conversation") -> int:
+def chat(conversation: "Conversation", quiet: bool = False) -> int:
     from tahr.cli.chat.prompt import stdin_is_terminal
     from tahr.cli.chat.repl import ask_pipe, ask_terminal, history, repl
     from tahr.hub.store import home
@@ -155,7 +178,8 @@ def chat(conversation: "Conversation") -> int:
     if not stdin_is_terminal() or isinstance(conversation.output, JsonlOutput):
         repl(conversation, ask_pipe)  # programs need no prompt
         return 0
-    note("/help lists the commands; Ctrl-D leaves.")
+    if not quiet:
+        note("/help lists the commands; Ctrl-D leaves.")
     with history(home() / "history"):
         repl(conversation, ask_terminal)
     return 0

@@ -66,35 +66,6 @@ WATCHING = (
     Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
     Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
 )
-# Only what a request can leave open: a stop string, say, belongs to one request.
-DEFAULTS = tuple(option for option in options.SAMPLING if not option.many)
-BATCHING = (
-    Option(("--max-batch-size", "--max-num-seqs"), "max_batch_size", int, "requests that run at once (default 16)"),
-    Option(("--max-prefill-batch",), "max_prefill_batch", int, "of them, those that read their prompt in one step"),
-    Option(("--max-decode-batch",), "max_decode_batch", int, "of them, those that get a token in one step"),
-    Option(("--max-decode-tokens",), "max_decode_tokens", int, "tokens that all of those get (default 4096)"),
-    Option(("--prefill-chunk-size",), "prefill_chunk_size", int, "tokens of one prompt in one step"),
-    Option(("--max-num-batched-tokens",), "max_prefill_tokens", int, "tokens of all prompts in one step"),
-    Option(
-        ("--active-decode-prefill-chunk",),
-        "active_prefill_tokens",
-        int,
-        "the same while others get tokens: less makes their pauses shorter",
-    ),
-    Option(
-        ("--prefill-first-until-active",),
-        "prefill_first_until_active",
-        int,
-        "read prompts first while fewer than N get tokens",
-    ),
-    Option(("--scheduling-policy",), "scheduling_policy", str, "fcfs, priority or sjf"),
-    Option(("--cache-max-entries",), "cache_max_entries", int, "pages of the prefix cache"),
-    Option(("--cache-max-tokens",), "cache_max_tokens", int, "tokens of the prefix cache"),
-)
-PREFIX_CACHE = {
-    True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
-    False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
-}
 SECTIONS = ("sampling", "engine", "server")  # of the settings
 
 
@@ -138,19 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option.add_to(group)
     text = "put prompts and replies into those folders too"
     group.add_argument("--request-dump-texts", action="store_true", default=None, help=text)
-    group = parser.add_argument_group("sampling (for requests that do not say; else the model's authors chose)")
-    for option in DEFAULTS:
-        option.add_to(group)
+    options.add_sampling(parser, "sampling (for requests that leave it open; else the model's authors chose)")
     options.add_engine(parser)
-    group = parser.add_argument_group("batching")
-    for option in BATCHING:
-        option.add_to(group)
-    group.add_argument(
-        "--enable-batching", action="store_true", help="always so: requests share the steps of the engine"
-    )
-    for value, flags in PREFIX_CACHE.items():
-        text = "share prompts that begin alike (default)" if value else "compute every prompt anew"
-        group.add_argument(*flags, dest="prefix_cache_said", action="append_const", const=value, help=text)
+    options.add_batching(parser)
     options.add_settings(parser)
 
 
@@ -208,12 +169,7 @@ def layers_of(args: argparse.Namespace) -> "Layers":
     """All that was said about the server, here and elsewhere."""
     from tahr.cli.settings.settings_layers import flags_in, read_layers
 
-    flags = flags_in(args, SECTIONS) | address_of(args)
-    said = set(args.prefix_cache_said or ())
-    if len(said) > 1:
-        raise ConfigError("The prefix cache is switched on and off at once: say it one way.")
-    if said:
-        flags["engine.prefix_cache"] = said.pop()
+    flags = flags_in(args, SECTIONS) | options.engine_flags(args) | address_of(args)
     return read_layers(args, SECTIONS, flags, note)
 
 
