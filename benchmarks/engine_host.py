@@ -17,7 +17,8 @@ from tahr.backends.reference import ReferenceBackend
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Limits, Scheduler
+from tahr.engine.scheduler import Scheduler
+from tahr.engine.work import SchedulerLimits
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 
@@ -67,14 +68,15 @@ class NullWriter:
 
 
 def null_engine(n_seqs: int) -> Engine:
-    sizes = Limits(n_seqs, n_seqs, n_seqs, prefill_chunk=4096, n_prefill_tokens=n_seqs * N_PROMPT)
+    sizes = SchedulerLimits(n_seqs, n_seqs, n_seqs, prefill_chunk=4096, n_prefill_tokens=n_seqs * N_PROMPT)
     n_pages_per_seq = -(-(N_PROMPT + N_NEW) // PAGE_SIZE)
     limits = StepLimits(sizes.n_tokens, n_seqs, sizes.n_rows, n_pages_per_seq)
     backend = NullBackend(limits)
     pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
     kv = backend.kv_store([], [pool.n_pages], PAGE_SIZE, "f32")
-    runner = Runner(backend, None, kv, limits, forward=lambda *_: None)  # type: ignore[arg-type, return-value]
-    return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096, N_VOCAB)
+    forward = lambda *_: None  # noqa: E731
+    runner = Runner(backend, None, kv, limits, N_VOCAB, forward)  # type: ignore[arg-type]
+    return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096)
 
 
 def filled(n_seqs: int, params: SamplingParams) -> Engine:

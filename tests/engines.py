@@ -4,12 +4,16 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from backends_here import NAMES, backend
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
+from tahr.engine.runner import InFlight
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
 from tahr.models.loader import Loaded, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
@@ -47,6 +51,24 @@ def engine(path: Path, **options: object) -> Engine:
     """An engine of its own for every test; the model is loaded once."""
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
     return build_engine(here(), loaded(path)[0].decoder, config)[0]
+
+
+def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
+    """From now on the model says nonsense to some sequences."""
+    backend = eng.runner.backend
+    launch = eng.runner.launch
+
+    def poisoned(work: list[WorkItem]) -> InFlight:
+        step = launch(work)
+        logits, at = np.array(backend.read(step.logits)), 0
+        for item in work:
+            if is_victim(item.sequence):
+                logits[at : at + item.n_rows] = np.nan
+            at += item.n_rows
+        step.logits = backend.tensor(logits)
+        return step
+
+    patch(eng.runner, "launch", poisoned)
 
 
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:

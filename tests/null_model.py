@@ -4,19 +4,24 @@ Every slot remembers which token at which position was written to it, so a page 
 reused wrongly shows at once as another text.
 """
 
+from collections import deque
+from dataclasses import dataclass
+
 from tahr.config import SamplingParams
-from tahr.engine.scheduler import Limits, Scheduler, Work
-from tahr.engine.sequence import Sequence
+from tahr.engine.scheduler import Scheduler
+from tahr.engine.sequence import NO_ROW, Sequence
+from tahr.engine.work import SchedulerLimits, WorkItem
 from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
+from tahr.kv.tables import PageCopy, PageTable
 
 PAGE = 4
 N_VOCAB = 3  # few, so that texts often begin alike
 
 
-def limits(**options: float) -> Limits:
+def limits(**options: float) -> SchedulerLimits:
     sizes = {"n_seqs": 4, "n_prefill_seqs": 4, "n_decode_seqs": 4, "prefill_chunk": 8, "n_prefill_tokens": 8}
-    return Limits(**{**sizes, **options})  # type: ignore[arg-type]
+    return SchedulerLimits(**{**sizes, **options})  # type: ignore[arg-type]
 
 
 def scheduler(
@@ -26,11 +31,12 @@ def scheduler(
     n_spare: int = 0,
     cached: bool = True,
     order: str = "fcfs",
+    overlaps: bool = False,
     **options: float,
 ) -> Scheduler:
     """One pool per window: `n_pages` for layers that see everything, else what one sequence needs and `n_spare`."""
     sizes = limits(**options)
-    chunk = sizes.prefill_chunk
+    chunk = max(sizes.prefill_chunk, sizes.n_decode_tokens) * (2 if overlaps else 1)
     pools = [PagePool(most_held(PAGE, w, chunk) + n_spare if w else n_pages, PAGE, w, chunk) for w in windows]
     return Scheduler(pools, sizes, PrefixCache(pools) if cached else None, order)
 
@@ -53,49 +59,119 @@ def expected(prompt: list[int], max_length: int) -> list[int]:
     return tokens
 
 
+@dataclass
+class Launched:
+    """A step in flight: what it writes and reads, by the page tables as they were when it was launched."""
+
+    work: list[WorkItem]
+    writes: list[list[tuple[Sequence, int, int]]]  # by pool: sequence, position, slot
+    reads: list[list[tuple[Sequence, int, int]]]
+    executed: bool = False
+
+
 class NullModel:
-    """Runs what a scheduler chooses and checks everything that can be checked."""
+    """Runs what a scheduler chooses and checks everything that can be checked.
 
-    def __init__(self, sched: Scheduler):
+    With `overlaps`, a step is executed as late as possible: when it is collected, after the next one was launched.
+    What sequences that have ended meanwhile write is junk, and pages that nobody needs are blanked at once: a page that
+    is given away too early shows. `n_drafts` guesses are computed together with the last token of a sequence.
+    """
+
+    def __init__(self, sched: Scheduler, overlaps: bool = False, n_drafts: int = 0):
         self.sched = sched
-        self.slots: list[list[tuple[int, int] | None]] = [[None] * (pool.n_pages * PAGE) for pool in sched.pools]
+        self.overlaps, self.n_drafts = overlaps, n_drafts
+        self.slots: list[list[object]] = [[None] * (pool.n_pages * PAGE) for pool in sched.pools]
+        self.in_flight: deque[Launched] = deque()
+        self.n_accepted = 0
 
-    def step(self) -> list[Work]:
-        """One step of an engine."""
-        work = self.sched.next()
+    def step(self) -> list[WorkItem]:
+        """One step of an engine; what was launched in it."""
+        self.guess()
+        work = self.sched.schedule()
         self.check_work(work)
-        self.compute(work)
-        self.sched.advance(work)
-        for item in work:
-            if item.picks:
-                self.pick(item.sequence)
+        if work:
+            self.launch(work)
+        if len(self.in_flight) > (1 if self.overlaps and work else 0):
+            self.land(self.in_flight.popleft())
         self.check()
         return work
 
-    def compute(self, work: list[Work]) -> None:
-        copies = [copy for item in work for copy in item.copies]
+    def guess(self) -> None:
+        for seq in self.sched.running if self.n_drafts else []:
+            if seq.n_left == 1 and seq.n_generated and seq.max_length - len(seq.tokens) > self.n_drafts:
+                seq.first_row = len(seq.tokens) - 1
+                seq.tokens += [len(seq.tokens) % N_VOCAB] * self.n_drafts
+
+    def launch(self, work: list[WorkItem]) -> None:
+        if copies := [copy for item in work for copy in item.copies]:
+            for step in self.in_flight:  # copies run at once, after everything launched before
+                self.execute(step)
+            self.copy(copies)
+        step = Launched(work, [], [])
+        for group, pool in enumerate(self.sched.pools):
+            spans = [(seq, begin, begin + n, seq.tables[group]) for seq, begin, n, *_ in work]
+            for _, begin, end, table in spans:
+                assert all(pool.writable(table.pages[at // PAGE]) for at in range(begin, end)), "others need this page"
+                assert table.first <= first_seen(pool, begin) // PAGE, "a page that is needed was released"
+            step.writes.append([(s, at, slot(t, at)) for s, begin, end, t in spans for at in range(begin, end)])
+            step.reads.append(
+                [(s, at, slot(t, at)) for s, begin, end, t in spans for at in range(first_seen(pool, begin), end)]
+            )
+        self.in_flight.append(step)
+        self.sched.launched()
+        for item in work:
+            seq = item.sequence
+            if self.overlaps and item.samples and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
+                seq.n_ahead += 1
+
+    def copy(self, copies: list[PageCopy]) -> None:
         copied = [self.slots[group][source * PAGE : (source + 1) * PAGE] for group, source, _ in copies]
         for content, (group, _, target) in zip(copied, copies, strict=True):
             self.slots[group][target * PAGE : (target + 1) * PAGE] = content
-        for seq, n, *_ in work:
-            for table, slots in zip(seq.tables, self.slots, strict=True):
-                for position in range(seq.computed, seq.computed + n):
-                    page = table.pages[position // PAGE]
-                    assert table.pool.writable(page), "a page that others need is written to"
-                    slots[page * PAGE + position % PAGE] = seq.tokens[position], position
-        for seq, n, *_ in work:
-            self.look(seq, seq.computed, seq.computed + n)
 
-    def look(self, seq: Sequence, n_computed: int, end: int) -> None:
-        """What tokens from `n_computed` on see before `end` is the sequence's text, in every pool."""
+    def execute(self, step: Launched) -> None:
+        if step.executed:
+            return
+        step.executed = True
+        for slots, writes, reads in zip(self.slots, step.writes, step.reads, strict=True):
+            for seq, at, where in writes:
+                slots[where] = (seq.tokens[at], at) if at < len(seq.tokens) and not seq.done else "junk"
+            for seq, at, where in reads:
+                if not seq.done and at < len(seq.tokens):
+                    assert slots[where] == (seq.tokens[at], at), "a page was given away too early"
+
+    def land(self, step: Launched) -> None:
+        self.execute(step)
+        self.sched.landed()
+        drafted = [item for item in step.work if self.n_drafts and item.sequence.first_row != NO_ROW]
+        self.sched.advance(step.work, {item.sequence.id: self.verify(item) for item in drafted})
+        for item in step.work:
+            if item.samples and not item.sequence.done:
+                self.pick(item.sequence)
+        self.blank_free_pages()
+
+    def verify(self, item: WorkItem) -> int:
+        """How many of the computed tokens are right: the first, and the drafts after it up to the first wrong one."""
+        seq, begin, n, n_right = item.sequence, item.begin, item.n_tokens, 1
+        while n_right < n and seq.tokens[begin + n_right] == token_after(seq.tokens[: begin + n_right]):
+            n_right += 1
+        self.n_accepted += n_right - 1
+        return n_right
+
+    def blank_free_pages(self) -> None:
+        for pool, slots in zip(self.sched.pools, self.slots, strict=True):
+            for page in pool._free:
+                slots[page * PAGE : (page + 1) * PAGE] = [None] * PAGE
+
+    def look(self, seq: Sequence) -> None:
+        """What tokens after the computed ones see is the sequence's text, in every pool."""
         for table, slots in zip(seq.tables, self.slots, strict=True):
-            first = max(0, n_computed - table.pool.window + 1) if table.pool.window else 0
-            assert table.first <= first // PAGE, "a page that is needed was given back"
-            found = [slots[table.pages[i // PAGE] * PAGE + i % PAGE] for i in range(first, end)]
-            assert found == [(seq.tokens[i], i) for i in range(first, end)]
+            seen = range(first_seen(table.pool, seq.computed), seq.computed)
+            assert [slots[slot(table, at)] for at in seen] == [(seq.tokens[at], at) for at in seen]
 
     def pick(self, seq: Sequence) -> None:
-        seq.tokens.append(token_after(seq.tokens))
+        seq.append(token_after(seq.tokens), now=0.0)
+        seq.first_row = NO_ROW
         if len(seq.tokens) >= seq.max_length:
             seq.end("length")
             self.sched.remove(seq)
@@ -104,17 +180,21 @@ class NullModel:
         """Until these are done."""
         for _ in range(max_steps):
             if all(seq.done for seq in sequences):
-                return
-            assert self.step(), "work is waiting, but the scheduler chose none"
-        raise AssertionError("some sequences never finish")
+                break
+            waits = bool(self.in_flight)
+            assert self.step() or waits, "work is waiting, but the scheduler chose none"
+        else:
+            raise AssertionError("some sequences never finish")
+        while self.in_flight and not self.sched.running and not self.sched.waiting:
+            self.step()
 
-    def check_work(self, work: list[Work]) -> None:
+    def check_work(self, work: list[WorkItem]) -> None:
         lim = self.sched.limits
         assert len(self.sched.running) <= lim.n_seqs
         assert sum(item.n_tokens for item in work) <= lim.n_tokens
         assert sum(item.n_rows for item in work) <= lim.n_rows
         assert len(work) == len({item.sequence.id for item in work}) <= lim.n_seqs
-        assert all(0 < item.n_tokens <= lim.prefill_chunk for item in work)
+        assert all(0 < item.n_tokens <= max(lim.prefill_chunk, lim.n_decode_tokens) for item in work)
 
     def check(self) -> None:
         """Pages are accounted for, and nobody holds a page more than its text and its windows need."""
@@ -122,8 +202,18 @@ class NullModel:
         for group, pool in enumerate(self.sched.pools):
             pool.check(seq.tables[group].held for seq in running)
         for seq in running:
+            assert seq.computed <= seq.scheduled <= len(seq.tokens) + seq.n_ahead
             for table in seq.tables:
-                assert len(table.pages) <= pages_for(len(seq.tokens), PAGE), "more than one page of waste"
+                assert len(table.pages) <= pages_for(len(seq.tokens) + seq.n_ahead, PAGE), "more than a page of waste"
                 assert len(table) <= table.pool.most_held
-            self.look(seq, seq.computed, seq.computed)
-        assert not any(any(seq.tables) for seq in self.sched.line.members), "a waiting sequence holds pages"
+            self.look(seq)
+        assert not any(any(seq.tables) for seq in self.sched.waiting.members), "a waiting sequence holds pages"
+
+
+def first_seen(pool: PagePool, begin: int) -> int:
+    """The first position that a token at `begin` sees in the layers of a pool."""
+    return max(0, begin - pool.window + 1) if pool.window else 0
+
+
+def slot(table: PageTable, at: int) -> int:
+    return table.pages[at // PAGE] * PAGE + at % PAGE

@@ -334,7 +334,7 @@ def test_a_fault_of_the_engine_leaves_nobody_waiting(
     async def test(llm: AsyncLLM) -> None:
         streams = [await llm.submit(prompt, ENDLESS) for prompt in PROMPTS[:3]]
         with monkeypatch.context() as patch:
-            patch.setattr(llm.llm.engine.scheduler, "next", lambda: 1 / 0)
+            patch.setattr(llm.llm.engine.scheduler, "schedule", lambda: 1 / 0)
             for stream in streams:
                 with pytest.raises(GenerateError, match="ZeroDivisionError"):
                     await stream.completion()

@@ -84,7 +84,7 @@ def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch)
     run = bench.runner.run
 
     def watched(work: list) -> np.ndarray:  # type: ignore[type-arg]
-        steps.append([(item.sequence.computed, item.n_tokens, item.n_rows) for item in work])
+        steps.append([(item.begin, item.n_tokens, item.n_rows) for item in work])
         return run(work)
 
     monkeypatch.setattr(bench.runner, "run", watched)

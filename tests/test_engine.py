@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from engines import Tally, alone, engine, greedy, loaded, page_bytes, run, submit
+from engines import Tally, alone, engine, greedy, loaded, page_bytes, poison, run, submit
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.batch import FEW
 from tahr.engine.capacity import Capacity, step_sizes
-from tahr.engine.engine import Engine
-from tahr.engine.scheduler import Work
+from tahr.engine.runner import InFlight
 from tahr.engine.sequence import Sequence, State
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 
 TEXTS = [
@@ -173,22 +172,6 @@ def faulty(token: int) -> None:
     raise RuntimeError("the client's callback broke")
 
 
-def poison(eng: Engine, victim: Sequence) -> None:
-    """From now on the model says nonsense to one sequence."""
-    sound = eng.runner.run
-
-    def run_poisoned(work: list[Work]) -> np.ndarray:
-        logits = np.array(sound(work))
-        at = 0
-        for item in work:
-            if item.sequence is victim:
-                logits[at : at + item.n_rows] = np.nan
-            at += item.n_rows
-        return logits
-
-    eng.runner.run = run_poisoned  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize("trouble", ["callback", "nan", "cancel", "all banned"])
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: str, after: int) -> None:
@@ -203,7 +186,7 @@ def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: 
     for _ in range(after):
         eng.step()
     if trouble == "nan":
-        poison(eng, victim)
+        poison(eng, lambda seq: seq is victim)
     if trouble == "cancel":
         eng.abort(victim)
         assert not any(victim.tables)
@@ -240,14 +223,14 @@ def test_a_request_refused_at_the_door_changes_nothing(
 def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories, max_batch_size=3)
     sequences = [submit(eng, prompt) for prompt in prompts(stories)]
-    sound = eng.runner.run
+    sound = eng.runner.launch
     eng.step()
 
-    def broken(work: list[Work]) -> np.ndarray:
-        eng.runner.run = sound  # type: ignore[method-assign]
+    def broken(work: list[WorkItem]) -> InFlight:
+        eng.runner.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 
-    eng.runner.run = broken  # type: ignore[method-assign]
+    eng.runner.launch = broken  # type: ignore[method-assign]
     events = eng.step()
     failed = [event.sequence for event in events]
     assert failed and all(isinstance(seq.error, GenerateError) for seq in failed)
@@ -260,13 +243,13 @@ def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, want
 
 def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories)
-    sound = eng.runner.run
+    sound = eng.runner.launch
 
-    def interrupted(work: list[Work]) -> np.ndarray:
-        eng.runner.run = sound  # type: ignore[method-assign]
+    def interrupted(work: list[WorkItem]) -> InFlight:
+        eng.runner.launch = sound  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    eng.runner.run = interrupted  # type: ignore[method-assign]
+    eng.runner.launch = interrupted  # type: ignore[method-assign]
     seq = submit(eng, prompts(stories)[0])
     with pytest.raises(KeyboardInterrupt):
         eng.step()
@@ -403,7 +386,7 @@ def test_an_error_is_a_tahr_error(stories: Path) -> None:
 
 def test_padding_of_the_vocabulary_is_never_picked(stories: Path) -> None:
     eng = engine(stories)
-    eng.n_vocab = 40  # as if the tokenizer had no more
+    eng.runner.n_vocab = 40  # as if the tokenizer had no more
     hot = SamplingParams(temperature=5.0, seed=3, max_tokens=60, ignore_eos=True).over(NEUTRAL_SAMPLING)
     (tokens,) = run(eng, submit(eng, [1, 2, 3], hot))
     assert len(tokens) == 60 and max(tokens) < 40

@@ -147,7 +147,7 @@ def test_a_step_that_fails_fails_all_answers(llm: LLM, monkeypatch: pytest.Monke
 
     request = llm.submit([5, 6, 7], SamplingParams(n=3))
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine.runner, "run", broken)
+        patch.setattr(llm.engine.runner, "launch", broken)
         llm.step()
     assert request.finished
     with pytest.raises(GenerateError, match="no room"):

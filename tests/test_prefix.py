@@ -56,7 +56,7 @@ def test_half_a_prompt_shared_is_half_the_work() -> None:
 def test_a_whole_hit_computes_the_last_token_alone() -> None:
     cache = Cached()
     assert [cache.n_computed(SYSTEM) for _ in range(3)] == [24, 1, 1]
-    assert cache.model.sched.pools[0].n_named == 6, "the copy of the last page is not kept beside the first"
+    assert cache.model.sched.pools[0].n_hashed == 6, "the copy of the last page is not kept beside the first"
 
 
 def test_replies_are_found_too() -> None:
@@ -83,7 +83,7 @@ def test_a_salt_is_not_an_adapter() -> None:
 def test_a_request_may_stay_out_of_it() -> None:
     cache = Cached()
     assert cache.n_computed(SYSTEM, cache_prompt=False) == 24
-    assert cache.model.sched.pools[0].n_named == 0
+    assert cache.model.sched.pools[0].n_hashed == 0
     cache.request(SYSTEM)
     counted = (cache.prefix.stats.hits, cache.prefix.stats.misses)
     assert cache.n_computed(SYSTEM, cache_prompt=False) == 24
@@ -109,7 +109,7 @@ def test_texts_computed_at_the_same_time_are_kept_once() -> None:
     cache.model.step()
     cache.model.run(*twins)
     assert all(seq.tokens == expected(SYSTEM, 30) for seq in twins)
-    assert cache.model.sched.pools[0].n_named == 7
+    assert cache.model.sched.pools[0].n_hashed == 7
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_no_more_is_kept_than_allowed(max_pages: int) -> None:
     cache = Cached(max_pages=max_pages)
     for prompt in ([0] * 20, [1] * 20, [2] * 8):
         cache.request(prompt)
-        assert cache.model.sched.pools[0].n_named <= max_pages
+        assert cache.model.sched.pools[0].n_hashed <= max_pages
     assert cache.n_computed([2] * 8) == (1 if max_pages == 3 else 4 if max_pages == 1 else 8)
 
 
@@ -162,7 +162,7 @@ def test_pages_of_a_failed_sequence_are_not_found() -> None:
     cache.model.sched.distrust(seq)
     seq.end("error")
     cache.model.sched.remove(seq)
-    assert cache.model.sched.pools[0].n_named == 0
+    assert cache.model.sched.pools[0].n_hashed == 0
     assert cache.n_computed(SYSTEM) == 24
 
 
@@ -182,9 +182,9 @@ def test_truncated_text_is_not_mistaken_for_what_it_was() -> None:
 
 def test_page_names_depend_on_everything_before() -> None:
     cache = PrefixCache([PagePool(4, PAGE)])
-    names = [cache.names().of(tokens, 1) for tokens in ([0] * 8, [1] + [0] * 7, [0] * 7 + [1])]
-    assert len(set(names)) == 3
-    assert cache.names().of([0] * 8, 1) == cache.names().of([0] * 9, 1)
+    hashes = [cache.hashes().of(tokens, 1) for tokens in ([0] * 8, [1] + [0] * 7, [0] * 7 + [1])]
+    assert len(set(hashes)) == 3
+    assert cache.hashes().of([0] * 8, 1) == cache.hashes().of([0] * 9, 1)
 
 
 # ---- on a real model ------------------------------------------------------------------------------------------

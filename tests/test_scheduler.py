@@ -75,7 +75,7 @@ def test_a_cancelled_sequence_frees_everything_at_once() -> None:
     for seq in (running, waiting):
         seq.end("cancelled")
         model.sched.remove(seq)
-    assert model.sched.pools[0].n_used == 0 and not model.sched.running and not model.sched.line
+    assert model.sched.pools[0].n_used == 0 and not model.sched.running and not model.sched.waiting
     assert model.step() == []
 
 
@@ -125,7 +125,7 @@ def test_a_fork_without_a_place_waits() -> None:
         model.step()
     child = sequence(list(parent.tokens), 5)
     model.sched.fork(parent, child)
-    assert child in model.sched.line and not any(child.tables)
+    assert child in model.sched.waiting and not any(child.tables)
     model.run(parent, child)
     assert child.tokens == expected(child.tokens[:11], 16)
     assert model.sched.prefix and model.sched.prefix.stats.tokens_reused >= 8
@@ -163,11 +163,11 @@ def test_no_more_read_or_write_in_a_step_than_allowed() -> None:
     add(model, *everyone)
     waited = dict.fromkeys((seq.id for seq in everyone), 0)
     while not all(seq.done for seq in everyone):
-        writing = [seq for seq in model.sched.running if seq.behind == 1]
+        decoding = [seq for seq in model.sched.running if seq.n_left == 1]
         work = model.step()
-        wrote = [item.sequence for item in work if item.sequence in writing]
+        wrote = [item.sequence for item in work if item.sequence in decoding]
         assert len(wrote) <= 3 and len(work) - len(wrote) <= 2
-        for seq in writing:
+        for seq in decoding:
             waited[seq.id] = 0 if seq in wrote else waited[seq.id] + 1
             assert waited[seq.id] <= 2, "they do not take turns"
     assert all(seq.tokens == expected([seq.tokens[0]] * 6, 15) for seq in everyone)
@@ -185,7 +185,7 @@ def test_prompts_are_read_in_smaller_pieces_while_others_write() -> None:
 
 
 def test_few_who_write_wait_until_prompts_are_read() -> None:
-    model = NullModel(scheduler(100, n_writing_first=3, prefill_chunk=4))
+    model = NullModel(scheduler(100, n_decoding_first=3, prefill_chunk=4))
     everyone = [sequence([i] * 8, 6) for i in range(4)]
     add(model, *everyone)
     while sum(seq.n_generated > 0 for seq in everyone) < 3:
@@ -197,7 +197,7 @@ def test_few_who_write_wait_until_prompts_are_read() -> None:
 
 
 def test_who_writes_does_not_wait_for_others_prompts_forever() -> None:
-    model = NullModel(scheduler(100, n_writing_first=4))
+    model = NullModel(scheduler(100, n_decoding_first=4))
     writer = sequence([0] * 4, 9)
     add(model, writer)
     model.step()
@@ -207,8 +207,21 @@ def test_who_writes_does_not_wait_for_others_prompts_forever() -> None:
     assert writer.done
 
 
+@pytest.mark.parametrize("n_drafts", [1, 3, 6])
+def test_a_sequence_decodes_its_drafts_with_its_token_and_keeps_the_right_ones(n_drafts: int) -> None:
+    model = NullModel(scheduler(60, n_decode_tokens=1 + n_drafts), n_drafts=n_drafts)
+    everyone = [sequence([i % 3] * 6, 40) for i in range(6)]
+    add(model, *everyone)
+    most = 0
+    while not all(seq.done for seq in everyone):
+        most = max([most, *(item.n_tokens for item in model.step() if item.begin >= 6)])
+    assert most == 1 + n_drafts and model.n_accepted > 0
+    assert [seq.tokens for seq in everyone] == [expected([i % 3] * 6, 46) for i in range(6)]
+    assert model.sched.pools[0].n_used == 0
+
+
 def test_a_step_scores_only_so_many_tokens() -> None:
-    model = NullModel(scheduler(100, n_scored=3))
+    model = NullModel(scheduler(100, n_row_tokens=3))
     seq = sequence(8, 1, prompt_logprobs=0)
     add(model, seq)
     assert [(item.n_tokens, item.n_rows) for item in model.step()] == [(3, 3)]
@@ -262,8 +275,8 @@ def test_who_has_waited_long_keeps_its_pages() -> None:
     low = sequence([2] * 4, 24, priority=-1)
     low.n_passed = PATIENCE - 1
     add(model, low, sequence([1] * 4, 3))
-    model.sched.line.pop()
-    assert model.sched.line.first is low
+    model.sched.waiting.pop()
+    assert model.sched.waiting.first is low
     add(model, sequence([0] * 8, 20, priority=5))
     model.run(low)
     assert low.stats.n_preempted == 0
@@ -324,6 +337,7 @@ class Traffic(RuleBasedStateMachine):
         admit_below=st.sampled_from([0.5, 0.9, 1.0]),
         windows=st.sampled_from([(0,), (0, 5), (0, 13, 1), (6,)]),
         spare=st.integers(0, 8),
+        overlaps=st.booleans(),
     )
     def begin(
         self,
@@ -339,6 +353,7 @@ class Traffic(RuleBasedStateMachine):
         admit_below: float,
         windows: tuple[int, ...],
         spare: int,
+        overlaps: bool,
     ) -> None:
         sched = scheduler(
             pages,
@@ -352,12 +367,13 @@ class Traffic(RuleBasedStateMachine):
             prefill_chunk=chunk,
             n_prefill_tokens=budget,
             n_active_prefill_tokens=active,
-            n_writing_first=first,
+            n_decoding_first=first,
             admit_below=admit_below,
+            overlaps=overlaps,
         )
         if sched.prefix and cached is not None:
             sched.prefix.max_pages = cached
-        self.model = NullModel(sched)
+        self.model = NullModel(sched, overlaps)
         self.room = pages * PAGE
         self.everyone: list[tuple[Sequence, list[int]]] = []  # with the text each began with
         self.wanted: dict[int, list[int]] = {}  # what each would say if it were alone
@@ -385,9 +401,9 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(pick=st.randoms(use_true_random=False), other=st.integers(0, N_VOCAB - 1))
     def fork(self, pick: random.Random, other: int) -> None:
-        writing = [seq for seq in self.model.sched.running if seq.behind == 1]
-        if writing:
-            parent = pick.choice(writing)
+        settled = [seq for seq in self.model.sched.running if seq.n_left == 1 and seq.scheduled == seq.computed]
+        if settled:
+            parent = pick.choice(settled)
             child = sequence(parent.tokens, parent.max_length - len(parent.tokens))
             self.model.sched.fork(parent, child)
             self.model.sched.truncate(child, len(child.tokens) - 1)
@@ -396,8 +412,9 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(pick=st.randoms(use_true_random=False), share=st.floats(0, 1))
     def truncate(self, pick: random.Random, share: float) -> None:
-        if self.model.sched.running:
-            seq = pick.choice(self.model.sched.running)
+        settled = [seq for seq in self.model.sched.running if seq.scheduled == seq.computed and not seq.n_ahead]
+        if settled:
+            seq = pick.choice(settled)
             n_begun = next(len(begun) for each, begun in self.everyone if each is seq)
             n = n_begun + int(share * (len(seq.tokens) - n_begun))
             self.model.sched.truncate(seq, n)

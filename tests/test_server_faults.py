@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
+from engines import poison
 from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
-from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
 from tahr.server.http.request import Call
 from tahr.server.lifecycle import Running
@@ -88,18 +87,9 @@ def at_admission(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
 
 def in_model(engine: LlmEngine, patch: pytest.MonkeyPatch, n_generated: int) -> None:
     """The model says nonsense to one sequence."""
-    runner = engine._llm.llm.engine.runner
-    sound = runner.run
-
-    def run(work: list[Work]) -> np.ndarray:
-        logits, at = np.array(sound(work)), 0
-        for item in work:
-            if item.sequence.n_generated >= n_generated and is_victims(engine, item.sequence):
-                logits[at : at + item.n_rows] = np.nan
-            at += item.n_rows
-        return logits
-
-    patch.setattr(runner, "run", run)
+    poison(
+        engine._llm.llm.engine, lambda seq: seq.n_generated >= n_generated and is_victims(engine, seq), patch.setattr
+    )
 
 
 def in_detokenizer(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:

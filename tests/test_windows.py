@@ -16,7 +16,7 @@ from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
-from tahr.engine.scheduler import Work
+from tahr.engine.runner import InFlight, StepOutput
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
@@ -152,19 +152,19 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     """Every row of logits while these run, by place in the list of sequences and position."""
     rows: dict[tuple[int, int], bytes] = {}
     places = {seq.id: place for place, seq in enumerate(sequences)}
-    sound = eng.runner.run
+    sound = eng.runner.collect
 
-    def watched(work: list[Work]) -> np.ndarray:
-        logits, at = sound(work), 0
-        for seq, n, _, n_rows, _ in work:
+    def watched(step: InFlight) -> StepOutput:
+        logits, at = np.array(eng.runner.backend.read(step.logits)), 0
+        for seq, begin, n, _, n_rows, _ in step.work:
             for row in range(n_rows):
-                rows[places[seq.id], seq.computed + n - n_rows + row] = logits[at + row].tobytes()
+                rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
             at += n_rows
-        return logits
+        return sound(step)
 
-    eng.runner.run = watched  # type: ignore[method-assign]
+    eng.runner.collect = watched  # type: ignore[method-assign]
     run(eng, *sequences)
-    eng.runner.run = sound  # type: ignore[method-assign]
+    eng.runner.collect = sound  # type: ignore[method-assign]
     return rows
 
 
@@ -271,21 +271,21 @@ def test_a_hit_shrinks_to_where_the_window_is_known() -> None:
 def test_a_lost_page_costs_what_looks_at_it(gone: int) -> None:
     asked = Asked(n_spare=50)
     asked.n_found(TEXT)
-    names = asked.prefix.names()
-    asked.sliding.forget(asked.sliding.find(names.of(TEXT, gone)))
+    hashes = asked.prefix.hashes()
+    asked.sliding.drop_hash(asked.sliding.lookup(hashes.of(TEXT, gone)))
     # A hit of k pages looks at the last seven tokens of them: at pages k - 2 and k - 1.
     for end in range(5, 15):
         looks = {end - 1, end - 2}
-        n = len(asked.prefix.find(names, [*TEXT[: 4 * end], 9])[0].pages)
+        n = len(asked.prefix.lookup(hashes, [*TEXT[: 4 * end], 9])[0].pages)
         assert n == (end if gone not in looks else gone), (gone, end)
 
 
 def test_windows_alone_need_no_beginning() -> None:
     asked = Asked(n_spare=20, windows=(WINDOW,))
     assert asked.n_found(TEXT) == 0
-    names = asked.prefix.names()
+    hashes = asked.prefix.hashes()
     for i in range(8):
-        asked.sliding.forget(asked.sliding.find(names.of(TEXT, i)))
+        asked.sliding.drop_hash(asked.sliding.lookup(hashes.of(TEXT, i)))
     assert asked.n_found([*TEXT, 1]) == 60
     assert asked.n_found([*TEXT[:36], 0]) == 0
 
@@ -296,11 +296,11 @@ def test_what_a_failed_sequence_left_behind_is_not_found() -> None:
     asked.model.sched.add(seq)
     while seq.n_generated < 3:
         asked.model.step()
-    assert seq.tables[1].first > 5 and asked.sliding.n_named == 15
+    assert seq.tables[1].first > 5 and asked.sliding.n_hashed == 15
     asked.model.sched.distrust(seq)
     seq.end("error")
     asked.model.sched.remove(seq)
-    assert [pool.n_named for pool in asked.model.sched.pools] == [0, 0]
+    assert [pool.n_hashed for pool in asked.model.sched.pools] == [0, 0]
 
 
 def test_going_back_behind_a_window_computes_everything_again() -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence as ListOf
 import numpy as np
 
 from tahr.backends.api import Ints, StepInputs
-from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
 from tahr.kv.pages import Pages, no_pages
 
-FEW = 32  # sequences, for which plain numbers are quicker than arrays
+FEW = 32  # tokens, for which Python's numbers are quicker than arrays
 
 
 class TableRows:
@@ -32,78 +32,77 @@ class TableRows:
 
 
 class Batch:
-    """Writes step inputs."""
+    """Writes step inputs. What depends only on how many tokens and rows each sequence has is kept while that is so."""
 
     def __init__(self, step: StepInputs, page_size: int):
         self.step = step
         self.page_size = page_size
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
-        self._numbers = np.arange(max(len(step.query_start), len(step.logit_rows)), dtype=np.int32)
-        self._n_writing = 0  # if the last step was one in which everybody wrote: how many
+        self._n = 0  # tokens of the last step
+        self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
+        self._n_tokens: Ints = np.zeros(0, np.int32)  # the same as an array
+        self._owners: Ints = np.zeros(0, np.int32)  # by token: the sequence,
+        self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
 
-    def fill(self, work: list[Work]) -> None:
+    def fill(self, work: list[WorkItem]) -> None:
         """Write the inputs of a step."""
-        sequences, counts, _, row_counts, _ = zip(*work, strict=True)
+        sequences, begins, counts, _, row_counts, _ = zip(*work, strict=True)
         for table in self._tables:
             table.write(sequences)
-        if sum(counts) == sum(row_counts) == len(work):
-            self._fill_writing(sequences)
+        if (counts, row_counts) != self._counts:
+            self._fill_counts(counts, row_counts)
+        self.step.ids[: self._n] = token_ids(sequences, begins, counts, self._n)
+        if self._n <= FEW:
+            self._fill_few(sequences, begins, counts)
         else:
-            self._fill_any(sequences, counts, row_counts)
+            self._fill_many(np.array(begins, np.int32))
 
-    def _fill_writing(self, sequences: ListOf[Sequence]) -> None:
-        """A step in which every sequence has one token and wants its logits: what most steps are."""
-        step, n = self.step, len(sequences)
-        step.positions[:n] = [seq.computed for seq in sequences]
-        step.ids[:n] = [seq.tokens[seq.computed] for seq in sequences]
-        if n <= FEW:
-            self._reckon_few(sequences)
-        else:
-            self._reckon(n)
-        if n != self._n_writing:  # where each begins, and which rows are wanted, changes only with their number
-            step.query_start[: n + 1] = self._numbers[: n + 1]
-            step.logit_rows[:n] = self._numbers[:n]
-            step.counts[:] = n
-            self._n_writing = n
+    def _fill_counts(self, counts: ListOf[int], row_counts: ListOf[int]) -> None:
+        """Where each sequence begins, and which rows are wanted."""
+        step, n_tokens, n_rows = self.step, np.array(counts, np.int32), np.array(row_counts, np.int32)
+        ends = np.cumsum(n_tokens)
+        step.query_start[1 : len(counts) + 1] = ends
+        rows = spans(ends - n_rows, n_rows)
+        step.logit_rows[: len(rows)] = rows
+        step.counts[:] = ends[-1], len(rows), len(counts)
+        self._n, self._n_tokens = int(ends[-1]), n_tokens
+        self._owners = np.repeat(np.arange(len(counts)), n_tokens)
+        self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
+        self._counts = counts, row_counts
 
-    def _reckon(self, n: int) -> None:
-        """Lengths and slots of the first n tokens, by their positions."""
-        step, positions = self.step, self.step.positions[:n]
-        np.add(positions, 1, out=step.seq_lens[:n])
-        places, offsets = np.divmod(positions, self.page_size)
-        step.slot_mapping[:, :n] = step.page_table[:, self._numbers[:n], places] * self.page_size + offsets
-
-    def _reckon_few(self, sequences: ListOf[Sequence]) -> None:
-        """The same by hand: right after a step NumPy's own code is far from the core, and costs more than they do."""
-        step, n, size = self.step, len(sequences), self.page_size
-        step.seq_lens[:n] = [seq.computed + 1 for seq in sequences]
-        for group, slots in enumerate(step.slot_mapping):
-            pages = [seq.tables[group].pages[seq.computed // size] for seq in sequences]
-            slots[:n] = [page * size + seq.computed % size for page, seq in zip(pages, sequences, strict=True)]
-
-    def _fill_any(self, sequences: ListOf[Sequence], counts: ListOf[int], row_counts: ListOf[int]) -> None:
-        ids: list[int] = []
-        for seq, n in zip(sequences, counts, strict=True):
-            ids += seq.tokens[seq.computed : seq.computed + n]
-        begins = np.array([seq.computed for seq in sequences], np.int32)
-        n_tokens, n_rows = np.array(counts, np.int32), np.array(row_counts, np.int32)
-        self._fill_tokens(ids, begins, n_tokens)
-        rows = spans(np.cumsum(n_tokens) - n_rows, n_rows)
-        self.step.logit_rows[: len(rows)] = rows
-        self.step.counts[:] = len(ids), len(rows), len(sequences)
-        self._n_writing = 0
-
-    def _fill_tokens(self, ids: list[int], begins: Ints, n_tokens: Ints) -> None:
-        """What each token is, where it stands in its text, and where its keys and values go."""
-        step, n, n_seqs = self.step, len(ids), len(begins)
-        positions = spans(begins, n_tokens)
-        owner = np.repeat(np.arange(n_seqs), n_tokens)
-        places, offsets = np.divmod(positions, self.page_size)
-        step.ids[:n] = ids
+    def _fill_many(self, begins: Ints) -> None:
+        """Positions, lengths and slots."""
+        step, owners, n = self.step, self._owners, self._n
+        positions = begins if n == len(begins) else begins[owners] + self._offsets
         step.positions[:n] = positions
-        step.slot_mapping[:, :n] = step.page_table[:, owner, places] * self.page_size + offsets
-        step.query_start[1 : n_seqs + 1] = np.cumsum(n_tokens)
-        step.seq_lens[:n_seqs] = begins + n_tokens
+        np.add(begins, self._n_tokens, out=step.seq_lens[: len(begins)])
+        places, offsets = np.divmod(positions, self.page_size)
+        step.slot_mapping[:, :n] = step.page_table[:, owners, places] * self.page_size + offsets
+
+    def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
+        """The same in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
+        step, size = self.step, self.page_size
+        step.seq_lens[: len(begins)] = [begin + n for begin, n in zip(begins, counts, strict=True)]
+        if len(begins) < self._n:
+            sequences = [seq for seq, n in zip(sequences, counts, strict=True) for _ in range(n)]
+            begins = [begin + i for begin, n in zip(begins, counts, strict=True) for i in range(n)]
+        n = self._n
+        step.positions[:n] = begins
+        for group, slots in enumerate(step.slot_mapping):
+            pages = [seq.tables[group].pages[at // size] for seq, at in zip(sequences, begins, strict=True)]
+            slots[:n] = [page * size + at % size for page, at in zip(pages, begins, strict=True)]
+
+
+def token_ids(sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int], n_tokens: int) -> list[int]:
+    """The tokens of a step; one the host does not know yet is `~row`, see `StepInputs.ids`."""
+    if n_tokens == len(begins):  # one each: quicker than slices
+        pairs = zip(sequences, begins, strict=True)
+        return [seq.tokens[at] if at < len(seq.tokens) else ~seq.pick_row for seq, at in pairs]
+    ids: list[int] = []
+    for seq, begin, n in zip(sequences, begins, counts, strict=True):
+        known = seq.tokens[begin : begin + n]
+        ids += known if len(known) == n else [*known, ~seq.pick_row]
+    return ids
 
 
 def spans(begins: Ints, counts: Ints) -> Ints:

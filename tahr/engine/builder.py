@@ -55,7 +55,7 @@ def build_engine(
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype, [g.layers for g in groups])
-    runner = Runner(backend, decoder, kv, limits)
+    runner = Runner(backend, decoder, kv, limits, n_vocab)
     pools = [
         PagePool(n, config.page_size, group.window, sizes.prefill_chunk, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
@@ -64,7 +64,7 @@ def build_engine(
     scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
-    engine = Engine(scheduler, runner, room.context_size, n_vocab or decoder.config.n_vocab, eos_ids, resolve)
+    engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve)
     return engine, "; ".join(filter(None, [note, room.note]))
 
 

@@ -7,7 +7,7 @@ from math import inf
 
 from tahr.backends.api import KVShape, Memory, stored_head_bytes
 from tahr.config import EngineConfig
-from tahr.engine.scheduler import Limits
+from tahr.engine.work import SchedulerLimits
 from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
 
@@ -108,18 +108,18 @@ def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget
     )
 
 
-def step_sizes(config: EngineConfig, room: Capacity) -> Limits:
+def step_sizes(config: EngineConfig, room: Capacity) -> SchedulerLimits:
     """What one step may hold, all defaults filled in."""
     n_seqs = config.max_batch_size
     chunk = min(config.prefill_chunk_size, room.context_size)
-    return Limits(
+    return SchedulerLimits(
         n_seqs=n_seqs,
         n_prefill_seqs=min(config.max_prefill_batch, n_seqs),
         n_decode_seqs=min(config.max_decode_batch or n_seqs, config.max_decode_tokens, n_seqs),
         prefill_chunk=chunk,
         n_prefill_tokens=config.max_prefill_tokens or chunk,
         n_active_prefill_tokens=config.active_prefill_tokens,
-        n_writing_first=config.prefill_first_until_active,
+        n_decoding_first=config.prefill_first_until_active,
         admit_below=config.admit_below,
     )
 

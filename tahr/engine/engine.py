@@ -1,5 +1,6 @@
-"""The engine: schedule, run, finish. Knows tokens and text, not where either comes from."""
+"""The engine: schedule, launch, collect, finish. Knows tokens and text, not where either comes from."""
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict
@@ -7,19 +8,17 @@ from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import Writer
-from tahr.engine.drawing import draw, drawable
-from tahr.engine.runner import Runner
-from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
+from tahr.engine.runner import InFlight, Runner, StepOutput
+from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
-from tahr.engine.scheduler import Scheduler, Work
-from tahr.engine.sequence import Sequence, State
+from tahr.engine.scheduler import Scheduler
+from tahr.engine.sequence import NO_ROW, Sequence, State
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
@@ -43,58 +42,61 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         context_size: int,
-        n_vocab: int,
         eos_ids: frozenset[int] = frozenset(),
         resolve: Resolve | None = None,
     ):
         self.scheduler = scheduler
         self.runner = runner
         self.context_size = context_size
-        self.n_vocab = n_vocab
         self.eos_ids = eos_ids
         self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
-        self.sampler = Sampler(runner.backend.row_sampler)
+        self._overlaps = runner.backend.overlaps
+        self._in_flight: deque[InFlight] = deque()
+        self._landed_at = 0.0
         self._resolve = resolve
 
-    def submit(
-        self, tokens: ListOf[int], params: SamplingParams, new_writer: Callable[[], Writer], adapter: str = ""
-    ) -> Sequence:
-        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other answers."""
+    @property
+    def n_vocab(self) -> int:
+        return self.runner.n_vocab
+
+    def submit(self, tokens: ListOf[int], params: SamplingParams, new_writer: Callable[[], Writer]) -> Sequence:
+        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices."""
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_room(max_length)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
         sampling.check(self.n_vocab)
         states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
-        answers = [self._answer(list(tokens), max_length, each, new_writer(), adapter) for each in states]
-        first, *first.forks = answers
-        self.stats.requests_started += len(answers)
+        choices = [self._choice(list(tokens), max_length, each, new_writer()) for each in states]
+        first, *first.forks = choices
+        first.host_bound |= bool(first.forks)  # they fork it when its first token is known
+        self.stats.requests_started += len(choices)
         self.scheduler.add(first)
         return first
 
     def step(self) -> list[Event]:
-        """Choose work, run it, hand out what came of it."""
-        began = perf_counter()
-        work = self.scheduler.next()
-        if not work:
-            return []
-        events = self._run(work)
-        if self.watch:
-            self.watch.step(self.scheduler, work, began)
-        return events
+        """Schedule a step, launch it, and finish the step whose results are due."""
+        work = self.scheduler.schedule()
+        failed = self._launch(work) if work else []
+        return failed + self._finish(self._in_flight.popleft()) if self._is_due(bool(work)) else failed
 
-    def _run(self, work: list[Work]) -> list[Event]:
+    def _launch(self, work: list[WorkItem]) -> list[Event]:
+        """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
         try:
-            ready, answers = self._compute(work)
-        except BaseException as error:  # whatever was in this step cannot be trusted any more; the next one can
-            events = [self._fail(item.sequence, error, suspect=True) for item in work if not item.sequence.done]
-            if not isinstance(error, Exception):
-                raise
-            return events
-        now = perf_counter()
-        self.stats.tokens_generated += len(ready)
-        return [self._finish(seq, answer, now) for seq, answer in zip(ready, answers, strict=True)]
+            step = self.runner.launch(work)
+        except BaseException as error:
+            return self._fail_step(work, error)
+        self._in_flight.append(step)
+        if self._overlaps:
+            self.scheduler.launched()
+            run_ahead(step.sampled)
+        return []
+
+    def _is_due(self, launched: bool) -> bool:
+        """Where steps overlap, one is left in flight while the host launches the next; otherwise none is."""
+        n_left_in_flight = 1 if self._overlaps and launched else 0
+        return len(self._in_flight) > n_left_in_flight
 
     def abort(self, seq: Sequence, error: TahrError | None = None) -> None:
         """Stop a request and free what it holds; with an error, it has failed."""
@@ -103,12 +105,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.line)
-
-    @property
-    def live(self) -> list[Sequence]:
-        """All sequences that run or wait."""
-        return [*self.scheduler.running, *self.scheduler.line.members]
+        return bool(self.scheduler.running or self.scheduler.waiting or self._in_flight)
 
     def snapshot(self) -> StatsSnapshot:
         """All counters at this moment."""
@@ -117,7 +114,7 @@ class Engine:
         return StatsSnapshot(
             **asdict(self.stats),
             requests_running=len(scheduler.running),
-            requests_waiting=len(scheduler.line),
+            requests_waiting=len(scheduler.waiting),
             requests_prefilling=sum(seq.state is State.PREFILLING for seq in list(scheduler.running)),
             max_batch_size=scheduler.limits.n_seqs,
             page_size=scheduler.page_size,
@@ -155,86 +152,96 @@ class Engine:
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
 
-    def _answer(
-        self, tokens: list[int], max_length: int, sampling: SamplingState, writer: Writer, adapter: str
-    ) -> Sequence:
+    def _choice(self, tokens: list[int], max_length: int, sampling: SamplingState, writer: Writer) -> Sequence:
         request = SampleRequest(sampling, tokens, len(tokens))
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        return Sequence(tokens, params, max_length, writer, request, adapter, ends)
+        host_bound = bool(sampling.edits) or sampling.learns
+        return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=host_bound)
 
     # ---- one step ---------------------------------------------------------------------------------------------
 
-    def _compute(self, work: list[Work]) -> tuple[list[Sequence], list[SampledToken | TahrError]]:
-        """Run the step; the sequences that get a token now, and the tokens."""
-        began = perf_counter()
-        if self.runner.backend.draws and (ready := drawable(work)):
-            answers = draw(self.runner, work, ready, self.n_vocab)
-            n_decoded = self.scheduler.advance(work)
-        else:
-            logits = self.runner.run(work)[:, : self.n_vocab]  # a model may have more rows than there are tokens
-            n_decoded = self.scheduler.advance(work)
-            ready, rows = self._ready(work, logits)
-            chosen = logits if rows == list(range(len(logits))) else logits[rows]
-            answers = self.sampler.sample([seq.request for seq in ready if seq.request], chosen)
-        self.stats.count_step(sum(map(N_TOKENS, work)), n_decoded, perf_counter() - began)
-        return ready, answers
+    def _finish(self, step: InFlight) -> list[Event]:
+        """Take the results of a step and hand them to its sequences."""
+        try:
+            output = step.collect()
+        except BaseException as error:
+            return self._fail_step(step.work, error)
+        finally:
+            if self._overlaps:
+                self.scheduler.landed()
+        events = self._hand_out(step, output, perf_counter())
+        if self.watch:
+            self.watch.step(self.scheduler, step.work, step.began)
+        return events
 
-    def _ready(self, work: list[Work], logits: NDArray[np.float32]) -> tuple[list[Sequence], list[int]]:
-        """Who gets a token now, from which row of logits. Here the answers to one prompt go their own ways."""
-        ready: list[Sequence] = []
-        rows: list[int] = []
-        at = 0
-        for seq, n, picks, n_rows, _ in work:
-            at += n_rows
-            if n_rows > picks and not seq.finish_reason:  # more than picking takes: the prompt's own tokens are scored
-                self._score(seq, seq.computed - n, logits[at - n_rows : at])
-            if picks and not seq.finish_reason:
-                ready.append(seq)
-                rows.append(at - 1)
-                if seq.forks and not seq.n_generated:
-                    forks = self._part(seq)
-                    ready += forks
-                    rows += [at - 1] * len(forks)
-        return ready, rows
+    def _hand_out(self, step: InFlight, output: StepOutput, now: float) -> list[Event]:
+        n_decoded = self.scheduler.advance(step.work)
+        began, self._landed_at = max(step.began, self._landed_at), now
+        self.stats.count_step(sum(map(N_TOKENS, step.work)), n_decoded, now - began)
+        events = self._score(step.work, output.rows) if step.scores else []
+        for parent in step.parents:
+            self._fork(parent)
+        self.stats.tokens_generated += len(step.sampled)
+        events += [self._accept_token(seq, token, now) for seq, token in zip(step.sampled, output.tokens, strict=True)]
+        return events
 
-    def _part(self, seq: Sequence) -> list[Sequence]:
-        forks = [fork for fork in seq.forks if not fork.done]
-        for fork in forks:
-            fork.prompt_logprobs = seq.prompt_logprobs
-            self.scheduler.fork(seq, fork)
-        return forks
+    def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:
+        """Whatever was in this step cannot be trusted any more; the next one can."""
+        events = [self._fail(item.sequence, error, suspect=True) for item in work if not item.sequence.done]
+        if not isinstance(error, Exception):
+            raise error
+        return events
 
-    def _score(self, seq: Sequence, begin: int, rows: NDArray[np.float32]) -> None:
+    def _fork(self, parent: Sequence) -> None:
+        """Let the choices of a request continue each on its own, now that their prompt is computed."""
+        for fork in parent.forks:
+            if not parent.done and not fork.done:
+                fork.prompt_logprobs = parent.prompt_logprobs
+                self.scheduler.fork(parent, fork)
+
+    def _score(self, work: list[WorkItem], rows: Floats) -> list[Event]:
+        """Score the prompt tokens whose rows are here; the events of requests that failed by it."""
+        failed: list[Event] = []
+        end = 0
+        for seq, begin, n, _, n_rows, _ in work:
+            end += n_rows
+            if begin + n > seq.first_row and not seq.done:
+                try:
+                    self._score_prompt(seq, begin + n - n_rows, rows[end - n_rows : end])
+                except Exception as error:  # whatever is wrong with one request must not stop the others
+                    failed.append(self._fail(seq, error, suspect=True))
+        return failed
+
+    def _score_prompt(self, seq: Sequence, begin: int, rows: Floats) -> None:
         """How likely a prompt's tokens were, given those before them."""
         known = seq.prompt_logprobs
-        try:
-            for position, row in enumerate(rows, begin):
-                if len(known) <= position < seq.n_prompt - 1:
-                    token, n_top = seq.tokens[position + 1], seq.params.prompt_logprobs or 0
-                    known.append(self.sampler.logprobs_of(row, token, n_top))
-        except Exception as error:  # whatever is wrong with one request must not stop the others
-            self._fail(seq, error, suspect=True)
+        for position, row in enumerate(rows, begin):
+            if len(known) <= position < seq.n_prompt - 1:
+                token, n_top = seq.tokens[position + 1], seq.params.prompt_logprobs or 0
+                known.append(self.runner.sampler.logprobs_of(row, token, n_top))
+        seq.first_row = len(known) if len(known) < seq.n_prompt - 1 else NO_ROW
 
     # ---- one request ------------------------------------------------------------------------------------------
 
-    def _finish(self, seq: Sequence, answer: SampledToken | TahrError, now: float) -> Event:
-        """Append and write; an error here belongs to this request alone."""
-        if seq.finish_reason:
-            return Event(seq, ())  # another request's writer has cancelled it
-        if isinstance(answer, TahrError):
-            return self._fail(seq, answer, suspect=True)
+    def _accept_token(self, seq: Sequence, sampled: SampledToken | TahrError, now: float) -> Event:
+        """Append a token and turn it into text; an error here belongs to this request alone."""
+        if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
+            self.stats.tokens_generated -= 1
+            return Event(seq, ())
+        if isinstance(sampled, TahrError):
+            return self._fail(seq, sampled, suspect=True)
         try:
-            return self._accept(seq, answer, now)
+            return self._accept(seq, sampled, now)
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
 
-    def _accept(self, seq: Sequence, answer: SampledToken, now: float) -> Event:
-        token, writer = answer.token, seq.writer
+    def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> Event:
+        token, writer = sampled.token, seq.writer
         assert writer
-        seq.picked(token, now)
+        seq.append(token, now)
         if seq.params.logprobs is not None:
-            seq.logprobs.append(answer)
+            seq.logprobs.append(sampled)
         if token in seq.ends:
             return self._last(seq, (), "stop", token)
         deltas = writer.push(token)
@@ -262,8 +269,16 @@ class Engine:
         return Event(seq, ())
 
     def _end(self, seq: Sequence, reason: str, error: TahrError | None = None) -> None:
-        over = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]
-        for each in over:
+        ended = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]
+        for each in ended:
             each.end(reason, error)
             self.scheduler.remove(each)
             self.stats.count_end(each.state.value)
+
+
+def run_ahead(sampled: ListOf[Sequence]) -> None:
+    """Let the next step use the tokens that the step just launched samples, before the host knows them."""
+    for row, seq in enumerate(sampled):
+        if not seq.host_bound and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
+            seq.n_ahead += 1
+            seq.pick_row = row

@@ -1,4 +1,4 @@
-"""Who goes first: one small function per policy, from a sequence to a number; the lowest goes first."""
+"""Scheduling policies: one function each, from a sequence to a number; the lowest number is admitted first."""
 
 from collections.abc import Callable
 

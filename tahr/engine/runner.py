@@ -1,47 +1,103 @@
-"""Runs a step: fills the inputs, replays the plan that fits, reads the logits."""
+"""Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Backend, Doubles, Ints, KVStore, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
-from tahr.engine.scheduler import Work
+from tahr.engine.drawing import draw, drawable
+from tahr.engine.sampler import SampledToken, Sampler
+from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
+from tahr.errors import TahrError
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 
 
+class StepOutput(NamedTuple):
+    """What a step brought."""
+
+    tokens: list[SampledToken | TahrError]  # by the step's `sampled` sequences: a token each, or why there is none
+    rows: Floats  # the wanted rows in the order of the work; empty if the host needs none
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A launched step; its results are on their way."""
+
+    work: list[WorkItem]
+    sampled: list[Sequence]  # the sequences that get a token
+    rows: list[int]  # the row of logits each token is sampled from
+    parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
+    scores: bool  # rows are wanted besides those to sample from
+    logits: Tensor
+    runner: "Runner"
+    began: float
+
+    def collect(self) -> StepOutput:
+        """Wait for the step, and take its results."""
+        return self.runner.collect(self)
+
+
 class Runner:
-    """Owns an engine's plans: each recorded on first use, replayed for every step that fits its bucket."""
+    """Owns an engine's plans: each recorded on first use, replayed for every step that fits its bucket.
+
+    A backend that overlaps steps gets two sets of step inputs, used in turn: one can be filled while a step reads the
+    other.
+    """
 
     def __init__(
-        self, backend: Backend, decoder: Decoder, kv: KVStore, limits: StepLimits, forward: Forward | None = None
+        self,
+        backend: Backend,
+        decoder: Decoder,
+        kv: KVStore,
+        limits: StepLimits,
+        n_vocab: int | None = None,
+        forward: Forward | None = None,
     ):
         self.backend = backend
         self.decoder = decoder
         self.forward = forward or decoder.forward
         self.kv = kv
-        self.step = backend.step_inputs(limits)
-        self.batch = Batch(self.step, kv.page_size)
+        self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
+        self.inputs = [backend.step_inputs(limits) for _ in range(2 if backend.overlaps else 1)]
         self.buckets = backend.buckets(limits)
-        self._plans: dict[StepLimits, Plan] = {}
+        self.sampler = Sampler(backend.row_sampler)
+        self._batches = [Batch(step, kv.page_size) for step in self.inputs]
+        self._turn = 0  # which inputs the next step is filled into
+        self._plans: list[dict[StepLimits, Plan]] = [{} for _ in self.inputs]
 
-    def run(self, work: list[Work]) -> NDArray[np.float32]:
-        """The wanted rows of logits, in the order of the work."""
+    def launch(self, work: list[WorkItem]) -> InFlight:
+        """Begin a step."""
+        began = perf_counter()
+        return InFlight(work, *sampled_rows(work), self._replay(work), self, began)
+
+    def collect(self, step: InFlight) -> StepOutput:
+        """See `InFlight.collect`."""
+        if self.backend.draws and drawable(step.work):
+            return StepOutput(draw(self.backend, step.logits, step.sampled, self.n_vocab), no_rows())
+        logits = self.backend.read(step.logits)[:, : self.n_vocab]
+        chosen = logits if step.rows == list(range(len(logits))) else logits[step.rows]
+        return StepOutput(self.sampler.sample([seq.request for seq in step.sampled if seq.request], chosen), logits)
+
+    def run(self, work: list[WorkItem]) -> NDArray[np.float32]:
+        """Run a step at once; the wanted rows in the order of the work."""
         return self.backend.read(self._replay(work))
 
-    def draw(self, work: list[Work], n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
-        """Tokens in place of the wanted rows, where the backend draws them: see `Backend.draw`."""
-        return self.backend.draw(self._replay(work), n_vocab, temperatures, chances)
-
-    def _replay(self, work: list[Work]) -> Tensor:
+    def _replay(self, work: list[WorkItem]) -> Tensor:
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
-        self.batch.fill(work)
-        plan = self.plan_for(self.bucket_for(work))
+        self._batches[self._turn].fill(work)
+        plan = self.plan_for(self.bucket_for(work), self._turn)
+        if self.backend.overlaps:
+            self._turn = 1 - self._turn
         plan.run()
         return plan.result
 
@@ -50,16 +106,42 @@ class Runner:
             pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
             self.backend.copy_pages(self.kv, pairs, group)
 
-    def bucket_for(self, work: list[Work]) -> StepLimits:
+    def bucket_for(self, work: list[WorkItem]) -> StepLimits:
         """The smallest bucket that holds the step."""
         if len(self.buckets) == 1:
             return self.buckets[0]
-        counts = self.step.n_tokens, self.step.n_rows, len(work), max(item.n_tokens for item in work)
+        step = self.inputs[self._turn]
+        counts = step.n_tokens, step.n_rows, len(work), max(item.n_tokens for item in work)
         return next(bucket for bucket in self.buckets if bucket.hold(*counts))
 
-    def plan_for(self, bucket: StepLimits) -> Plan:
-        """The plan of a bucket."""
-        if bucket not in self._plans:
-            step = self.step.within(bucket)
-            self._plans[bucket] = self.backend.record(lambda: self.forward(self.backend, step, self.kv))
-        return self._plans[bucket]
+    def plan_for(self, bucket: StepLimits, turn: int = 0) -> Plan:
+        """The plan of a bucket on one of the sets of inputs."""
+        plan = self._plans[turn].get(bucket)
+        if plan is None:
+            step = self.inputs[turn].within(bucket)
+            plan = self._plans[turn][bucket] = self.backend.record(lambda: self.forward(self.backend, step, self.kv))
+        return plan
+
+
+def sampled_rows(work: list[WorkItem]) -> tuple[list[Sequence], list[int], list[Sequence], bool]:
+    """`sampled`, `rows`, `parents` and `scores` of a step. The choices of a request share the row after its prompt."""
+    sampled: list[Sequence] = []
+    rows: list[int] = []
+    parents: list[Sequence] = []
+    end = n_sampling = 0
+    for seq, _, _, samples, n_rows, _ in work:
+        end += n_rows
+        if samples:
+            sampled.append(seq)
+            rows.append(end - 1)
+            n_sampling += 1
+            if seq.forks and not seq.n_generated:
+                forks = [fork for fork in seq.forks if not fork.done]
+                sampled += forks
+                rows += [end - 1] * len(forks)
+                parents.append(seq)
+    return sampled, rows, parents, end > n_sampling
+
+
+def no_rows() -> Floats:
+    return np.zeros((0, 0), np.float32)

@@ -1,6 +1,7 @@
 """A sequence: its tokens, how many of them are computed, and everything else that belongs to one request."""
 
 import itertools
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 from tahr.config import SamplingParams
 from tahr.engine.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
-from tahr.kv.prefix import PageNames
+from tahr.kv.prefix import BlockHashes
 from tahr.kv.tables import PageTable
 
 if TYPE_CHECKING:
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from tahr.engine.sampler import SampledToken, SampleRequest
 
 Rank = tuple[int, ...]  # the lowest goes first
+NO_ROW = sys.maxsize
 
 _ids = itertools.count(1)
 
 
 class State(Enum):
-    """Where a sequence is in its life."""
+    """The states of a sequence."""
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
@@ -50,26 +52,36 @@ STATE_AFTER = {
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """Progress is one number: `computed` catches up with `len(tokens)`."""
+    """Progress is one number: `computed` catches up with `len(tokens)`.
+
+    `scheduled` runs ahead of it by what steps in flight compute. A sequence may even be scheduled for a token that the
+    step in flight samples: `n_ahead` counts such tokens, and `pick_row` says which sampled row the last of them is.
+    """
 
     tokens: list[int]
     params: SamplingParams
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
     writer: "Writer | None" = None
     request: "SampleRequest | None" = None  # what the sampler knows of it
-    adapter: str = ""  # the digest of the adapter its weights are changed by
+    adapter: str = ""  # the digest of the adapter its weights are changed by: part of its block hashes
     ends: frozenset[int] = frozenset()  # tokens that end it
     id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
     state: State = State.WAITING
     n_prompt: int = 0
-    computed: int = 0
-    n_owned: int = 0  # it may write its text up to here without asking: nobody else needs those pages
+    computed: int = 0  # tokens whose keys and values are stored
+    scheduled: int = 0  # tokens whose keys and values are stored once the steps in flight have landed
+    n_ahead: int = 0  # tokens that steps in flight sample and that may be scheduled before the host knows them
+    pick_row: int = 0  # which sampled row of the step in flight the last of these tokens is
+    host_bound: bool = False  # its next token depends on the last one by work of the host: it never runs ahead
+    first_row: int = NO_ROW  # rows from this position on are wanted, besides the one to sample from
+    n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
-    names: PageNames | None = None  # None: takes no part in the prefix cache
-    forks: "list[Sequence]" = field(default_factory=list)  # other answers to its prompt, until they go their own way
+    hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
+    forks: "list[Sequence]" = field(default_factory=list)  # the other choices of its request, until they are forked
     rank: Rank = ()
-    n_passed: int = 0  # times a younger one was let in before it, while it was the oldest
-    last_step: int = 0
+    n_passed: int = 0  # times a younger one was admitted before it, while it was the oldest
+    last_step: int = 0  # in which it was scheduled
+    blocked_until: int = 0  # preempted: the last step that computed for it, which must land before it is admitted again
     finish_reason: str | None = None
     error: TahrError | None = None
     logprobs: "list[SampledToken]" = field(default_factory=list)  # of the generated tokens, if asked for
@@ -80,10 +92,13 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.n_prompt = self.stats.n_prompt_tokens = len(self.tokens)
+        if self.params.prompt_logprobs is not None and self.n_prompt > 1:
+            self.first_row = 0  # how likely each prompt token was, given those before it
 
     @property
-    def behind(self) -> int:
-        return len(self.tokens) - self.computed  # 1: decoding; more: prefill, or a text to recompute
+    def n_left(self) -> int:
+        """Tokens to schedule."""
+        return len(self.tokens) + self.n_ahead - self.scheduled
 
     @property
     def n_generated(self) -> int:
@@ -93,25 +108,22 @@ class Sequence:
     def done(self) -> bool:
         return self.finish_reason is not None
 
-    @property
-    def scoring(self) -> bool:
-        """Whether logits of prompt tokens are still wanted: how likely each was, given those before it."""
-        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.n_prompt - 1
-
     def enter(self, state: State) -> None:
-        """The only way from one state to another."""
+        """Change the state; the only place that does."""
         if state not in NEXT[self.state]:
             raise GenerateError(f"Request {self.id} is {self.state.value} and cannot become {state.value}.")
         self.state = state
 
     def end(self, reason: str, error: TahrError | None = None) -> None:
-        """It is over, for that reason."""
+        """Finish for a reason."""
         self.enter(STATE_AFTER[reason])
         self.finish_reason, self.error = reason, error
 
-    def picked(self, token: int, now: float) -> None:
-        """A new token: append it and keep the clock."""
+    def append(self, token: int, now: float) -> None:
+        """Add a sampled token and note the time."""
         self.tokens.append(token)
+        if self.n_ahead:
+            self.n_ahead -= 1
         stats = self.stats
         stats.n_generated_tokens += 1
         stats.last_token_at = now

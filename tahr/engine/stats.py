@@ -93,13 +93,13 @@ class EngineStats:
     requests_cancelled: int = 0
     steps: int = 0
     tokens_prefilled: int = 0
-    tokens_decoded: int = 0  # went through a step one at a time, to get the next
+    tokens_decoded: int = 0  # of sequences that decode
     tokens_generated: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
     def count_step(self, n_tokens: int, n_decoding: int, seconds: float) -> None:
-        """A step has run with so many tokens, `n_decoding` of them from sequences that write."""
+        """Count a step with so many tokens, `n_decoding` of them of sequences that decode."""
         decoding_s = seconds * n_decoding / n_tokens
         self.steps += 1
         self.tokens_prefilled += n_tokens - n_decoding

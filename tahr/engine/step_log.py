@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tahr.engine.scheduler import Scheduler, Work
+    from tahr.engine.scheduler import Scheduler
     from tahr.engine.sequence import Sequence
+    from tahr.engine.work import WorkItem
 
 MAX_BYTES = 64 * 2**20
 MAX_IDS = 64  # of one kind in one line
@@ -37,10 +38,11 @@ class Watch:
         self._running: dict[int, Sequence] = {}
         self._n_preempted = 0
 
-    def step(self, scheduler: "Scheduler", work: "list[Work]", began: float) -> None:
+    def step(self, scheduler: "Scheduler", work: "list[WorkItem]", began: float) -> None:
         """A step has been decided on and run."""
         running = {seq.id: seq for seq in scheduler.running} | {item.sequence.id: item.sequence for item in work}
         gone = [seq for id, seq in self._running.items() if id not in running or seq.done]
+        most = scheduler.limits.n_decode_tokens
         facts = {
             "model": self._model,
             "step": scheduler.n_steps,
@@ -49,11 +51,11 @@ class Watch:
             "admitted": [seq.id for seq in running.values() if seq.id not in self._running][:MAX_IDS],
             "preempted": [seq.id for seq in gone if not seq.done][:MAX_IDS],
             "n_preempted": scheduler.n_preempted - self._n_preempted,
-            "decoding": [item.sequence.id for item in work if item.n_tokens == 1 and item.picks][:MAX_IDS],
-            "chunks": [[i.sequence.id, i.n_tokens] for i in work if i.n_tokens > 1 or not i.picks][:MAX_IDS],
+            "decoding": [item.sequence.id for item in work if item.n_tokens <= most and item.samples][:MAX_IDS],
+            "chunks": [[i.sequence.id, i.n_tokens] for i in work if i.n_tokens > most or not i.samples][:MAX_IDS],
             "n_tokens": sum(item.n_tokens for item in work),
             "running": len(scheduler.running),
-            "waiting": len(scheduler.line),
+            "waiting": len(scheduler.waiting),
             "pages_used": sum(pool.n_used for pool in scheduler.pools),
             "pages_total": sum(pool.n_pages for pool in scheduler.pools),
         }

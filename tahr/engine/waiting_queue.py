@@ -1,23 +1,23 @@
-"""Sequences that wait for their turn."""
+"""The waiting queue: sequences that are not running yet, or that were preempted."""
 
 from heapq import heappop, heappush
 
 from tahr.engine.policies import Policy
 from tahr.engine.sequence import Rank, Sequence
 
-PATIENCE = 32  # times the oldest sequence lets another pass before it goes first, whatever the policy says
+PATIENCE = 32  # times the oldest sequence is passed over before it goes first, whatever the policy says
 
 
-class Line:
-    """The first by policy stands in front. Nobody waits for ever: whoever has been passed over too often goes first.
+class WaitingQueue:
+    """Ordered by the policy. No sequence starves: one that has been passed over too often goes first.
 
-    Only the oldest counts who passes, so a sequence lets at most `PATIENCE` pass for each older one and for itself.
+    Only the oldest counts, so a sequence is passed over at most `PATIENCE` times for each older one and for itself.
     """
 
     def __init__(self, policy: Policy):
         self._policy = policy
         self._members: dict[int, Sequence] = {}
-        # Entries of those who have left, or have got another rank, are skipped when they come to the top.
+        # Entries of sequences that have left, or have another rank by now, are skipped when they come to the top.
         self._by_rank: list[tuple[Rank, Sequence]] = []
         self._by_age: list[tuple[int, Sequence]] = []
 
@@ -33,14 +33,14 @@ class Line:
 
     @property
     def first(self) -> Sequence | None:
-        """Who is next."""
+        """The sequence to admit next."""
         heap = self._by_rank
         while heap and (heap[0][1].id not in self._members or heap[0][0] != heap[0][1].rank):
             heappop(heap)
         return heap[0][1] if heap else None
 
     def add(self, seq: Sequence) -> None:
-        """Let a sequence wait; one that has waited before keeps its age."""
+        """Queue a sequence; one that was preempted keeps its rank and age."""
         if not seq.rank:
             seq.rank = (1, self._policy(seq), seq.id)
         self._members[seq.id] = seq
@@ -48,13 +48,13 @@ class Line:
         heappush(self._by_age, (seq.id, seq))
 
     def remove(self, seq: Sequence) -> None:
-        """It waits no longer; does nothing if it did not."""
+        """Take a sequence out; does nothing if it is not here."""
         self._members.pop(seq.id, None)
 
     def pop(self) -> Sequence:
-        """Let the first one go."""
+        """Take out the first one."""
         first, oldest = self.first, self._oldest()
-        assert first and oldest, "nobody waits"
+        assert first and oldest, "the queue is empty"
         if oldest is not first:
             self._pass_over(oldest)
         self.remove(first)
@@ -69,5 +69,5 @@ class Line:
     def _pass_over(self, seq: Sequence) -> None:
         seq.n_passed += 1
         if seq.n_passed == PATIENCE:
-            seq.rank = (0, 0, seq.id)  # for good: it must not lose its pages to those it waited for
+            seq.rank = (0, 0, seq.id)  # for good: it must not be preempted by those it waited for
             heappush(self._by_rank, (seq.rank, seq))

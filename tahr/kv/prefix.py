@@ -1,11 +1,11 @@
 """The prefix cache: texts that begin alike share the pages of their common beginning.
 
-A full page is named by a digest of its tokens and of the name of the page before it, so equal names mean equal texts
-from the first token on. The first name depends on the adapter and on the request's salt: other weights make other
+A full page has a block hash: a digest of its tokens and of the block hash before it, so equal hashes mean equal texts
+from the first token on. The first hash depends on the adapter and on the request's salt: other weights make other
 keys and values, and a salt keeps users from probing each other's prompts.
 
-Every pool knows its own pages by the same names. Layers with a window need only the pages that the next token looks at,
-so a text can be gone on with from wherever those are known.
+Every pool has its own pages under the same hashes. Layers with a window need only the pages that the next token looks
+at, so a text can be continued from wherever those are cached.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from hashlib import blake2b
 from tahr.kv.pages import PagePool
 from tahr.kv.tables import PageTable
 
-NAME_BYTES = 16
+HASH_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -33,34 +33,34 @@ class PrefixStats:
         return self.hits / looked if looked else 0.0
 
 
-class PageNames:
-    """The names of one text's full pages, worked out as far as somebody asked, and how many of them are stored."""
+class BlockHashes:
+    """The block hashes of one text's full pages, as far as they were needed, and how many pages are in the cache."""
 
-    __slots__ = ("_names", "_page_size", "n_stored")
+    __slots__ = ("_hashes", "_page_size", "n_inserted")
 
     def __init__(self, root: bytes, page_size: int):
-        self._names = [root]
+        self._hashes = [root]
         self._page_size = page_size
-        self.n_stored = 0
+        self.n_inserted = 0
 
     def of(self, tokens: ListOf[int], index: int) -> bytes:
-        """The name of page `index`, which `tokens` fill; they may grow between calls but not change."""
-        names, size = self._names, self._page_size
-        for page in range(len(names) - 1, index + 1):
+        """The hash of page `index`, which `tokens` fill; they may grow between calls but not change."""
+        hashes, size = self._hashes, self._page_size
+        for page in range(len(hashes) - 1, index + 1):
             content = array("i", tokens[page * size : (page + 1) * size])
-            names.append(blake2b(names[-1] + content.tobytes(), digest_size=NAME_BYTES).digest())
-        return names[index + 1]
+            hashes.append(blake2b(hashes[-1] + content.tobytes(), digest_size=HASH_BYTES).digest())
+        return hashes[index + 1]
 
     def cut(self, n_pages: int) -> None:
         """The text changes after this many pages."""
-        del self._names[n_pages + 1 :]
-        self.n_stored = min(self.n_stored, n_pages)
+        del self._hashes[n_pages + 1 :]
+        self.n_inserted = min(self.n_inserted, n_pages)
 
-    def fork(self) -> "PageNames":
-        """The names of another text that has been the same up to here."""
-        other = PageNames(self._names[0], self._page_size)
-        other._names = list(self._names)
-        other.n_stored = self.n_stored
+    def fork(self) -> "BlockHashes":
+        """The hashes of another text that has been the same up to here."""
+        other = BlockHashes(self._hashes[0], self._page_size)
+        other._hashes = list(self._hashes)
+        other.n_inserted = self.n_inserted
         return other
 
 
@@ -75,29 +75,30 @@ class PrefixCache:
 
     @property
     def tokens_cached(self) -> int:
-        return self.pools[0].n_named * self.page_size
+        return self.pools[0].n_hashed * self.page_size
 
     @property
     def bytes_cached(self) -> int:
-        return sum(pool.n_named * pool.page_bytes for pool in self.pools)
+        return sum(pool.n_hashed * pool.page_bytes for pool in self.pools)
 
-    def names(self, adapter: str = "", salt: str = "") -> PageNames:
-        """Names for a text that is read with this adapter and shared only under this salt."""
-        root = blake2b(f"{len(adapter)}:{adapter}{salt}".encode(), digest_size=NAME_BYTES).digest()
-        return PageNames(root, self.page_size)
+    def hashes(self, adapter: str = "", salt: str = "") -> BlockHashes:
+        """Hashes for a text that is computed with this adapter and shared only under this salt."""
+        root = blake2b(f"{len(adapter)}:{adapter}{salt}".encode(), digest_size=HASH_BYTES).digest()
+        return BlockHashes(root, self.page_size)
 
-    def find(self, names: PageNames, tokens: ListOf[int]) -> list[PageTable]:
+    def lookup(self, hashes: BlockHashes, tokens: ListOf[int]) -> list[PageTable]:
         """Tables that hold the beginning of a text, as much of it as every pool can serve."""
-        n_pages = self._n_found(names, tokens)
+        n_pages = self._n_found(hashes, tokens)
         n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
-        return [self._hold(pool, names, tokens, n_pages, pool.n_behind(n_reused)) for pool in self.pools]
+        return [self._hold(pool, hashes, tokens, n_pages, pool.n_behind(n_reused)) for pool in self.pools]
 
-    def _n_found(self, names: PageNames, tokens: ListOf[int]) -> int:
-        """The most pages to begin with: of each pool, those that the tokens after them look at are known."""
-        n_found, runs = 0, [0] * len(self.pools)  # of known pages, up to the one looked at
+    def _n_found(self, hashes: BlockHashes, tokens: ListOf[int]) -> int:
+        """The most pages to begin with: of each pool, those that the tokens after them look at are cached."""
+        n_found, runs = 0, [0] * len(self.pools)  # of cached pages, up to the present one
         for n_pages in range(1, len(tokens) // self.page_size + 1):
-            name = names.of(tokens, n_pages - 1)
-            runs = [run + 1 if pool.knows(name) else 0 for pool, run in zip(self.pools, runs, strict=True)]
+            block_hash = hashes.of(tokens, n_pages - 1)
+            found = [pool.lookup(block_hash) is not None for pool in self.pools]
+            runs = [run + 1 if here else 0 for here, run in zip(found, runs, strict=True)]
             if not runs[0] and not self.pools[0].window:
                 break  # layers that see everything need every page
             n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
@@ -105,53 +106,56 @@ class PrefixCache:
                 n_found = n_pages
         return n_found
 
-    def _hold(self, pool: PagePool, names: PageNames, tokens: ListOf[int], n_pages: int, first: int) -> PageTable:
-        found = [pool.find(names.of(tokens, index)) for index in range(first, n_pages)]
-        pool.share(found)
-        return PageTable(pool, array("i", [0] * first + found), first)
+    def _hold(self, pool: PagePool, hashes: BlockHashes, tokens: ListOf[int], n_pages: int, first: int) -> PageTable:
+        found = [pool.lookup(hashes.of(tokens, index)) for index in range(first, n_pages)]
+        pages = [page for page in found if page is not None]
+        assert len(pages) == len(found), "a page that was found is gone"
+        pool.share(pages)
+        return PageTable(pool, array("i", [0] * first + pages), first)
 
     def count(self, n_reused: int) -> None:
-        """A text has been let in, and so many of its tokens need not be computed."""
+        """Count a lookup whose text was admitted: so many of its tokens need not be computed."""
         self.stats.hits += n_reused > 0
         self.stats.misses += n_reused == 0
         self.stats.tokens_reused += n_reused
 
-    def store(self, names: PageNames, tokens: ListOf[int], tables: ListOf[PageTable], n_computed: int) -> None:
+    def insert(self, hashes: BlockHashes, tokens: ListOf[int], tables: ListOf[PageTable], n_computed: int) -> None:
         """Let the pages that are full now be found."""
-        for index in range(names.n_stored, n_computed // self.page_size):
-            name = names.of(tokens, index)
-            kept = [self._keep(table, index, name) for table in tables]
-            if not all(kept):
+        for index in range(hashes.n_inserted, n_computed // self.page_size):
+            block_hash = hashes.of(tokens, index)
+            inserted = [self._insert_page(table, index, block_hash) for table in tables]
+            if not all(inserted):
                 break  # nor the pages after it: without their beginning they could not be found
-            names.n_stored += 1
+            hashes.n_inserted += 1
 
-    def _keep(self, table: PageTable, place: int, name: bytes) -> bool:
-        """Let one page be found; False if there is no place for its name.
+    def _insert_page(self, table: PageTable, place: int, block_hash: bytes) -> bool:
+        """Let one page be found; False if the cache is full.
 
-        Where the same text is stored already, its page takes the place of ours: no text is kept twice.
+        If the same text is cached already, its page replaces ours: no text is cached twice.
         """
         pool = table.pool
-        if pool.knows(name):
-            twin = pool.find(name)
+        twin = pool.lookup(block_hash)
+        if twin is not None:
             if place >= table.first and twin != table.pages[place]:
                 pool.share([twin])
                 table.replace(place, twin)
         elif place >= table.first:
             if not self._make_place(pool):
                 return False
-            pool.keep(table.pages[place], name)
+            pool.insert(table.pages[place], block_hash)
         return True
 
     def _make_place(self, pool: PagePool) -> bool:
-        return pool.n_named < self.max_pages or (self.max_pages > 0 and pool.evict())
+        return pool.n_hashed < self.max_pages or (self.max_pages > 0 and pool.evict())
 
-    def forget(self, names: PageNames, tokens: ListOf[int]) -> None:
-        """Let nobody find what has been stored of a text."""
-        for index in range(names.n_stored):
-            name = names.of(tokens, index)
+    def remove(self, hashes: BlockHashes, tokens: ListOf[int]) -> None:
+        """Let nobody find what has been inserted of a text."""
+        for index in range(hashes.n_inserted):
+            block_hash = hashes.of(tokens, index)
             for pool in self.pools:
-                if pool.knows(name):
-                    pool.forget(pool.find(name))
+                page = pool.lookup(block_hash)
+                if page is not None:
+                    pool.drop_hash(page)
 
 
 def tokens_reused(n_pages: int, page_size: int, n_tokens: int) -> int:

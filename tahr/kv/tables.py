@@ -16,7 +16,7 @@ class PageCopy(NamedTuple):
 class PageTable:
     """The pages a sequence holds in one pool, by their place in its text.
 
-    Those before `first` have been given back, because no later token looks at them: what `pages` says there means
+    Those before `first` have been released, because no later token looks at them: what `pages` says there means
     nothing. `pages` only grows or is replaced by another array, so whoever has seen it can tell whether it has changed.
     """
 
@@ -38,9 +38,9 @@ class PageTable:
         """Whether there is a page at that place that nobody else needs."""
         return place < len(self.pages) and self.pool.writable(self.pages[place])
 
-    def n_missing(self, n_computed: int, n_tokens: int) -> int:
-        """Pages to take before the text can grow: those not there yet, and one for a page that is shared."""
-        n_held, place = len(self.pages), n_computed // self.pool.page_size
+    def n_missing(self, n_computed: int, begin: int, n_tokens: int) -> int:
+        """Pages to take before tokens from `begin` on are written: those not there yet, and one for a shared page."""
+        n_held, place = len(self.pages), begin // self.pool.page_size
         n_fresh = max(0, self.pool.n_wanted(n_computed, n_tokens) - n_held)
         return n_fresh if place >= n_held or self.may_write(place) else n_fresh + 1
 
@@ -48,9 +48,9 @@ class PageTable:
         """Take the pages that are not there yet."""
         self.pages.extend(self.pool.take(max(0, self.pool.n_wanted(n_computed, n_tokens) - len(self.pages))))
 
-    def own(self, n_computed: int) -> tuple[int, int] | None:
-        """Put a page of its own where the next token goes, if others need the one that is there: (theirs, its own)."""
-        place = n_computed // self.pool.page_size
+    def own(self, begin: int) -> tuple[int, int] | None:
+        """Replace the page of token `begin` by an own page, if others need the one that is there: (theirs, its own)."""
+        place = begin // self.pool.page_size
         if place >= len(self.pages) or self.may_write(place):
             return None
         (mine,) = self.pool.take(1)
@@ -64,8 +64,8 @@ class PageTable:
         self.pages[place] = page
         return before
 
-    def leave_behind(self, n_computed: int) -> None:
-        """Give back the pages that no token after the computed ones looks at."""
+    def release_behind(self, n_computed: int) -> None:
+        """Release the pages that no token after the computed ones looks at."""
         first = self.pool.n_behind(n_computed)
         if first > self.first:
             self.pool.release(self.pages[self.first : first])
@@ -76,7 +76,7 @@ class PageTable:
         return self.first <= self.pool.n_behind(n_computed)
 
     def cut(self, n_pages: int) -> None:
-        """Give back all but the first pages of the text."""
+        """Release all but the first pages of the text."""
         assert n_pages >= self.first or n_pages == 0
         self.pool.release(self.pages[max(n_pages, self.first) :])
         self.pages = self.pages[:n_pages]

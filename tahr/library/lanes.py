@@ -8,8 +8,8 @@ import numpy as np
 from tahr.backends.api import Backend, Floats, StepLimits
 from tahr.config import GREEDY
 from tahr.engine.runner import Forward, Runner
-from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, KvCacheFull
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.tables import PageCopy, PageTable
@@ -54,7 +54,7 @@ class Lanes:
         n_pages = limits.n_pages or limits.n_lanes * pages_for(limits.n_tokens, PAGE_SIZE)
         self.pool = PagePool(n_pages, PAGE_SIZE)
         self.kv = backend.kv_store(decoder.kv_shapes, [n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
-        self._runner = Runner(backend, decoder, self.kv, limits.step_limits(), forward)
+        self._runner = Runner(backend, decoder, self.kv, limits.step_limits(), forward=forward)
 
     def open(self) -> Sequence:
         """An empty lane."""
@@ -112,11 +112,11 @@ class Lanes:
                 f"{self.limits.n_tokens}: shorten it, or raise the context size."
             )
 
-    def _prepare(self, lane: Sequence, tokens: ListOf[int], n_rows: int) -> Work:
+    def _prepare(self, lane: Sequence, tokens: ListOf[int], n_rows: int) -> WorkItem:
         del lane.tokens[lane.computed :]  # a step that failed leaves tokens behind
         lane.tokens.extend(tokens)
         table = lane.tables[0]
         owned = table.own(lane.computed)
         table.take(lane.computed, len(lane.tokens))
         copies = [PageCopy(0, *owned)] if owned else []
-        return Work(lane, len(tokens), n_rows > 0, min(n_rows, len(tokens)), copies)
+        return WorkItem(lane, lane.computed, len(tokens), n_rows > 0, min(n_rows, len(tokens)), copies)

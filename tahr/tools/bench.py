@@ -17,8 +17,8 @@ from tahr.backends.api import Backend, StepLimits
 from tahr.config import GREEDY, EngineConfig
 from tahr.engine.builder import check_kv_dtype
 from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Work
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.tables import PageTable
@@ -147,7 +147,7 @@ class Bench:
             self._step([sequence], n, n_rows=int(done + n == n_tokens))
 
     def _step(self, active: list[Sequence], n_tokens: int, n_rows: int) -> None:
-        self.runner.run([Work(sequence, n_tokens, n_rows > 0, n_rows) for sequence in active])
+        self.runner.run([WorkItem(seq, seq.computed, n_tokens, n_rows > 0, n_rows) for seq in active])
         for sequence in active:
             sequence.computed += n_tokens
             self._n_stored[sequence.id] = max(self._n_stored[sequence.id], sequence.computed)

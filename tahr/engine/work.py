@@ -1,0 +1,73 @@
+"""What a step may hold, and what it holds: the limits, the prefill budget, and the work of one sequence."""
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tahr.engine.sequence import Sequence
+from tahr.kv.tables import PageCopy
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What one step may hold."""
+
+    n_seqs: int  # sequences that run at once
+    n_prefill_seqs: int  # sequences that prefill in one step
+    n_decode_seqs: int  # sequences that decode in one step
+    prefill_chunk: int  # tokens of one sequence
+    n_prefill_tokens: int  # tokens of all that prefill; the first one gets its chunk even if that is more
+    n_active_prefill_tokens: int | None = None  # the most of either while others decode, so that these wait less
+    n_decoding_first: int = 0  # while fewer decode, they wait until the prompts that fit are prefilled
+    n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
+    n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
+    admit_below: float = 0.9  # share of the pool that admission may fill; the rest is for running sequences to grow
+
+    @property
+    def n_tokens(self) -> int:
+        return max(self.prefill_chunk, self.n_prefill_tokens) + self.n_decode_seqs * self.n_decode_tokens
+
+    @property
+    def n_rows(self) -> int:
+        return self.n_prefill_seqs + self.n_decode_seqs * self.n_decode_tokens + self.n_row_tokens
+
+
+class WorkItem(NamedTuple):
+    """The part of one sequence in a step: compute `n_tokens` tokens from position `begin` on."""
+
+    sequence: Sequence
+    begin: int
+    n_tokens: int
+    samples: bool  # all of its tokens are then computed, so that the next one can be sampled
+    n_rows: int  # the rows of so many of its last tokens are wanted
+    copies: ListOf[PageCopy] = ()  # to make before the step
+
+
+class PrefillBudget:
+    """What is left of a step for sequences that prefill."""
+
+    def __init__(self, limits: SchedulerLimits, n_most: int | None = None):
+        self.n_seqs = limits.n_prefill_seqs
+        self._n_row_tokens = limits.n_row_tokens
+        self._limits = limits
+        self._chunk = min(limits.prefill_chunk, n_most or limits.prefill_chunk)
+        self._n_together = min(limits.n_prefill_tokens, n_most or limits.n_prefill_tokens)
+        self.n_tokens = max(self._n_together, self._chunk)
+
+    @property
+    def open(self) -> bool:
+        return self.n_seqs > 0 and self.n_tokens > 0
+
+    def grant(self, seq: Sequence) -> int:
+        """How many tokens a sequence may compute."""
+        n = min(seq.n_left, self._chunk, self.n_tokens)
+        n_before = max(0, seq.first_row - seq.scheduled)  # tokens whose rows are not wanted
+        return n if n_before >= n else min(n, n_before + self._n_row_tokens)
+
+    def spend(self, seq: Sequence, n: int) -> None:
+        """A sequence, whose tokens are scheduled now, uses n tokens of the budget."""
+        if self.n_seqs == self._limits.n_prefill_seqs:
+            self.n_tokens = self._n_together  # whatever the budget is, the first one was within it
+        self.n_seqs -= 1
+        self.n_tokens -= n
+        self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.first_row))
