@@ -64,7 +64,7 @@ bench: setup  ## start-up, memory, kernels, groups of requests; MODEL=... for an
 	@$(BIN)/python benchmarks/kernels.py
 	@$(BIN)/python benchmarks/groups.py $(MODEL)
 
-size:  ## lines per file, the longest functions
+size:  ## lines per file and folder, the longest functions, beside their limits
 	@$(PYTHON) scripts/size.py
 
 sanitize: $(VENV)/.test-extras  ## native code and both parsers under address and undefined-behaviour sanitizers

@@ -4,7 +4,9 @@
 alone); `TAHR_TEST_CACHE` another cache.
 """
 
+import atexit
 import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -35,7 +37,9 @@ def stories() -> Path:
         return found
     import story_model
 
-    return story_model.write(Path(tempfile.mkdtemp(prefix="tahr-story-model-")))
+    folder = tempfile.mkdtemp(prefix="tahr-story-model-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return story_model.write(Path(folder))
 
 
 def greedy_story() -> Path:

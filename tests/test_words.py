@@ -1,0 +1,225 @@
+"""The field's words: retired names stay away, and a class name has one meaning in the whole tree."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "tahr"
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Words of our own that had a private meaning -> what the field says. A name counts as a whole (a class, a function, an
+# argument, an attribute, a variable) or by its parts (`_hear_tokens` holds "hear").
+RETIRED_PARTS = {
+    "hear": "observe, record",
+    "heat": "temperature",
+    "knob": "parameter, setting",
+    "knobs": "parameters",
+    "shortlist": "candidates",
+    "overlay": "sparse logits",
+    "crowd": "batch",
+    "mailbox": "delivery",
+    "refusals": "errors",
+    "measures": "metrics",
+    "dialect": "formatter",
+    "picker": "sampler",
+}
+RETIRED_NAMES = {
+    "Ask": "request",
+    "Answer": "output, result",
+    "BrokenAnswer": "broken response",
+    "Said": "settings given",
+    "Take": "chunk",
+    "Line": "waiting queue, connection",
+    "Call": "request",
+    "Front": "server state",
+    "Edit": "logit processor",
+    "Chance": "uniform",
+    "chance": "uniform",
+    "let_go": "free",
+    "pick_rows": "gather_rows",
+    "place_qkv": "rope_and_cache",
+    "rope_angles": "cos_sin",
+    "row_sampler": "sample",
+}
+# Ordinary words elsewhere, private ones in these rooms.
+RETIRED_IN_ROOMS = {
+    ("engine/engine", "engine/scheduler", "library", "server"): {"lane": "sequence", "lanes": "sequences"},
+    ("engine", "server/observe"): {"reading": "prefill", "writing": "decode", "writers": "decoding sequences"},
+    ("backends", "engine"): {"spot": "position, slot"},
+    ("kv",): {"knows": "lookup"},
+}
+# Modules by the names that had a private meaning, in the rooms where they did.
+RETIRED_MODULES = {
+    "engine": {"line", "lanes", "watch", "probe", "drawing", "decoding", "answers", "assemble", "mailbox"},
+    "engine/sampling": {"ways", "quick", "edits", "overlay", "shortlist", "chance", "picker"},
+    "library": {"lanes", "watch", "probe", "decoding", "answers", "mailbox"},
+    "tools": {"rewrite", "probe"},
+    "server": {
+        "line",
+        "call",
+        "front",
+        "busy",
+        "texts",
+        "bounds",
+        "bundles",
+        "running",
+        "faults",
+        "refusals",
+        "measures",
+    },
+    "native": {"place", "lane", "partial", "matmul_many", "matmul_pieces"},
+    "cli": {"layers", "served", "compared", "saved"},
+    "backends": {"cuda_steps", "row_sampler"},
+}
+# Files that still use retired names, and class names that still have two meanings: entries are only ever taken out.
+PENDING_FILES: set[str] = {
+    "backends/api/backend.py",
+    "backends/cpu/backend.py",
+    "backends/cuda/kernels/sample.py",
+    "backends/row_sampler.py",
+    "bench_serve/client.py",
+    "bench_serve/measured.py",
+    "cli/settings/bench_shapes.py",
+    "cli/settings/model_settings.py",
+    "cli/verbs/run.py",
+    "engine/batch.py",
+    "engine/drawing.py",
+    "engine/engine.py",
+    "engine/sampling/candidates.py",
+    "engine/sampling/logit_processors.py",
+    "engine/sampling/native_sampler.py",
+    "engine/sampling/rows.py",
+    "engine/sampling/sampling_state.py",
+    "engine/sampling/stages.py",
+    "engine/scheduler.py",
+    "engine/waiting_queue.py",
+    "kv/pages.py",
+    "kv/prefix.py",
+    "library/beam.py",
+    "library/embeddings.py",
+    "library/inference_engine.py",
+    "library/lanes.py",
+    "library/loaded_model.py",
+    "library/session.py",
+    "models/sampling.py",
+    "server/app.py",
+    "server/http/connection.py",
+    "server/http/guard.py",
+    "server/http/protocol.py",
+    "server/http/request.py",
+    "server/lifecycle.py",
+    "server/observe/health.py",
+    "server/observe/request_dumps.py",
+    "server/observe/server_metrics.py",
+    "server/observe/status.py",
+    "server/observe/throughput_log.py",
+    "server/observe/tracing.py",
+    "server/openai/chat.py",
+    "server/openai/completions.py",
+    "server/openai/embeddings.py",
+    "server/openai/formatters.py",
+    "server/openai/generation.py",
+    "server/openai/tokenize.py",
+    "server/sessions.py",
+    "server/state.py",
+    "text/prompt.py",
+}
+PENDING_DOUBLES: set[str] = {
+    "Block",
+    "Budget",
+    "Choice",
+    "Conversation",
+    "Entry",
+    "Layer",
+    "Line",
+    "Listing",
+    "Matrix",
+    "Part",
+    "Peer",
+    "Plan",
+    "Recipe",
+    "Reply",
+    "Rows",
+    "Source",
+    "Stage",
+    "Stream",
+}
+
+# One word of a comment or a text may be ordinary English; these phrases were ours alone.
+RETIRED_PHRASES = (
+    r"those that write",
+    r"brings the news",
+    r"what people say",
+    r"\bwho wants\b",
+    r"\bthe shortlist\b",
+    r"\ba lane\b",
+    r"\bthe knobs?\b",
+)
+
+
+def where(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Every name a file defines or uses, but for imported modules of others."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
+                yield name
+
+
+def parts(name: str) -> list[str]:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
+
+
+def words_retired_for(file: str) -> set[str]:
+    """The parts of names that are retired in that file."""
+    rooms = [set(words) for rooms, words in RETIRED_IN_ROOMS.items() if file.startswith(rooms)]
+    return set(RETIRED_PARTS).union(*rooms)
+
+
+@pytest.mark.parametrize("path", FILES, ids=where)
+def test_names_are_the_fields(path: Path) -> None:
+    words = words_retired_for(where(path))
+    found = {n for n in identifiers(path) if n.strip("_") in RETIRED_NAMES or not words.isdisjoint(parts(n))}
+    assert where(path) in PENDING_FILES or sorted(found) == []
+
+
+def test_modules_are_named_by_what_they_are() -> None:
+    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
+    found = {
+        where(p)
+        for p in sources
+        for room, names in RETIRED_MODULES.items()
+        if where(p).startswith(room + "/") and p.stem in names
+    }
+    assert sorted(found - PENDING_FILES) == []
+
+
+def test_texts_use_the_fields_words() -> None:
+    """Comments, docstrings, messages: phrases that only made sense with the old names."""
+    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
+    found = {
+        f"{where(p)}: {phrase}"
+        for p in sources
+        for phrase in RETIRED_PHRASES
+        if where(p) not in PENDING_FILES and re.search(phrase, p.read_text(encoding="utf-8"), re.IGNORECASE)
+    }
+    assert sorted(found) == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(where(path))
+    double = {name: places for name, places in classes.items() if len(places) > 1}
+    assert {name: places for name, places in double.items() if name not in PENDING_DOUBLES} == {}
