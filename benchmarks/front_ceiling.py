@@ -80,19 +80,19 @@ class Script:
 
 def serve(model: str | None, step_s: float, interval_s: float) -> None:
     """In a process of its own."""
-    from tahr.server.lifecycle import Running
+    from tahr.server.lifecycle import Server
     from tahr.server.llm_engine import LlmEngine
+    from tahr.server.models import ServedModel
     from tahr.server.settings import Settings
-    from tahr.server.state import Served
 
-    def load() -> list[Served]:
+    def load() -> list[ServedModel]:
         llm = LLM(model)
         words = llm.tokenizer.encode("The sky is blue because light is scattered by air. ", add_special=False)
         llm.engine = Script(words, step_s)  # type: ignore[assignment]
-        return [Served(("scripted",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
+        return [ServedModel(("scripted",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
 
     settings = Settings(port=0, log_interval_s=0, stream_interval_s=interval_s)
-    Running(settings, load, lambda address, _: print(address, flush=True)).run()
+    Server(settings, load, lambda address, _: print(address, flush=True)).run()
 
 
 async def press(address: str, data: bytes, n_connections: int, seconds: float) -> list[bytes]:

@@ -16,7 +16,7 @@ from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
 from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
 from tahr.errors import ConfigError
-from tahr.server.observe.server_metrics import Measures, Meter
+from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.observe.tracing import Tracer
 
 N_SEQUENCES = 16
@@ -44,11 +44,12 @@ def step_us(watch: Watch) -> float:
 def span_us() -> float:
     logging.disable(logging.CRITICAL)  # nobody listens there
     tracer = Tracer("http://127.0.0.1:9", "127.0.0.1")
-    meter = Meter(Measures(), "m", 10, 1)
-    meter.ended, meter.stats = "stop", [RequestStats(10, 5, 0, 0, 1.0, 2.0, 3.0, 4.0)]
-    ask = Thing(prompts=[Thing(params=NEUTRAL_SAMPLING)], dialect=Thing(id="x"))
-    call: Any = Thing(path="/v1/completions", method="POST", meter=meter, ask=ask, status=200, header=lambda _: "")
-    return best_us(lambda: tracer.finish(call, 1.0), 200, 3)
+    stats = [RequestStats(10, 5, 0, 0, 1.0, 2.0, 3.0, 4.0)]
+    generation = GenerationRecord(
+        "x", "/v1/completions", "m", "cpu", 99, NEUTRAL_SAMPLING, [[1] * 10], False, stats=stats
+    )
+    record = RequestRecord("POST", "/v1/completions", {}, 1.0, 2.0, status=200, generation=generation)
+    return best_us(lambda: tracer.request_finished(record), 200, 3)
 
 
 def main() -> None:

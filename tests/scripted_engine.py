@@ -23,9 +23,9 @@ from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk, Completion
 from tahr.server.engine_port import PromptProgress
-from tahr.server.lifecycle import Running
+from tahr.server.lifecycle import Server
+from tahr.server.models import ServedModel
 from tahr.server.settings import Settings
-from tahr.server.state import Served
 from tahr.text.chat import ChatTemplate
 from tahr.text.stream import Detokenizer
 
@@ -175,7 +175,7 @@ class ScriptedEngine:
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats = StatsSnapshot()
-        self.alive = True
+        self.alive, self.cpu_s, self.longest_token_bytes = True, 0.0, 4
         self.live: set[int] = set()
         self.seen: list[ScriptedReply] = []
 
@@ -202,12 +202,12 @@ class ScriptedEngine:
 
 @contextmanager
 def serving(
-    *engines: Any, settings: Settings | None = None, load: Callable[[], list[Served]] | None = None
-) -> Iterator[Running]:
+    *engines: Any, settings: Settings | None = None, load: Callable[[], list[ServedModel]] | None = None
+) -> Iterator[Server]:
     """A server on a free port, on a thread with an event loop of its own."""
-    models = [Served((engine.name,), engine) for engine in engines]
+    models = [ServedModel((engine.name,), engine) for engine in engines]
     ready = threading.Event()
-    running = Running(settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set())
+    running = Server(settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set())
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

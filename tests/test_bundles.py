@@ -120,7 +120,7 @@ def test_a_secret_in_a_bundle_fails_it(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "MAX_BUNDLES", 2)
+    monkeypatch.setattr(bundles, "MAX_DUMPS", 2)
     with dumping(tmp_path) as client:
         made = [ask(client)["id"] for _ in range(4)]
     assert {path.name for path in tmp_path.iterdir()} == set(made[2:])
@@ -128,10 +128,10 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_texts_need_a_folder_and_a_folder_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a folder"):
-        bundles.open_bundles(Settings(request_dump_texts=True))
+        bundles.open_dumps(None, True, {})
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
-        bundles.open_bundles(Settings(request_dump_dir=str(tmp_path / "file")))
+        bundles.open_dumps(str(tmp_path / "file"), False, {})
     assert main(["replay-bundle", str(tmp_path / "nowhere")]) == 3
 
 

@@ -13,7 +13,7 @@ from scripted_engine import BOS, EOS, ScriptedEngine, reply_to, serving
 from tahr import __version__
 from tahr.config import SamplingParams, sampling_names
 from tahr.server.app import ROUTES
-from tahr.server.lifecycle import Running
+from tahr.server.lifecycle import Server
 from tahr.server.openai import bodies
 from tahr.server.openai.sampling import SPELLED
 
@@ -28,13 +28,13 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: ScriptedEngine) -> Iterator[Running]:
+def server(engine: ScriptedEngine) -> Iterator[Server]:
     with serving(engine, ScriptedEngine("other", template=None)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[httpx.Client]:
+def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=20) as made:
         yield made
 
@@ -230,7 +230,7 @@ def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
         ("verbosity", "low"), ("reasoning_effort", "low"), ("reasoning", {}), ("thinking", True),
         ("enable_thinking", False), ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),
         ("stream_options", {"include_usage": True}), ("return_progress", True),
-        ("temperature", "hot"), ("temperature", -1), ("top_p", -1), ("top_k", -2), ("top_k", 1.5), ("min_p", 2),
+        ("temperature", "hot"), ("temperature", -1), ("top_p", -0.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2),
         ("n", 0), ("n", 100_000), ("seed", -2), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True),
         ("stop", [1]),
         ("stop", ["x"] * 10_000), ("stop", "x" * 10_000), ("stop_token_ids", list(range(1000))),
@@ -390,9 +390,11 @@ def test_the_description_lists_every_route(client: httpx.Client) -> None:
 def test_the_description_tells_the_bounds(client: httpx.Client) -> None:
     schemas = client.get("/openapi.json").json()["components"]["schemas"]
     chat, text, null = schemas["ChatBody"]["properties"], schemas["CompletionBody"]["properties"], {"type": "null"}
-    assert chat["top_p"]["anyOf"] == [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, null]
+    assert chat["top_p"]["anyOf"] == [{"type": "number", "minimum": 0, "maximum": 1}, null]
     assert chat["n"]["anyOf"] == [{"type": "integer", "minimum": 1, "maximum": 128}, null]
-    assert chat["max_completion_tokens"]["anyOf"][0]["minimum"] == 1 and text["max_tokens"]["anyOf"][0]["minimum"] == 0
+    assert (
+        chat["max_completion_tokens"]["anyOf"][0]["minimum"] == -1 and text["max_tokens"]["anyOf"][0]["minimum"] == -1
+    )
     assert chat["logprobs"]["anyOf"] == [{"type": "boolean"}, null]
     assert text["logprobs"]["anyOf"] == [{"type": "integer", "minimum": 0, "maximum": 20}, null]
     assert chat["messages"]["minItems"] == 1 and "user" in schemas["Message"]["properties"]["role"]["enum"]

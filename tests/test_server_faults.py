@@ -14,8 +14,8 @@ from engines import poison
 from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
 from tahr.engine.sequence import Sequence
-from tahr.server.http.request import Call
-from tahr.server.lifecycle import Running
+from tahr.server.http.request import HttpRequest
+from tahr.server.lifecycle import Server
 from tahr.server.llm_engine import LlmEngine
 from tahr.server.openai import chat as chat_route
 from tahr.text.chat import ChatTemplate
@@ -38,7 +38,7 @@ def engine(stories: Path) -> LlmEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: LlmEngine) -> Iterator[Running]:
+def server(engine: LlmEngine) -> Iterator[Server]:
     with serving(engine) as running:
         yield running
 
@@ -106,8 +106,8 @@ def in_detokenizer(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
 
 
 def in_writing(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
-    for name in ("write", "json"):
-        before(Call, name, lambda call, *more: WORD.encode() in call.data, patch)
+    for name in ("send", "respond"):
+        before(HttpRequest, name, lambda request, *more: WORD.encode() in request.data, patch)
 
 
 STAGES: dict[str, Breaking] = {
@@ -139,7 +139,7 @@ def is_streamed(i: int) -> bool:
     return bool(i % 2)
 
 
-def ask_all(server: Running, cut: bool = False) -> list[tuple[int, str]]:
+def ask_all(server: Server, cut: bool = False) -> list[tuple[int, str]]:
     """Status and body of all answers, without what is different each time."""
 
     async def one(client: httpx.AsyncClient, i: int) -> tuple[int, str]:
@@ -167,7 +167,7 @@ def joined(stream: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sound(server: Running) -> list[tuple[int, str]]:
+def sound(server: Server) -> list[tuple[int, str]]:
     made = ask_all(server)
     assert all(status == 200 for status, _ in made)
     return made
@@ -176,7 +176,7 @@ def sound(server: Running) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_others_get_the_same_bytes(
-    stage: str, streamed: bool, server: Running, engine: LlmEngine, sound: list[tuple[int, str]],
+    stage: str, streamed: bool, server: Server, engine: LlmEngine, sound: list[tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(f"{__name__}.is_streamed", lambda i: streamed if i == VICTIM else bool(i % 2))

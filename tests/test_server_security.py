@@ -14,13 +14,13 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError, ServerError
-from tahr.server import state as front
+from tahr.server import models as served_models
 from tahr.server.app import ROUTES
-from tahr.server.http import guard, protocol
-from tahr.server.http.guard import RateLimit
-from tahr.server.lifecycle import Running
+from tahr.server.http import protocol, rate_limit
+from tahr.server.http.rate_limit import RateLimit
+from tahr.server.lifecycle import Server
+from tahr.server.models import STALLED_AFTER_S, Health, ServedModel
 from tahr.server.settings import Settings
-from tahr.server.state import STUCK_AFTER_S, Served
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
@@ -30,7 +30,7 @@ def settings(**more: Any) -> Settings:
     return Settings(port=0, log_interval_s=0, **more)
 
 
-def exchange(server: Running, data: bytes) -> bytes:
+def exchange(server: Server, data: bytes) -> bytes:
     """Bytes out, bytes in, until the server closes."""
     host, port = server.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -45,13 +45,13 @@ def exchange(server: Running, data: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def locked() -> Iterator[Running]:
+def locked() -> Iterator[Server]:
     with serving(ScriptedEngine(), settings=settings(api_keys=("first-key", "second-key"))) as running:
         yield running
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_every_route_but_health_needs_a_key(locked: Running, route: Any) -> None:
+def test_every_route_but_health_needs_a_key(locked: Server, route: Any) -> None:
     path = route.path + "scripted" if route.path == "/v1/models/" else route.path
     bare = httpx.request(route.method, locked.address + path)
     assert bare.status_code == (200 if route.is_open else 401)
@@ -62,18 +62,18 @@ def test_every_route_but_health_needs_a_key(locked: Running, route: Any) -> None
     assert right.status_code in (200, 400)
 
 
-def test_an_unknown_route_says_nothing_without_a_key(locked: Running) -> None:
+def test_an_unknown_route_says_nothing_without_a_key(locked: Server) -> None:
     response = httpx.get(locked.address + "/admin")
     assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("value", ["", "Bearer", "first-key", "Basic first-key", "Basic ::::", "Bearer \xff"])
-def test_what_is_no_key(locked: Running, value: str) -> None:
+def test_what_is_no_key(locked: Server, value: str) -> None:
     sent = {"authorization": value.encode("latin-1")}
     assert httpx.post(locked.address + CHAT, json=BODY, headers=sent).status_code == 401  # type: ignore[arg-type]
 
 
-def test_a_browser_can_ask_for_the_key(locked: Running) -> None:
+def test_a_browser_can_ask_for_the_key(locked: Server) -> None:
     asked = httpx.get(locked.address + "/")
     assert asked.headers["www-authenticate"].startswith("Basic")
     coded = base64.b64encode(b"anyone:first-key").decode()
@@ -95,37 +95,37 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def limited(engine: ScriptedEngine) -> Iterator[Running]:
+def limited(engine: ScriptedEngine) -> Iterator[Server]:
     made = settings(max_body_bytes=4096, max_requests=2, max_tokens_cap=50, request_timeout_s=1.0, body_timeout_s=0.5)
     with serving(engine, settings=made) as running:
         yield running
 
 
-def test_a_body_that_is_too_large(limited: Running) -> None:
+def test_a_body_that_is_too_large(limited: Server) -> None:
     for sent in ({"content": b"x" * 5000}, {"content": (b"x" * 1000 for _ in range(5))}):
         response = httpx.post(limited.address + CHAT, **sent)  # type: ignore[arg-type]
         assert response.status_code == 413 and response.json()["error"]["code"] == "body_too_large"
 
 
-def test_a_body_that_lies_about_its_size(limited: Running) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999\r\n\r\n"
+def test_a_body_that_lies_about_its_size(limited: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999999\r\n\r\n"
     assert exchange(limited, head).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_never_ends(limited: Running) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+def test_a_body_that_never_ends(limited: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
     assert b"did not arrive" in exchange(limited, head)
 
 
-def test_headers_that_are_too_large(limited: Running) -> None:
+def test_headers_that_are_too_large(limited: Server) -> None:
     for head in (b"GET /health HTTP/1.1\r\nx: ", b"GET /"):
         answer = exchange(limited, head.ljust(protocol.MAX_HEAD_BYTES + 1, b"y"))
         assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer
 
 
-def test_a_large_head_that_comes_all_at_once(limited: Running) -> None:
+def test_a_large_head_that_comes_all_at_once(limited: Server) -> None:
     many = b"".join(b"x%d: y\r\n" % i for i in range(protocol.MAX_HEAD_BYTES // 8))
-    answer = exchange(limited, b"GET /health HTTP/1.1\r\nhost: x\r\n" + many + b"\r\n")
+    answer = exchange(limited, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + many + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 431") and answer.count(b"HTTP/1.1") == 1
     assert httpx.get(limited.address + "/health").status_code == 200
 
@@ -142,7 +142,7 @@ def test_a_deadline_of_0_is_none() -> None:
         assert httpx.post(running.address + CHAT, json=slow).status_code == 200
 
 
-def test_many_requests_on_one_connection_are_not_large_headers(limited: Running) -> None:
+def test_many_requests_on_one_connection_are_not_large_headers(limited: Server) -> None:
     with httpx.Client(base_url=limited.address) as client:
         for _ in range(50):
             assert client.post("/tokenize", json={"prompt": "x" * 3000}).status_code == 200
@@ -156,12 +156,12 @@ def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_what_is_not_http(limited: Running) -> None:
+def test_what_is_not_http(limited: Server) -> None:
     answer = exchange(limited, b"\x16\x03\x01 hello\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400") and b'"error"' in answer
 
 
-def test_the_cap_on_tokens(limited: Running, engine: ScriptedEngine) -> None:
+def test_the_cap_on_tokens(limited: Server, engine: ScriptedEngine) -> None:
     over = httpx.post(limited.address + CHAT, json={**BODY, "max_tokens": 51})
     assert over.status_code == 400 and over.json()["error"]["param"] == "max_tokens"
     assert httpx.post(limited.address + CHAT, json=BODY).status_code == 200
@@ -169,7 +169,7 @@ def test_the_cap_on_tokens(limited: Running, engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_deadline(limited: Running, engine: ScriptedEngine, stream: bool) -> None:
+def test_the_deadline(limited: Server, engine: ScriptedEngine, stream: bool) -> None:
     hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": stream}
     response = httpx.post(limited.address + CHAT, json=hanging, timeout=10)
     assert response.status_code == (200 if stream else 504)
@@ -177,7 +177,7 @@ def test_the_deadline(limited: Running, engine: ScriptedEngine, stream: bool) ->
     assert not engine.live
 
 
-def test_more_requests_than_the_server_takes(limited: Running, engine: ScriptedEngine) -> None:
+def test_more_requests_than_the_server_takes(limited: Server, engine: ScriptedEngine) -> None:
     with httpx.Client(base_url=limited.address, timeout=10) as client:
         hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": True}
         with client.stream("POST", CHAT, json=hanging), client.stream("POST", CHAT, json=hanging):
@@ -216,7 +216,7 @@ def test_all_keys_share_an_allowance_too() -> None:
 
 def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(rate_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
     limit = RateLimit(60)
     assert [limit.take("x") for _ in range(60)] == [0] * 60 and limit.take("x") == 1
     now[0] = 1.1
@@ -226,7 +226,7 @@ def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- other sites --------------------------------------------------------------------------------------------
 
 
-def test_other_sites_are_kept_out_unless_asked_for(limited: Running) -> None:
+def test_other_sites_are_kept_out_unless_asked_for(limited: Server) -> None:
     response = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": "https://elsewhere.example"})
     assert response.status_code == 403 and "--cors-origin" in response.json()["error"]["message"]
     same = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": limited.address})
@@ -234,7 +234,7 @@ def test_other_sites_are_kept_out_unless_asked_for(limited: Running) -> None:
     assert httpx.options(limited.address + CHAT).status_code == 405
 
 
-def test_a_name_that_somebody_points_to_this_machine_is_another_site(limited: Running) -> None:
+def test_a_name_that_somebody_points_to_this_machine_is_another_site(limited: Server) -> None:
     port = limited.address.rsplit(":", 1)[1]
     for name, status in (("evil.example", 403), ("localhost", 200), ("127.0.0.1", 200), ("[::1", 403)):
         headers = {"origin": f"http://{name}:{port}", "host": f"{name}:{port}"}
@@ -259,9 +259,9 @@ def test_allowed_origins() -> None:
 def test_nothing_is_answered_while_loading() -> None:
     loads = threading.Event()
 
-    def load() -> list[Served]:
+    def load() -> list[ServedModel]:
         loads.wait(20)
-        return [Served(("late",), ScriptedEngine())]
+        return [ServedModel(("late",), ScriptedEngine())]
 
     with serving(load=load) as running, httpx.Client(base_url=running.address) as client:
         loading = client.get("/health")
@@ -285,29 +285,34 @@ def test_an_engine_that_died_or_stands_still_is_not_healthy(monkeypatch: pytest.
         engine.alive = False
         assert client.get("/health").json()["status"] == "failing"
         engine.alive = True
-        served = Served(("x",), engine)
-        assert served.well
+        served = ServedModel(("x",), engine)
+        assert served.health() is Health.OK
         engine.live.add(1)
         now = time.monotonic()
-        monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: now + STUCK_AFTER_S + 1))
-        assert not served.well
+        clock = SimpleNamespace(monotonic=lambda: now + STALLED_AFTER_S + 1)
+        monkeypatch.setattr(served_models, "time", clock)
+        engine.cpu_s += 5.0
+        assert served.health() is Health.BUSY, "it computes, so it is in a long step"
+        assert served.health() is Health.FAILING
+        busy = client.get("/health")
+        assert (busy.status_code, busy.json()["status"]) == (200, "busy")
         engine.stats.steps += 1
-        assert served.well
+        assert served.health() is Health.OK
         engine.live.clear()
 
 
 def test_a_model_that_does_not_load_ends_the_server() -> None:
-    def load() -> list[Served]:
+    def load() -> list[ServedModel]:
         raise ServerError("This model is broken: take another.")
 
     with pytest.raises(ServerError, match="broken"):
-        Running(settings(), load, lambda *_: None).run()
+        Server(settings(), load, lambda *_: None).run()
 
 
-def test_a_taken_port_is_a_sentence(limited: Running) -> None:
+def test_a_taken_port_is_a_sentence(limited: Server) -> None:
     port = int(limited.address.rsplit(":", 1)[1])
     with pytest.raises(ServerError, match="--port"):
-        Running(Settings(port=port), list, lambda *_: None)
+        Server(Settings(port=port), list, lambda *_: None)
 
 
 # ---- the log ------------------------------------------------------------------------------------------------

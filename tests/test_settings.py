@@ -17,7 +17,7 @@ from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
 from tahr.server.loading import ModelChoice, load_models
-from tahr.server.state import Served
+from tahr.server.models import ServedModel
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_the_file_of_a_model(model: str, stem: str, bare: Path) -> None:
 
 
 def test_requests_beyond_max_num_seqs_wait(stories: Path) -> None:
-    def load() -> list[Served]:
+    def load() -> list[ServedModel]:
         return load_models([ModelChoice(str(stories), "m", config=EngineConfig(max_batch_size=1, n_threads=1))])
 
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tahr.backends.api import Memory
+from tahr.backends.api.memory import Memory
 
 MEMINFO = Path("/proc/meminfo")
 

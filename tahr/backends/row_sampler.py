@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Doubles, Floats, Ints
+from tahr.backends.api.tensors import Doubles, Floats, Ints
 
 KNOBS = (
     *("temperature", "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p", "top_a", "eta_cutoff"),

@@ -7,6 +7,7 @@ there is nothing to do. `delivery` says how the chunks of a step reach their rea
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
@@ -160,8 +161,16 @@ class AsyncLLM:
 
     @property
     def alive(self) -> bool:
-        """Whether requests still get tokens."""
+        """Whether the engine's thread runs and takes requests."""
         return self._thread.is_alive() and not self._closing
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of the engine's thread so far, of the process where the system does not tell."""
+        thread = self._thread.ident
+        if thread is None or not self._thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
+            return time.process_time()
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
     async def close(self) -> None:
         """Stop everything, and wait for the thread to end. Readers get their last chunks."""

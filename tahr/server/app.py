@@ -1,42 +1,22 @@
 """The ASGI application: a table of routes, and what becomes of an error."""
 
-import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+import random
+from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
 from tahr.server.http import guard
-from tahr.server.http.errors import Refusal
-from tahr.server.http.internal_errors import told
-from tahr.server.http.request import Call, ClientGone, Receive, Send
+from tahr.server.http.errors import HttpError, logged_error
+from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
 from tahr.server.observe import status
-from tahr.server.openai import bodies, chat, completions, embeddings, openapi, replies
-from tahr.server.openai import tokenize as texts
-from tahr.server.state import Front
-
-Handler = Callable[[Call], Awaitable[None]]
+from tahr.server.openai import bodies, chat, completions, embeddings, openapi, replies, tokenize
+from tahr.server.route import Route
+from tahr.server.state import ServerState
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A path, what it takes and gives (for /openapi.json), and who answers. A path ending in / takes all below it."""
-
-    method: str
-    path: str
-    handler: Handler
-    takes: type | None = None
-    gives: type | None = None
-    is_open: bool = False  # needs no key
-
-    @property
-    def summary(self) -> str:
-        return (self.handler.__doc__ or "").strip()
-
-
-async def openapi_document(call: Call) -> None:
+async def openapi_document(request: HttpRequest, state: ServerState) -> None:
     """This API, described by the tables it is made of."""
-    await call.json(openapi.document(ROUTES))
+    await request.respond_json(openapi.document(ROUTES))
 
 
 ROUTES = [
@@ -45,10 +25,10 @@ ROUTES = [
     Route("POST", "/v1/embeddings", embeddings.embed, bodies.EmbeddingBody, replies.EmbeddingReply),
     Route("GET", "/v1/models", status.models, gives=replies.ModelList),
     Route("GET", "/v1/models/", status.model, gives=replies.ModelCard),
-    Route("POST", "/tokenize", texts.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
-    Route("POST", "/detokenize", texts.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
+    Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
+    Route("POST", "/detokenize", tokenize.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
     Route("POST", "/apply-template", chat.apply_template, bodies.TemplateBody, replies.TemplateReply),
-    Route("GET", "/health", status.health, gives=replies.Health, is_open=True),
+    Route("GET", "/health", status.health, gives=replies.HealthReply, is_open=True),
     Route("GET", "/ready", status.ready, is_open=True),
     Route("GET", "/metrics", status.metrics),
     Route("GET", "/version", status.version, gives=replies.Version),
@@ -66,46 +46,43 @@ def find(path: str) -> Route | None:
 class App:
     """Called by the HTTP server once per request."""
 
-    def __init__(self, front: Front):
-        self.front = front
+    def __init__(self, state: ServerState):
+        self.state = state
+        self._limits = BodyLimits(state.settings.max_body_bytes, state.settings.body_timeout_s)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
-        began = perf_counter()
-        call = Call(self.front, scope, receive, send)
-        route = find(call.path)
+        request = HttpRequest(scope, receive, send, self._limits)
+        # Clients quote it. No secret: asking the system for random bytes takes long.
+        request.response_headers["x-request-id"] = f"req-{random.getrandbits(96):024x}"
+        route = find(request.path)
+        record = request.record
         try:
-            await self._answer(call, route)
+            await self._handle(request, route)
         except ClientGone:
             pass
         except Exception as error:
-            await self._refuse(call, told(error))
-        self._count(call, route)
-        if self.front.tracer:
-            self.front.tracer.finish(call, began)
-        if self.front.bundles:
-            self.front.bundles.finish(call, began)
+            made = logged_error(error)
+            record.error_code = made.code
+            if not request.status:
+                await request.respond_error(made)
+        record.route = route.path if route else record.route
+        record.body, record.status, record.ended = request.data, request.status, perf_counter()
+        self.state.observers.notify("request_finished", record)
 
-    async def _answer(self, call: Call, route: Route | None) -> None:
-        guard.check_origin(call)
-        if call.method == "OPTIONS" and "access-control-allow-origin" in call.more_headers:
-            return await guard.preflight(call)
+    async def _handle(self, request: HttpRequest, route: Route | None) -> None:
+        state = self.state
+        state.host_guard.check(request)
+        if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
+            return await guard.preflight(request)
         if not (route and route.is_open):
-            guard.check_key(call)
+            guard.check_key(request, state.settings.api_keys)
         if route is None:
-            raise Refusal(404, f"There is no route {call.path}: /openapi.json lists them.", code="route_not_found")
-        if call.method not in (route.method, "HEAD" if route.method == "GET" else ""):
+            message = f"There is no route {request.path[:256]}: /openapi.json lists them."
+            raise HttpError(404, message, code="route_not_found")
+        if request.method not in (route.method, "HEAD" if route.method == "GET" else ""):
             allowed = {"allow": route.method}
-            raise Refusal(405, f"{call.path} takes {route.method}, not {call.method}.", headers=allowed)
+            raise HttpError(405, f"{request.path} takes {route.method}, not {request.method}.", headers=allowed)
         if route.method == "POST":
-            guard.check_rate(call)
-        return await route.handler(call)
-
-    async def _refuse(self, call: Call, refusal: Refusal) -> None:
-        if not call.status:
-            call.more_headers.setdefault("x-request-id", f"req-{os.urandom(12).hex()}")  # clients quote it
-            await call.refuse(refusal)
-
-    def _count(self, call: Call, route: Route | None) -> None:
-        labels = (("route", route.path if route else "other"), ("status", f"{call.status // 100}xx"))
-        self.front.measures.http.add(labels)
+            state.rate_limits.check(guard.presented_key(request) if state.settings.api_keys else request.client)
+        return await route.handler(request, state)

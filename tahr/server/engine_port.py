@@ -1,4 +1,4 @@
-"""What the server asks of an engine. Nothing else of an engine is used, so a scripted one can stand in for it."""
+"""All the server uses of an engine, so that a scripted one can take its place in tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How much of a prompt is read."""
+    """How far the prefill of a prompt is."""
 
     n_tokens: int
     n_cached: int
-    n_read: int
+    n_computed: int  # with those from the cache
 
 
-class Reply(Protocol):
-    """A request the engine has taken."""
+class EngineStream(Protocol):
+    """A request the engine has accepted."""
 
     async def read(self, on_chunk: OnChunk) -> bool:
         """Call `on_chunk` with every chunk until it returns False (then True), or until none are left (then False).
@@ -36,7 +36,7 @@ class Reply(Protocol):
         """
 
     def abort(self) -> None:
-        """Free what it holds before the next step; harmless when it is over."""
+        """Free what it holds before the next step; harmless when it has finished."""
 
     @property
     def progress(self) -> PromptProgress: ...
@@ -52,13 +52,16 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
+    longest_token_bytes: int  # of the vocabulary
     sampling_defaults: SamplingParams
     backend_summary: str
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> Reply:
+    async def submit(
+        self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False
+    ) -> EngineStream:
         """Queue a request; refused with a TahrError if it could never run.
 
-        A reply is a text of its own. One that is wanted whole need not be given in pieces.
+        A reply is a text of its own, anything else continues the prompt's. With `whole` each choice comes as one chunk.
         """
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
@@ -69,7 +72,11 @@ class ServedEngine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether requests still get tokens."""
+        """Whether the engine's thread runs."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of the engine's thread so far."""
 
     async def close(self) -> None:
-        """Stop whatever runs, and let go of threads."""
+        """Stop whatever runs, and end its threads."""

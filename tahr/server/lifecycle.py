@@ -1,4 +1,4 @@
-"""A server's life: bind, load, answer, and leave in good order."""
+"""A server's life: bind, load, serve, shut down."""
 
 import asyncio
 import gc
@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
@@ -20,34 +21,36 @@ from tahr.errors import ServerError
 from tahr.library.outputs import Chunk
 from tahr.server.app import App
 from tahr.server.engine_port import ServedEngine
+from tahr.server.http.protocol import BoundedProtocol
+from tahr.server.models import ServedModel
 from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.settings import Settings
-from tahr.server.state import Front, Served
+from tahr.server.state import ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LATE_S = 2  # after the grace: for connections whose clients do not read
+CLOSE_S = 2  # after the grace: for connections whose clients do not read
 
-Load = Callable[[], list[Served]]
-Announce = Callable[[str, list[Served]], None]
+Load = Callable[[], list[ServedModel]]
+Announce = Callable[[str, list[ServedModel]], None]
 
 
-class Host(uvicorn.Server):
-    """Uvicorn without its own idea of signals."""
+class UvicornServer(uvicorn.Server):
+    """Uvicorn, but signals are handled here."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-class Running:
-    """One server from start to end. `load` runs on a thread of its own while the server already says 503."""
+class Server:
+    """One server from start to end. `load` runs on a thread of its own while requests already get a 503."""
 
     def __init__(self, settings: Settings, load: Load, announce: Announce):
         self.settings = settings
-        self.front = Front(settings)
+        self.state = ServerState(settings)
         self._load, self._announce = load, announce
         self._listener = bind(settings)
-        self._host = Host(uvicorn_config(self.front))
+        self._uvicorn = UvicornServer(uvicorn_config(self.state))
         self._signal = 0
         self._loader: threading.Thread | None = None
 
@@ -72,9 +75,9 @@ class Running:
         """The same inside a running event loop."""
         loop = asyncio.get_running_loop()
         self._listen_to_signals(loop)
-        serving = asyncio.create_task(self._host.serve(sockets=[self._listener]))
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         opening = asyncio.create_task(self._open())
-        logging = asyncio.create_task(report_throughput(self.front))
+        logging = asyncio.create_task(report_throughput(self.state.models, self.settings.log_interval_s))
         try:
             await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception():
@@ -89,10 +92,10 @@ class Running:
         return 128 + self._signal if self._signal else 0
 
     def stop(self) -> None:
-        """Take no more requests, give the running ones their grace, then end them."""
-        self.front.close_door()
-        self._host.should_exit = True
-        asyncio.get_running_loop().call_later(self.settings.grace_s, self.front.end_all)
+        """Accept no more requests, give the running ones their grace, then cancel them."""
+        self.state.models.close()
+        self._uvicorn.should_exit = True
+        asyncio.get_running_loop().call_later(self.settings.grace_s, self.state.admission.cancel_all)
 
     # ---- opening ----------------------------------------------------------------------------------------------
 
@@ -101,17 +104,17 @@ class Running:
         for model in models:
             await warm_up(model.engine)
         gc.collect()
-        gc.freeze()  # what is here stays: the collector need not look at it again
-        self.front.open(models)
+        gc.freeze()  # all of this stays, so the collector need not look at it again
+        self.state.models.open(models)
         self._announce(self.address, models)
 
-    def _load_beside(self) -> "asyncio.Future[list[Served]]":
+    def _load_beside(self) -> "asyncio.Future[list[ServedModel]]":
         """On a thread that does not keep the process alive, so that a signal is obeyed while loading."""
         loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[list[Served]] = loop.create_future()
+        loaded: asyncio.Future[list[ServedModel]] = loop.create_future()
 
         def tell(work: Callable[[Any], None], outcome: Any) -> None:
-            with suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 loop.call_soon_threadsafe(lambda: None if loaded.done() else work(outcome))
 
         def load() -> None:
@@ -138,11 +141,11 @@ class Running:
         self.stop()
 
     async def _close(self) -> None:
-        for model in self.front.models:
+        for model in self.state.models.models:
             await model.engine.close()
-        self.front.close()
+        self.state.close()
         gc.unfreeze()
-        self._load = list  # it may hold on to what it has loaded
+        self._load = list  # the function may hold what it has loaded
 
 
 async def warm_up(engine: ServedEngine) -> None:
@@ -174,15 +177,11 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def uvicorn_config(front: Front) -> uvicorn.Config:
-    http: Any = "h11"
-    if find_spec("httptools"):
-        from tahr.server.http.protocol import BoundedProtocol
-
-        http = BoundedProtocol
+def uvicorn_config(state: ServerState) -> uvicorn.Config:
+    protocol: Any = partial(BoundedProtocol, reader_timeout_s=state.settings.reader_timeout_s)
     return uvicorn.Config(
-        App(front),
-        http=http,
+        App(state),
+        http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -190,7 +189,7 @@ def uvicorn_config(front: Front) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(front.settings.grace_s) + LATE_S,
+        timeout_graceful_shutdown=int(state.settings.grace_s) + CLOSE_S,
     )
 
 

@@ -1,4 +1,4 @@
-"""A loaded model behind the server's port."""
+"""A loaded model as the server uses it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
+    from tahr.text.tokenizer import Tokenizer
 
 
-class LlmReply:
+class LlmStream:
     """A stream of an `AsyncLLM`, with what a client may want to see beside the text."""
 
     def __init__(self, stream: Stream):
@@ -47,12 +48,13 @@ class LlmEngine:
         self.tokenizer = inner.tokenizer
         self.template = inner.template
         self.context_size = inner.context_size
+        self.longest_token_bytes = longest_token_bytes(inner.tokenizer)
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> LlmReply:
+    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> LlmStream:
         """Queue a request."""
-        return LlmReply(await self._llm.submit(tokens, params, reply=is_reply, whole=whole))
+        return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, whole=whole))
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
         """One vector per text, given as tokens."""
@@ -66,6 +68,14 @@ class LlmEngine:
     def alive(self) -> bool:
         return self._llm.alive
 
+    @property
+    def cpu_s(self) -> float:
+        return self._llm.cpu_s
+
     async def close(self) -> None:
         """Stop whatever runs."""
         await self._llm.close()
+
+
+def longest_token_bytes(tokenizer: "Tokenizer") -> int:
+    return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.n_vocab))

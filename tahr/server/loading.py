@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
-from tahr.server.state import Served
+from tahr.server.models import ServedModel
 
 if TYPE_CHECKING:
     from tahr.engine.step_log import StepLog
@@ -38,10 +38,10 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
 
 def load_models(
     choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = (), stream_interval_s: float = 0.0
-) -> list[Served]:
+) -> list[ServedModel]:
     """All of them, one after the other, in the order they were named.
 
-    `logs` hear of every step; `stream_interval_s` is an `AsyncLLM`'s.
+    `logs` are told of every step; `stream_interval_s` is an `AsyncLLM`'s.
     """
     from tahr.engine.step_log import Watch
     from tahr.library.async_llm import AsyncLLM
@@ -60,5 +60,5 @@ def load_models(
         names = choice.names(engine.name)
         if logs:
             llm.llm.engine.watch = Watch(names[0], logs)
-        made.append(Served(names, engine, defaults=choice.sampling))
+        made.append(ServedModel(names, engine, defaults=choice.sampling))
     return made

@@ -1,4 +1,4 @@
-"""What a server is asked to be."""
+"""The settings of a server."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -12,14 +12,15 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Frozen and checked; what is loaded and counted lives in `Front`."""
+    """Frozen and checked; what is loaded and counted lives in `ServerState`."""
 
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # none: open
     rate_limit: int | None = None  # requests per minute and key
     rate_limit_total: int | None = None  # requests per minute of all keys together
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()  # of pages of other sites that may use it; *: all
+    allowed_hosts: tuple[str, ...] = ()  # names clients may use for it, besides addresses and its own; *: all
     max_body_bytes: int = 10 * 2**20
     max_requests: int = 4096  # in flight, running or waiting
     max_tokens_cap: int | None = None
@@ -30,13 +31,14 @@ class Settings:
     reader_timeout_s: float = 120.0  # for a client to read what waits for it
     log_interval_s: float = 5.0  # between throughput lines; 0: none
     grace_s: float = 10.0  # for running requests after a signal
+    shared_prefix_cache: bool = False  # also between clients with different keys
     session_cache: str = "off"  # or memory: conversations by id
     session_max_entries: int = 128
-    session_max_tokens: int = 4096  # of one conversation, counted without its template
+    session_max_tokens: int = 4096  # of one conversation
     decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
-    chrome_trace: str | None = None  # the same as a picture
+    chrome_trace: str | None = None  # the same for chrome://tracing
     request_dump_dir: str | None = None  # a folder that gets a folder per request
-    request_dump_texts: bool = False  # with what people said
+    request_dump_texts: bool = False  # with prompts and replies
     otlp_endpoint: str | None = None  # of a collector of traces
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where a request says nothing; over the model's
 
@@ -70,6 +72,10 @@ class Settings:
             )
         if not all(key.strip() for key in self.api_keys):
             raise ConfigError("An API key is empty: give it at least one character, or leave the option out.")
+
+    @property
+    def has_sessions(self) -> bool:
+        return self.session_cache != "off"
 
     @property
     def is_local(self) -> bool:

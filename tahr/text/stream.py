@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tahr.errors import ConfigError
 
-if TYPE_CHECKING:
-    from tahr.text.tokenizer import Tokenizer
+
+class TokenBytes(Protocol):
+    """What a detokenizer needs of a tokenizer."""
+
+    @property
+    def drops_first_space(self) -> bool: ...
+    def is_special(self, token: int) -> bool: ...
+    def token_bytes(self, token: int) -> bytes: ...
 
 
 class Detokenizer:
@@ -18,7 +24,7 @@ class Detokenizer:
     If text went before (`continuing`), the space in front of the first word is a space, not the mark of a beginning.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continuing: bool = False) -> None:
+    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True, continuing: bool = False) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._drop_space = tokenizer.drops_first_space and not continuing

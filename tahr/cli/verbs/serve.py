@@ -18,8 +18,8 @@ from tahr.errors import ConfigError
 if TYPE_CHECKING:
     from tahr.cli.settings.settings_layers import Layers
     from tahr.engine.step_log import StepLog
+    from tahr.server.models import ServedModel
     from tahr.server.settings import Settings
-    from tahr.server.state import Served
 
 HELP = "answer OpenAI's API over HTTP, with a chat page"
 
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     from tahr.hub.progress import Progress
-    from tahr.server.lifecycle import Running
+    from tahr.server.lifecycle import Server
     from tahr.server.loading import check_names, load_models
 
     models = [choice.model for choice in choices]
@@ -136,9 +136,9 @@ def run(args: argparse.Namespace) -> int:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings) as logs:
         load = partial(load_models, models, Progress(sys.stderr), logs, settings.stream_interval_s)
-        running = Running(settings, load, announce)
-        note(f"Loading {', '.join(model.source for model in models)}; {running.address}/health says 503 meanwhile.")
-        return running.run()
+        server = Server(settings, load, announce)
+        note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
+        return server.run()
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
             each.close()
 
 
-def announce(address: str, models: "list[Served]") -> None:
+def announce(address: str, models: "list[ServedModel]") -> None:
     for model in models:
         names = ", ".join(model.names)
         note(f"{names} on {model.engine.backend_summary}, context {model.engine.context_size} tokens")

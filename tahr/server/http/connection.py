@@ -1,10 +1,11 @@
-"""What a connection offers beyond ASGI, where our own protocol runs it."""
+"""A client's connection: what handlers may know of it, and the transport under it."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-LINE, COMPLETE = "tahr.line", "tahr.complete"  # in the scope: a `Line`, and whether the whole body has arrived
+CONNECTION, COMPLETE = "tahr.connection", "tahr.complete"  # keys of the scope: a `Connection`; the body has arrived
+SLOWEST_BYTES_PER_S = 16 * 1024  # at which a client must read what waits for it, after the first `reader_timeout_s`
 
 
 class Flow(Protocol):
@@ -15,42 +16,47 @@ class Flow(Protocol):
     async def drain(self) -> None: ...
 
 
-class Line:
-    """Whether a client is still there and reads; whoever wants to know need not wait in a task of its own."""
+class Connection:
+    """Whether a client is still there and reads, and a way to send it chunks; needs no task that waits for news."""
 
-    def __init__(self, packets: "Packets", flow: Flow) -> None:
-        self._packets, self._flow = packets, flow
+    def __init__(self, transport: "CoalescingTransport", flow: Flow) -> None:
+        self._transport, self._flow = transport, flow
         self.drained = flow.drain
-        self._gone = False
-        self._tell: list[Callable[[], None]] = []
+        self._is_lost = False
+        self._on_lost: list[Callable[[], None]] = []
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Call this when the client goes, or at once if it has gone."""
-        self._tell.append(tell)
-        if self._gone:
-            tell()
+    def add_lost_callback(self, callback: Callable[[], None]) -> None:
+        """Call this when the client leaves, or at once if it has left."""
+        self._on_lost.append(callback)
+        if self._is_lost:
+            callback()
 
-    def unwatch(self, tell: Callable[[], None]) -> None:
-        self._tell.remove(tell)
+    def remove_lost_callback(self, callback: Callable[[], None]) -> None:
+        self._on_lost.remove(callback)
 
-    def put(self, data: bytes) -> bool:
-        """Send a chunk of an answer that comes in chunks; whether the client keeps up."""
-        self._packets.put(b"%x\r\n%b\r\n" % (len(data), data))
+    def send_chunk(self, data: bytes) -> bool:
+        """Send a chunk of a chunked response now; whether the client keeps up."""
+        if data:  # a chunk of no bytes would end the response
+            self._transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
         return not self._flow.write_paused
 
     def lost(self) -> None:
-        """The client has gone."""
-        self._gone = True
-        for tell in list(self._tell):
-            tell()
+        """The client has left."""
+        self._is_lost = True
+        for callback in list(self._on_lost):
+            callback()
 
 
-class Packets:
-    """A transport that sends what is written in one turn of the loop at once: a system call costs more than a join."""
+class CoalescingTransport:
+    """A transport that sends what is written in one turn of the loop as one: a system call costs more than a join.
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
-        self._transport, self._loop = transport, loop
+    A client that leaves data unread for too long is cut off, also while the connection is closing.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, reader_timeout_s: float):
+        self._transport, self._loop, self._reader_timeout_s = transport, loop, reader_timeout_s
         self._parts: list[bytes] = []
+        self._reader_timer: asyncio.TimerHandle | None = None
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
 
@@ -59,7 +65,7 @@ class Packets:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
-    def put(self, data: bytes) -> None:
+    def write_now(self, data: bytes) -> None:
         """Write without waiting for more of this turn; in order, if something waits already."""
         if self._parts:
             self._parts.append(data)
@@ -67,8 +73,23 @@ class Packets:
             self._transport.write(data)
 
     def close(self) -> None:
+        """Close once everything is sent."""
         self._flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self.expect_reader()
+
+    def expect_reader(self) -> None:
+        """From now on the client has a time limit to read what waits for it."""
+        if self._reader_timer is None:
+            limit_s = self._reader_timeout_s + self._transport.get_write_buffer_size() / SLOWEST_BYTES_PER_S
+            self._reader_timer = self._loop.call_later(limit_s, self._transport.abort)
+
+    def reader_caught_up(self) -> None:
+        """The client has read, or has gone."""
+        if self._reader_timer:
+            self._reader_timer.cancel()
+            self._reader_timer = None
 
     def _flush(self) -> None:
         if self._parts:

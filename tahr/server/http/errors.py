@@ -1,11 +1,15 @@
-"""Every way to say no: one exception, one envelope, one table from errors to status codes."""
+"""How requests fail: one exception, one envelope, one table from errors to status codes."""
 
+import logging
+import traceback
 from collections.abc import Mapping
 
 import msgspec
 
 from tahr.config import sampling_names
 from tahr.errors import ConfigError, KvCacheFull, TahrError, TemplateError, TokenizerError
+
+log = logging.getLogger("tahr.server")
 
 TYPES = {
     400: "invalid_request_error",
@@ -20,8 +24,8 @@ TYPES = {
     504: "timeout_error",
 }
 
-# What is wrong with the request itself; any other error is the server's own.
-FAULTS_OF_THE_REQUEST = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
+# Errors that say what is wrong with the request itself; any other error is the server's own.
+REQUEST_ERRORS = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
 SAMPLING_NAMES = frozenset(sampling_names())
 
@@ -34,13 +38,13 @@ class ErrorBody(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct):
-    """The body of every reply that is not a success."""
+    """The body of every response that is not a success."""
 
     error: ErrorBody
 
 
-class Refusal(Exception):
-    """A request that ends with an error: the status, a sentence, and the field that is to blame."""
+class HttpError(Exception):
+    """A request that ends with an error: the status, a sentence, and the field that is wrong."""
 
     def __init__(
         self,
@@ -61,28 +65,38 @@ class Refusal(Exception):
         return msgspec.json.encode(Envelope(ErrorBody(self.message, TYPES[self.status], self.param, self.code)))
 
 
-def bad_field(param: str, message: str, code: str | None = None) -> Refusal:
+def bad_field(param: str, message: str, code: str | None = None) -> HttpError:
     """A 400 that names the field."""
-    return Refusal(400, message, param=param, code=code)
+    return HttpError(400, message, param=param, code=code)
 
 
-def refusal_of(error: BaseException, spelled: Mapping[str, str] | None = None) -> Refusal:
-    """An error as what the client is told; `spelled` maps our names to those the client used."""
-    if isinstance(error, Refusal):
+def http_error(error: BaseException, sent_names: Mapping[str, str] | None = None) -> HttpError:
+    """Any error as the client is to see it; `sent_names` maps our names of fields to those the client used."""
+    if isinstance(error, HttpError):
         return error
-    if isinstance(error, FAULTS_OF_THE_REQUEST):
-        return named(str(error), spelled or {})
+    if isinstance(error, REQUEST_ERRORS):
+        return sampling_error(str(error), sent_names or {})
     cause = error.__cause__ or error
     if isinstance(error, TahrError) and isinstance(cause, TahrError):
-        return Refusal(500, str(error))
-    # What others raise may quote anything.
-    return Refusal(500, f"Tahr failed unexpectedly ({type(cause).__name__}): the server's log says where.")
+        return HttpError(500, str(error))
+    # Messages of other libraries may quote anything.
+    return HttpError(500, f"Tahr failed unexpectedly ({type(cause).__name__}): the server's log says where.")
 
 
-def named(message: str, spelled: Mapping[str, str]) -> Refusal:
+def logged_error(error: BaseException) -> HttpError:
+    """The same; of a fault of the server the log gets the stack, but not the message, which may quote a prompt."""
+    made = http_error(error)
+    if made.status == 500:
+        cause = error.__cause__ or error
+        stack = "".join(traceback.format_tb(cause.__traceback__))
+        log.error("%s failed a request\n%s", type(cause).__name__, stack.rstrip())
+    return made
+
+
+def sampling_error(message: str, sent_names: Mapping[str, str]) -> HttpError:
     """A 400 whose `param` is the option the sentence begins with, in the client's own spelling."""
     name, _, rest = message.partition(" ")
     if name not in SAMPLING_NAMES:
-        return Refusal(400, message)
-    param = spelled.get(name, name)
-    return Refusal(400, f"{param} {rest}", param=param)
+        return HttpError(400, message)
+    param = sent_names.get(name, name)
+    return HttpError(400, f"{param} {rest}", param=param)

@@ -1,43 +1,44 @@
-"""Who may ask: keys, origins, rates."""
+"""Which requests get past the door: keys, hosts, origins."""
 
 import base64
 import binascii
 import hashlib
 import hmac
-import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+import ipaddress
+import socket
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from tahr.server.http.errors import Refusal
-from tahr.server.settings import LOOPBACK
+from tahr.server.http.errors import HttpError
+from tahr.server.http.request import HttpRequest
 
-if TYPE_CHECKING:
-    from tahr.server.http.request import Call
-    from tahr.server.settings import Settings
-
-MAX_BUCKETS = 10_000
-CORS_ALWAYS = {"access-control-allow-methods": "GET, POST, OPTIONS", "access-control-max-age": "600"}
+PREFLIGHT = {"access-control-allow-methods": "GET, POST, OPTIONS", "access-control-max-age": "600"}
+ANY = "*"
 
 
-def check_key(call: "Call") -> None:
-    """The key must be one of ours; how long the comparison takes says nothing about how close it was."""
-    keys = call.front.settings.api_keys
-    if keys and not holds(keys, presented_key(call)):
+def check_key(request: HttpRequest, keys: tuple[str, ...]) -> None:
+    """The key must be one of these; how long the comparison takes says nothing about how close it was."""
+    if keys and not is_one_of(keys, presented_key(request)):
         message = "The API key is missing or wrong: send it as `Authorization: Bearer KEY`."
         # Basic lets a browser ask for the key, as the password, before it shows the chat page.
-        ask = 'Basic realm="tahr"' if call.path == "/" else "Bearer"
-        raise Refusal(401, message, code="invalid_api_key", headers={"www-authenticate": ask})
+        scheme = 'Basic realm="tahr"' if request.path == "/" else "Bearer"
+        raise HttpError(401, message, code="invalid_api_key", headers={"www-authenticate": scheme})
 
 
-def holds(keys: tuple[str, ...], key: str) -> bool:
+def is_one_of(keys: tuple[str, ...], key: str) -> bool:
     digest = hashlib.sha256(key.encode()).digest()
     # All keys are compared, whichever it is.
     return sum(hmac.compare_digest(digest, hashlib.sha256(each.encode()).digest()) for each in keys) > 0
 
 
-def presented_key(call: "Call") -> str:
-    scheme, _, rest = call.header("authorization").partition(" ")
+def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
+    """Which of several keys a client has, as a name that tells nothing of the key; empty if there is one or none."""
+    key = presented_key(request)
+    return "".join(f"key{i}" for i, each in enumerate(keys) if is_one_of((each,), key)) if len(keys) > 1 else ""
+
+
+def presented_key(request: HttpRequest) -> str:
+    scheme, _, rest = request.header("authorization").partition(" ")
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2]
@@ -46,67 +47,74 @@ def presented_key(call: "Call") -> str:
     return rest.strip() if scheme.lower() == "bearer" else ""
 
 
-def check_origin(call: "Call") -> None:
-    """A page of another site gets no answer and causes no work, unless its origin was allowed."""
-    origin = call.header("origin")
-    if not origin:
-        return
-    allowed = call.front.settings.cors_origins
-    if origin in allowed or "*" in allowed:
-        call.more_headers |= {"access-control-allow-origin": origin, "vary": "origin"}
-    elif not is_own_page(call, origin):
-        message = f"Pages of {origin} may not use this server: start it with --cors-origin {origin} to allow them."
-        raise Refusal(403, message, code="origin_not_allowed")
+class HostGuard:
+    """Refuses names of this server that it was not told of, and pages of other sites.
+
+    A web page may make any name it owns point to this machine (DNS rebinding). Addresses cannot be made to, so they are
+    always fine; names must be known.
+    """
+
+    def __init__(self, host: str, allowed_hosts: Collection[str], origins: Collection[str]):
+        known = {"localhost", host, socket.gethostname(), *allowed_hosts}
+        self._hosts = frozenset(name.lower().rstrip(".") for name in known)
+        self._any_host = ANY in allowed_hosts
+        self._origins = frozenset(origins)
+        self._seen: set[str] = set()  # Host headers that were found to be fine
+
+    def check(self, request: HttpRequest) -> None:
+        """Both the name the client used and the page it came from."""
+        host = request.header("host")
+        if host not in self._seen:
+            self._check_host(host)
+        origin = request.header("origin")
+        if origin:
+            self._check_origin(request, origin, host)
+
+    def _check_host(self, host: str) -> None:
+        name = name_of(host)
+        if not self._any_host and name not in self._hosts and not is_address(name):
+            shown = name[:64]
+            message = f"This server does not answer to the name {shown!r}: start it with --allowed-hosts {shown}."
+            raise HttpError(403, message, code="host_not_allowed")
+        if len(self._seen) < 64:  # ports differ, so there may be many
+            self._seen.add(host)
+
+    def _check_origin(self, request: HttpRequest, origin: str, host: str) -> None:
+        if origin in self._origins or ANY in self._origins:
+            request.response_headers |= {"access-control-allow-origin": origin, "vary": "origin"}
+        elif not is_page_of(host, origin):
+            message = f"Pages of {origin} may not use this server: start it with --cors-origin {origin} to allow them."
+            raise HttpError(403, message, code="origin_not_allowed")
 
 
-def is_own_page(call: "Call", origin: str) -> bool:
-    """Whether it came from this server: a name that somebody else made point to this machine does not count."""
+def name_of(host: str) -> str:
+    """The name in a Host header, without the port; empty if there is none, as in HTTP/1.0."""
     try:
-        page = urlsplit(origin)
-        known = not call.front.settings.is_local or page.hostname in LOOPBACK
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return "?"
+
+
+def is_address(name: str) -> bool:
+    if not name:
+        return True
+    try:
+        ipaddress.ip_address(name)
     except ValueError:
         return False
-    return known and page.netloc == call.header("host")
+    return True
 
 
-async def preflight(call: "Call") -> None:
+def is_page_of(host: str, origin: str) -> bool:
+    """Whether a page came from this server, by the name it was checked for."""
+    try:
+        return bool(host) and urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
+async def preflight(request: HttpRequest) -> None:
     """What a browser asks before it sends a request from another site."""
-    asked = call.header("access-control-request-headers")
+    asked = request.header("access-control-request-headers")
     wanted = {"access-control-allow-headers": asked or "authorization, content-type"}
-    await call.reply(b"", "text/plain", status=204, headers={**CORS_ALWAYS, **wanted})
-
-
-def check_rate(call: "Call") -> None:
-    """Each key, or each address where there are no keys, has its own allowance, and all have one together."""
-    for limit, is_shared in call.front.rate_limits:
-        who = "" if is_shared else presented_key(call) if call.front.settings.api_keys else call.client
-        wait_s = limit.take(who)
-        if wait_s:
-            call.front.measures.rejected.add(())
-            message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
-            raise Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
-
-
-def rate_limits(settings: "Settings") -> "list[tuple[RateLimit, bool]]":
-    """Those that are set, and whether they are shared by all."""
-    asked = ((settings.rate_limit, False), (settings.rate_limit_total, True))
-    return [(RateLimit(per_minute), is_shared) for per_minute, is_shared in asked if per_minute]
-
-
-class RateLimit:
-    """A token bucket per client: a minute's requests may come at once, then they come as they are earned."""
-
-    def __init__(self, per_minute: int):
-        self.per_minute = per_minute
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # who -> (tokens left, when)
-
-    def take(self, who: str) -> int:
-        """0 if the request may go on, else the seconds to wait."""
-        now = time.monotonic()
-        left, then = self._buckets.pop(who, (float(self.per_minute), now))
-        left = min(left + (now - then) * self.per_minute / 60, float(self.per_minute))
-        fine = left >= 1
-        self._buckets[who] = (left - fine, now)
-        if len(self._buckets) > MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return 0 if fine else max(1, round((1 - left) * 60 / self.per_minute))
+    await request.respond(b"", "text/plain", status=204, headers={**PREFLIGHT, **wanted})

@@ -1,85 +1,146 @@
-"""HTTP/1.1 by httptools, with a bound on headers and on how long they may take to arrive."""
+"""HTTP/1.1 by httptools, with bounds on everything a client may send or leave unread before a handler looks at it."""
 
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tahr.server.http.connection import COMPLETE, LINE, Line, Packets
-from tahr.server.http.errors import Refusal
+from tahr.server.http.connection import COMPLETE, CONNECTION, CoalescingTransport, Connection
+from tahr.server.http.errors import HttpError
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
+LINGER_S = 5.0  # for the rest of a body after the response
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
-TOO_LARGE = b"431 Request Header Fields Too Large", "The headers are larger than 64 KiB: send less."
+TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
+NOT_HTTP = b"400 Bad Request", "This is not HTTP/1.1 as the server understands it."
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """The parser itself would keep a header of any size, and wait for one forever."""
+    """The parser alone would keep headers and trailers of any size, and wait for any part of a request forever."""
 
-    _n_head_bytes = 0
-    _in_body = False
-    _only_head = True  # the data at hand
-    _timer: asyncio.TimerHandle | None = None
+    _n_head_bytes = 0  # received since the last byte of a body
     _n_listed_bytes = 0  # of the headers so far: a head may also come complete, all at once
+    _in_message = False
+    _in_body = False
+    _upgrades = False  # the head offers another protocol
+    _timer: asyncio.TimerHandle | None = None  # closes the connection
+
+    def __init__(self, *args: Any, reader_timeout_s: float, **options: Any):
+        super().__init__(*args, **options)
+        self._reader_timeout_s = reader_timeout_s
+
+    # ---- the connection ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        packets = Packets(transport, self.loop)
-        super().connection_made(packets)  # type: ignore[arg-type]
-        self._line = Line(packets, self.flow)
-        self._expect_head()
+        self._coalescing = CoalescingTransport(transport, self.loop, self._reader_timeout_s)
+        super().connection_made(self._coalescing)  # type: ignore[arg-type]
+        self._connection = Connection(self._coalescing, self.flow)
+        self._close_after(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        self._coalescing.reader_caught_up()
+        super().connection_lost(exc)
+        self._connection.lost()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._coalescing.expect_reader()
+
+    def resume_writing(self) -> None:
+        self._coalescing.reader_caught_up()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        self._only_head = not self._in_body
-        super().data_received(data)
-        self._n_head_bytes = self._n_head_bytes + len(data) if self._only_head else 0
+        self._unset_keepalive_if_required()
+        self._n_head_bytes += len(data)  # until `on_body` says that it was not
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as found:
+            self._parse_without_upgrade(data[found.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(*NOT_HTTP)
         if self._n_head_bytes > MAX_HEAD_BYTES:
             self._refuse(*TOO_LARGE)
+        elif self._timer is None and not self._in_message and self._is_idle:
+            self._close_after(HEAD_TIMEOUT_S)  # bytes between two requests begin none
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(b"400 Bad Request", "This is not HTTP/1.1 as the server understands it.")
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    # ---- callbacks of the parser ------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._forget_timer()
-        self._expect_head()
+        self._close_after(HEAD_TIMEOUT_S)
         self._n_listed_bytes = 0
+        self._in_message = True
         super().on_message_begin()
-        self.scope[LINE] = self._line  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self._connection  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._n_listed_bytes += len(name) + len(value) + 4
-        if self._n_listed_bytes <= MAX_HEAD_BYTES:
+        if self._n_listed_bytes <= MAX_HEAD_BYTES and not self._in_body:  # a trailer is no header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._forget_timer()
+        self._upgrades = self.parser.should_upgrade()
+        if self._upgrades:
+            return
+        self._cancel_timer()
         self._in_body = True
-        self._only_head = False
         if self._n_listed_bytes > MAX_HEAD_BYTES:
             self._refuse(*TOO_LARGE)
         elif not self.transport.is_closing():
+            self._n_head_bytes = 0
             super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._n_head_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_body = False
+        if self._upgrades:
+            return
+        self._in_message = self._in_body = False
+        self._n_head_bytes = 0
+        self._cancel_timer()
         self.scope[COMPLETE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_timer()
-        super().connection_lost(exc)
-        self._line.lost()
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and self._is_idle:
+            self._close_after(LINGER_S)
+
+    # ---- ends -------------------------------------------------------------------------------------------------
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """Parse the head again without its offer of another protocol, which would cost the request its body."""
+        if self.parser.get_method() == b"CONNECT":
+            return self._refuse(*NOT_HTTP)
+        head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head += [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        try:
+            self.parser.feed_data(b"\r\n".join(head) + b"\r\n\r\n" + rest)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse(*NOT_HTTP)
+        return None
 
     def _refuse(self, status: bytes, message: str) -> None:
         if not self.transport.is_closing():
-            body = Refusal(400, message).body
+            body = HttpError(400, message).body
             self.transport.write(HEAD % (status, len(body), body))
             self.transport.close()
 
-    def _expect_head(self) -> None:
-        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+    def _close_after(self, seconds: float) -> None:
+        self._cancel_timer()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
 
-    def _forget_timer(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None

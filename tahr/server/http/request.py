@@ -1,19 +1,16 @@
-"""One HTTP request and the way back to its client, on plain ASGI."""
+"""One HTTP request and the way back to its client, on plain ASGI. Knows nothing of models or of the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from tahr.server.http.connection import COMPLETE, LINE, Line
-from tahr.server.http.errors import Refusal
-
-if TYPE_CHECKING:
-    from tahr.server.observe.server_metrics import Meter
-    from tahr.server.openai.generation import Ask
-    from tahr.server.state import Front
+from tahr.server.http.connection import COMPLETE, CONNECTION, Connection
+from tahr.server.http.errors import HttpError
+from tahr.server.observe.records import RequestRecord
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -23,46 +20,52 @@ JSON = "application/json"
 
 
 class ClientGone(Exception):
-    """The client has left, so there is nobody to tell anything."""
+    """The client has left, so no response can be sent."""
 
 
-class Call:
-    """What a route gets: the request, and how to answer it. `status` is 0 until an answer has begun."""
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What a request's body may take."""
 
-    def __init__(self, front: "Front", scope: MutableMapping[str, Any], receive: Receive, send: Send):
-        self.front = front
+    max_bytes: int
+    timeout_s: float
+
+
+class HttpRequest:
+    """What a handler gets: the request, and how to respond. `status` is 0 until a response has begun."""
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, limits: BodyLimits):
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.client: str = (scope.get("client") or ("",))[0]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.more_headers: dict[str, str] = {}  # that every answer to this request gets
+        self.response_headers: dict[str, str] = {}  # that every response to this request gets
+        self.record = RequestRecord(self.method, self.path, self.headers)  # for whoever observes
         self.status = 0
         self.data = b""  # the body, once it is read
-        self.ask: Ask | None = None  # what is generated for it, and what that has cost so far
-        self.meter: Meter | None = None
-        self._scope, self._receive, self._send = scope, receive, send
-        self._line: Line | None = scope.get(LINE)
-        self._held = b""  # what waits to be sent, where there is no line
+        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
+        self._connection: Connection = scope[CONNECTION]
+        self.send_chunk: Callable[[bytes], bool] = self._connection.send_chunk
+        self.drained = self._connection.drained
         self._task: asyncio.Task[Any] | None = None
-        self._reason: Exception | None = None
+        self._cancel_reason: Exception | None = None
 
     def header(self, name: str) -> str:
         """A header's value; empty if there is none."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
-    # ---- the request ------------------------------------------------------------------------------------------
+    # ---- the body ---------------------------------------------------------------------------------------------
 
     async def body(self) -> bytes:
         """The whole body, unless it is too large or too slow in coming."""
-        settings = self.front.settings
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         try:
-            async with asyncio.timeout(None if self._scope.get(COMPLETE) else settings.body_timeout_s):
+            async with asyncio.timeout(None if self._scope.get(COMPLETE) else self._limits.timeout_s):
                 self.data = await self._read()
                 return self.data
         except TimeoutError:
-            message = f"The body did not arrive within {settings.body_timeout_s:g} seconds."
-            raise Refusal(400, message, headers={"connection": "close"}) from None
+            message = f"The body did not arrive within {self._limits.timeout_s:g} seconds."
+            raise HttpError(400, message, headers={"connection": "close"}) from None
 
     async def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -78,94 +81,71 @@ class Call:
                 return b"".join(parts)
 
     def _check_size(self, n_bytes: int) -> None:
-        most = self.front.settings.max_body_bytes
+        most = self._limits.max_bytes
         if n_bytes > most:
             message = f"The body is larger than the {most} bytes this server takes: send less."
-            raise Refusal(413, message, code="body_too_large", headers={"connection": "close"})
+            raise HttpError(413, message, code="body_too_large", headers={"connection": "close"})
 
-    # ---- the answer -------------------------------------------------------------------------------------------
+    # ---- the response -----------------------------------------------------------------------------------------
 
-    async def reply(self, body: bytes, kind: str = JSON, status: int = 200, headers: Headers | None = None) -> None:
-        """A whole answer."""
-        await self._start(status, {"content-type": kind, "content-length": str(len(body)), **(headers or {})})
+    async def respond(
+        self, body: bytes, content_type: str = JSON, status: int = 200, headers: Headers | None = None
+    ) -> None:
+        """A whole response."""
+        await self._start(status, {"content-type": content_type, "content-length": str(len(body)), **(headers or {})})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def json(self, value: Any, status: int = 200) -> None:
-        """A whole answer, as JSON."""
-        await self.reply(msgspec.json.encode(value), status=status)
+    async def respond_json(self, value: Any, status: int = 200) -> None:
+        """A whole response, as JSON."""
+        await self.respond(msgspec.json.encode(value), status=status)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def respond_error(self, error: HttpError) -> None:
         """The error envelope."""
-        await self.reply(refusal.body, status=refusal.status, headers=refusal.headers)
+        await self.respond(error.body, status=error.status, headers=error.headers)
 
-    async def begin(self, headers: Headers) -> None:
-        """An answer that comes in pieces."""
+    async def begin_stream(self, headers: Headers) -> None:
+        """A response that comes in chunks: `send_chunk`, `drained` where it returns False, at last `end_stream`."""
         await self._start(200, headers)
 
-    async def write(self, data: bytes) -> None:
-        """A piece; waits while the client is slow to read."""
-        if not self.put(data):
+    async def send(self, data: bytes) -> None:
+        """A chunk; waits while the client is slow to read."""
+        if not self.send_chunk(data):
             await self.drained()
 
-    def put(self, data: bytes) -> bool:
-        """A piece, at once; if the client does not keep up, `drained` is to be waited for before the next."""
-        if self._line:
-            return self._line.put(data)
-        self._held += data
-        return False
-
-    async def drained(self) -> None:
-        """Wait until the client has read most of what it was sent."""
-        if self._line:
-            return await self._line.drained()
-        held, self._held = self._held, b""
-        return await self._send({"type": "http.response.body", "body": held, "more_body": True})
-
-    async def end(self, data: bytes = b"") -> None:
-        """The last piece."""
-        held, self._held = self._held, b""
-        await self._send({"type": "http.response.body", "body": held + data})
+    async def end_stream(self, data: bytes = b"") -> None:
+        """The last chunk."""
+        await self._send({"type": "http.response.body", "body": data})
 
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
-        both = [*headers.items(), *self.more_headers.items()]
+        both = [*headers.items(), *self.response_headers.items()]
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in both]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     # ---- ends that come from outside --------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def interruptible(self) -> AsyncIterator[None]:
+    async def cancellable(self) -> AsyncIterator[None]:
         """While inside, a client that leaves, a deadline or a shutdown ends the work with its own exception."""
         self._task = task = asyncio.current_task()
         assert task
-        watch = None if self._line else asyncio.create_task(self._watch())
         try:
-            if self._line:
-                self._line.watch(self._leave)
+            self._connection.add_lost_callback(self._on_lost)
             yield
         except asyncio.CancelledError:
-            if self._reason is None:
+            if self._cancel_reason is None:
                 raise
             task.uncancel()
-            raise self._reason from None
+            raise self._cancel_reason from None
         finally:
             self._task = None
-            if self._line:
-                self._line.unwatch(self._leave)
-            elif watch:
-                watch.cancel()
+            self._connection.remove_lost_callback(self._on_lost)
 
-    def interrupt(self, reason: Exception) -> None:
+    def cancel(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
-        if self._task and self._reason is None:
-            self._reason = reason
+        if self._task and self._cancel_reason is None:
+            self._cancel_reason = reason
             self._task.cancel()
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._leave()
-
-    def _leave(self) -> None:
-        self.interrupt(ClientGone())
+    def _on_lost(self) -> None:
+        self.cancel(ClientGone())

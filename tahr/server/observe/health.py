@@ -1,12 +1,13 @@
-"""How a server is, in numbers a person or a probe can read: sums over its models, then each of them."""
+"""The health report: sums over all models, then each of them."""
 
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
-from tahr.server.openai.replies import Health
-from tahr.server.state import Front, Phase, Served
+from tahr.server.models import ServedModel
+from tahr.server.openai.replies import HealthReply
+from tahr.server.state import ServerState
 
 if TYPE_CHECKING:
     from tahr.engine.stats import StatsSnapshot
@@ -14,29 +15,29 @@ if TYPE_CHECKING:
 Numbers = dict[str, Any]
 
 
-def report(front: Front) -> Health:
+def report(state: ServerState) -> HealthReply:
     """The body of /health."""
-    snapshots = [served.engine.snapshot() for served in front.models]
-    return Health(
-        status=front.phase.value if front.ready or front.phase is not Phase.READY else "failing",
+    snapshots = [model.engine.snapshot() for model in state.models.models]
+    return HealthReply(
+        status=state.models.status,
         timestamp=time.time(),
         version=__version__,
         engine={
             "active_requests": sum(s.requests_running for s in snapshots),
             "queued_requests": sum(s.requests_waiting for s in snapshots),
         },
-        scheduler=scheduler(front, snapshots),
-        admission=admission(front, snapshots),
-        cache={"prefix_cache": prefix_cache(snapshots), "session_cache": session_cache(front)},
-        config=config(front),
-        models={served.name: described(served) for served in front.models},
+        scheduler=scheduler(state, snapshots),
+        admission=admission(state, snapshots),
+        cache={"prefix_cache": prefix_cache(snapshots), "session_cache": session_cache(state)},
+        config=config(state),
+        models={model.name: described(model) for model in state.models.models},
     )
 
 
-def scheduler(front: Front, snapshots: "list[StatsSnapshot]") -> Numbers:
+def scheduler(state: ServerState, snapshots: "list[StatsSnapshot]") -> Numbers:
     """Since the server began."""
     completed = sum(s.requests_completed for s in snapshots)
-    waited = [counts for counts in front.measures.queue.counts.values() if sum(counts.per_bucket)]
+    waited = [counts for counts in state.metrics.queue_s.counts.values() if sum(counts.per_bucket)]
     n_waited = sum(sum(counts.per_bucket) for counts in waited)
     return {
         "total_requests": sum(s.requests_started for s in snapshots),
@@ -44,22 +45,22 @@ def scheduler(front: Front, snapshots: "list[StatsSnapshot]") -> Numbers:
         "failed_requests": sum(s.requests_failed for s in snapshots),
         "cancelled_requests": sum(s.requests_cancelled for s in snapshots),
         "preemptions": sum(s.preemptions for s in snapshots),
-        "throughput_rps": round(completed / max(time.monotonic() - front.began, 1e-3), 3),
+        "throughput_rps": round(completed / max(time.monotonic() - state.began, 1e-3), 3),
         "avg_wait_time_ms": round(1e3 * sum(counts.total for counts in waited) / n_waited, 3) if n_waited else 0.0,
     }
 
 
-def admission(front: Front, snapshots: "list[StatsSnapshot]") -> Numbers:
-    running, reading = sum(s.requests_running for s in snapshots), sum(s.requests_prefilling for s in snapshots)
+def admission(state: ServerState, snapshots: "list[StatsSnapshot]") -> Numbers:
+    running, prefilling = sum(s.requests_running for s in snapshots), sum(s.requests_prefilling for s in snapshots)
     return {
-        "active_requests": len(front.active),
-        "max_requests": front.settings.max_requests,
+        "active_requests": len(state.admission.active),
+        "max_requests": state.settings.max_requests,
         "effective_max_concurrent": sum(s.max_batch_size for s in snapshots),
         "queue_depth": sum(s.requests_waiting for s in snapshots),
-        "active_prefill": reading,
-        "active_decode": running - reading,
+        "active_prefill": prefilling,
+        "active_decode": running - prefilling,
         "current_batch_size": running,
-        "rejected_requests": int(front.measures.rejected.values[()]),
+        "rejected_requests": int(state.metrics.rejected.values[()]),
     }
 
 
@@ -80,32 +81,32 @@ def prefix_cache(snapshots: "list[StatsSnapshot]") -> Numbers:
     }
 
 
-def session_cache(front: Front) -> Numbers:
-    settings, measures = front.settings, front.measures
+def session_cache(state: ServerState) -> Numbers:
+    settings, stats = state.settings, state.sessions.stats
     return {
         "mode": settings.session_cache,
-        "entries": int(measures.sessions.values[()]),
-        "hits": int(measures.session_hits.values[()]),
-        "misses": int(measures.session_misses.values[()]),
-        "evictions": int(measures.session_evictions.values[()]),
-        "tokens": int(measures.session_tokens.values[()]),
+        "entries": stats.entries,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "evictions": stats.evictions,
+        "tokens": stats.tokens,
         "max_entries": settings.session_max_entries,
         "max_tokens": settings.session_max_tokens,
     }
 
 
-def config(front: Front) -> Numbers:
-    """Limits a client may run into; nobody needs a key to see this, so nothing else."""
+def config(state: ServerState) -> Numbers:
+    """Limits a client may run into, and nothing else, because this route needs no key."""
     names = ("max_requests", "max_body_bytes", "max_tokens_cap", "request_timeout_s", "rate_limit")
-    return {name: getattr(front.settings, name) for name in names}
+    return {name: getattr(state.settings, name) for name in names}
 
 
-def described(served: Served) -> Numbers:
-    snapshot = served.engine.snapshot()
+def described(model: ServedModel) -> Numbers:
+    snapshot = model.engine.snapshot()
     counters = asdict(snapshot)
     return {
-        "backend": served.engine.backend_summary,
-        "context_size": served.engine.context_size,
+        "backend": model.engine.backend_summary,
+        "context_size": model.engine.context_size,
         "active_requests": snapshot.requests_running,
         "queued_requests": snapshot.requests_waiting,
         "scheduler": {name: value for name, value in counters.items() if not name.startswith("prefix_")},

@@ -10,8 +10,8 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class Number:
-    """A counter or a gauge, one value per set of labels; every name it has shows the same values."""
+class Metric:
+    """A counter or a gauge: one value per set of labels, the same under each of its names."""
 
     kind: str
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ class Number:
 
 
 @dataclass(slots=True)
-class Counts:
+class HistogramCounts:
     """The observations of a histogram under one set of labels."""
 
     per_bucket: list[int]
@@ -39,18 +39,18 @@ class Counts:
 
 @dataclass(slots=True)
 class Histogram:
-    """How often values fell into buckets; every name it has shows the same counts."""
+    """How many values fell into each bucket, per set of labels, the same under each of its names."""
 
     names: tuple[str, ...]
     help: str
     bounds: Sequence[float]
     kind: str = "histogram"
-    counts: dict[Labels, Counts] = field(default_factory=dict)
+    counts: dict[Labels, HistogramCounts] = field(default_factory=dict)
 
     def observe(self, labels: Labels, value: float, times: int = 1) -> None:
         found = self.counts.get(labels)
         if found is None:
-            found = self.counts[labels] = Counts([0] * (len(self.bounds) + 1))
+            found = self.counts[labels] = HistogramCounts([0] * (len(self.bounds) + 1))
         found.per_bucket[bisect_left(self.bounds, value)] += times
         found.total += value * times
 
@@ -77,8 +77,8 @@ def escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def exposition(families: Sequence[Number | Histogram]) -> bytes:
-    """All of them as text."""
+def exposition(families: Sequence[Metric | Histogram]) -> bytes:
+    """All families as text."""
     lines: list[str] = []
     for family in families:
         for name in family.names:

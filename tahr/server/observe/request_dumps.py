@@ -1,6 +1,6 @@
 """A folder per request, to find out later what happened: nine small files, without secrets and without texts.
 
-`tahr replay-bundle` reads them back. Texts are in them only if the server's owner asked for that.
+`tahr replay-bundle` reads them back. Texts are in them only with `--request-dump-texts`.
 """
 
 import hashlib
@@ -13,18 +13,15 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tahr import __version__
 from tahr.config import sampling_values
 from tahr.errors import ConfigError, CorruptFile
+from tahr.server.observe.observer import Observer
+from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.openai import bodies
-
-if TYPE_CHECKING:
-    from tahr.server.http.request import Call
-    from tahr.server.settings import Settings
 
 log = logging.getLogger("tahr.server")
 
@@ -36,7 +33,7 @@ ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 REMOVED = "(removed)"
 PLAIN_HEADERS = ("accept", "content-type", "content-length", "user-agent", "traceparent")  # hold no secret
 PLAIN_FIELDS = ("role", "type", "encoding_format", "pooling")  # texts of which only a few are allowed
-TOKENS = ("prompt", "input")  # a list of numbers there is a text too
+TOKENS = ("prompt", "input")  # fields in which a list of numbers stands for a text
 KNOWN = {
     name
     for body in (
@@ -45,95 +42,110 @@ KNOWN = {
     )
     for name in body.__struct_fields__
 }
-MAX_BUNDLES = 1000  # of one server's life; the oldest go
+MAX_DUMPS = 1000  # of one server's life; the oldest are removed
 MAX_PENDING = 256
 
 
-class Bundles:
+class RequestDumps(Observer):
     """Writes them on a thread of its own; if it cannot keep up, some are left out."""
 
-    def __init__(self, folder: Path, texts: bool, settings: "Settings"):
+    def __init__(self, folder: Path, texts: bool, settings: dict[str, Any]):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"The folder {folder} cannot be made ({error.strerror}): name another.") from error
-        self.texts = texts
+        self._texts = texts
         self._folder = folder
         self._environment = environment(settings)
         self._written: deque[Path] = deque()
-        self._room = threading.Semaphore(MAX_PENDING)
+        self._pending = threading.Semaphore(MAX_PENDING)
         self._n_unnamed = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tahr-bundles")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tahr-dumps")
 
-    def finish(self, call: "Call", began: float) -> None:
-        """A request is over."""
-        if call.path not in ROUTES or call.method != "POST":
+    def request_finished(self, record: RequestRecord) -> None:
+        """Queue a request to be written."""
+        if record.path not in ROUTES or record.method != "POST":
             return
-        if not self._room.acquire(blocking=False):
+        if not self._pending.acquire(blocking=False):
             log.warning("A request is not dumped: %d others wait to be written.", MAX_PENDING)
             return
-        self._n_unnamed += call.ask is None
-        kind = "refused" if call.status >= 400 else "request"
-        name = call.ask.dialect.id if call.ask else f"{kind}-{int(time.time() * 1e3)}-{self._n_unnamed}"
-        seconds = time.perf_counter() - began
-        self._pool.submit(self._write, call, name, seconds)
+        self._n_unnamed += record.generation is None
+        kind = "refused" if record.status >= 400 else "request"
+        unnamed = f"{kind}-{int(time.time() * 1e3)}-{self._n_unnamed}"
+        self._pool.submit(self._write, record, record.generation.id if record.generation else unnamed)
 
     def close(self) -> None:
-        """All that is still to be written is."""
+        """Write what is still pending."""
         self._pool.shutdown()
 
-    def _write(self, call: "Call", name: str, seconds: float) -> None:
+    def _write(self, record: RequestRecord, name: str) -> None:
         try:
-            texts = contents(call, seconds, self.texts) | {"environment": self._environment}
-            write(self._folder / name, texts, {"id": name, "route": call.path, "texts": self.texts})
+            files = contents(record, self._texts) | {"environment": self._environment}
+            write(self._folder / name, files, {"id": name, "route": record.path, "texts": self._texts})
             self._written.append(self._folder / name)
-            if len(self._written) > MAX_BUNDLES:
+            if len(self._written) > MAX_DUMPS:
                 shutil.rmtree(self._written.popleft(), ignore_errors=True)
         except Exception as error:
             log.error("A request could not be dumped: %s", type(error).__name__)
         finally:
-            self._room.release()
+            self._pending.release()
 
 
-def open_bundles(settings: "Settings") -> Bundles | None:
-    """None unless they are wanted."""
-    if settings.request_dump_dir is None:
-        if settings.request_dump_texts:
+def open_dumps(folder: str | None, texts: bool, settings: dict[str, Any]) -> RequestDumps | None:
+    """None unless they are wanted. `settings` are the server's, without secrets."""
+    if folder is None:
+        if texts:
             raise ConfigError("request_dump_texts needs a folder for the texts: set request_dump_dir too.")
         return None
-    return Bundles(Path(settings.request_dump_dir).expanduser(), settings.request_dump_texts, settings)
+    return RequestDumps(Path(folder).expanduser(), texts, settings)
 
 
 # ---- what is in them ----------------------------------------------------------------------------------------
 
 
-def contents(call: "Call", seconds: float, texts: bool) -> dict[str, Any]:
-    """All files of a bundle but the one about the machine, by name."""
-    ask, meter = call.ask, call.meter
+def contents(record: RequestRecord, texts: bool) -> dict[str, Any]:
+    """All files of a dump but the one about the machine, by name."""
     made: dict[str, Any] = {
-        "request": request_of(call.data, texts),
-        "headers": {k.decode("latin-1"): header(k, v) for k, v in call.headers.items()},
-        "sampling": sampling_values(ask.prompts[0].params) if ask else {},
+        "request": request_of(record.body, texts),
+        "headers": {k.decode("latin-1"): header(k, v) for k, v in record.headers.items()},
+        "sampling": {},
         "model": {},
         "prompt": {},
-        "response": {"status": call.status},
-        "timings": {"seconds": seconds},
+        "response": {"status": record.status},
+        "timings": {"seconds": record.ended - record.began},
     }
-    if ask and meter:
-        engine = ask.served.engine
-        made["sampling"] |= {} if texts else {"stop": len(ask.prompts[0].params.stop), "cache_salt": REMOVED}
-        made["model"] = {"name": ask.served.name, "backend": engine.backend_summary, "context": engine.context_size}
-        made["prompt"] = {"n_tokens": [len(prompt.tokens) for prompt in ask.prompts]}
-        if texts:
-            made["prompt"]["tokens"] = [prompt.tokens for prompt in ask.prompts]
-            made["response"]["texts"] = ["".join(parts) for _, parts in sorted((meter.texts or {}).items())]
-        made["response"] |= {"finish": meter.ended or "error", "n_prompt": meter.n_prompt_tokens}
-        made["response"] |= {"n_tokens": meter.n_tokens, "n_cached": meter.n_cached, "stream": ask.stream}
-        made["timings"]["answers"] = [
-            {"queue_s": s.queue_s, "prefill_s": s.prefill_s, "decode_s": s.decode_s, "n_preempted": s.n_preempted}
-            for s in meter.stats
-        ]
+    if record.generation:
+        for name, facts in generation_contents(record.generation, texts).items():
+            made[name] |= facts
     return made
+
+
+def generation_contents(generation: GenerationRecord, texts: bool) -> dict[str, dict[str, Any]]:
+    """What generating adds to each file."""
+    params = generation.params
+    private = {} if texts else {"stop": len(params.stop), "cache_salt": REMOVED}
+    prompt: dict[str, Any] = {"n_tokens": [len(tokens) for tokens in generation.prompts]}
+    response: dict[str, Any] = {
+        "finish": generation.finish or "error",
+        "n_prompt": generation.n_prompt_tokens,
+        "n_tokens": generation.n_tokens,
+        "n_cached": generation.n_cached,
+        "stream": generation.stream,
+    }
+    if texts:
+        prompt["tokens"] = generation.prompts
+        response["texts"] = ["".join(parts) for _, parts in sorted((generation.texts or {}).items())]
+    timings = [
+        {"queue_s": s.queue_s, "prefill_s": s.prefill_s, "decode_s": s.decode_s, "n_preempted": s.n_preempted}
+        for s in generation.stats
+    ]
+    return {
+        "sampling": sampling_values(params) | private,
+        "model": {"name": generation.model, "backend": generation.backend, "context": generation.context_size},
+        "prompt": prompt,
+        "response": response,
+        "timings": {"answers": timings},
+    }
 
 
 def header(name: bytes, value: bytes) -> str:
@@ -162,15 +174,13 @@ def shape(value: Any, field: str = "") -> Any:
     return value
 
 
-def environment(settings: "Settings") -> dict[str, Any]:
-    own = {"api_keys": len(settings.api_keys), "sampling": sampling_values(settings.sampling)}
-    said = asdict(settings) | own
+def environment(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "tahr": __version__,
         "python": sys.version.split()[0],
         "machine": platform.machine(),
         "system": platform.system(),
-        "settings": said,
+        "settings": settings,
     }
 
 

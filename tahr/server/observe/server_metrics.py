@@ -1,255 +1,183 @@
 """What a server measures, and the names dashboards know it by."""
 
-import itertools
-import logging
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tahr.server.observe.metrics import Histogram, Labels, Number, exposition
+from tahr.server.observe.metrics import Histogram, Labels, Metric, exposition
+from tahr.server.observe.observer import Observer
+from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.stats import RequestStats, StatsSnapshot
-    from tahr.library.outputs import Chunk
-
-log = logging.getLogger("tahr.server")
+    from tahr.server.sessions import SessionStats
 
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+REJECTED = ("rate_limit_exceeded", "overloaded")  # codes of errors
 
-# Our name, the name other engines' dashboards ask for, what it says, and where it is found in a snapshot.
-Gauged = tuple[str, str, str, "Callable[[StatsSnapshot], float]"]
-GAUGES: tuple[Gauged, ...] = (
-    ("requests_running", "num_requests_running", "Requests in the batch.", lambda s: s.requests_running),
-    ("requests_waiting", "num_requests_waiting", "Requests in the queue.", lambda s: s.requests_waiting),
-    ("admission_effective_max_concurrent", "", "Requests that may run at once.", lambda s: s.max_batch_size),
-    ("admission_queue_depth", "", "Requests that wait to run.", lambda s: s.requests_waiting),
-    ("admission_current_batch_size", "", "Requests that run.", lambda s: s.requests_running),
-    ("admission_active_prefill", "", "Of them, those that read their prompt.", lambda s: s.requests_prefilling),
-    ("admission_active_decode", "", "Of them, those that write.", lambda s: s.requests_running - s.requests_prefilling),
-    ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.",
+# Our name, the name other engines' dashboards ask for, the help text, and where a snapshot has it.
+EngineMetric = tuple[str, str, str, "Callable[[StatsSnapshot], float]"]
+GAUGES: tuple[EngineMetric, ...] = (
+    ("requests_running", "num_requests_running", "Sequences in the running batch.", lambda s: s.requests_running),
+    ("requests_waiting", "num_requests_waiting", "Sequences in the waiting queue.", lambda s: s.requests_waiting),
+    ("admission_effective_max_concurrent", "", "Sequences that may run at once.", lambda s: s.max_batch_size),
+    ("admission_queue_depth", "", "Sequences in the waiting queue.", lambda s: s.requests_waiting),
+    ("admission_current_batch_size", "", "Sequences in the running batch.", lambda s: s.requests_running),
+    ("admission_active_prefill", "", "Running sequences in prefill.", lambda s: s.requests_prefilling),
+    ("admission_active_decode", "", "Running sequences in decode.",
+     lambda s: s.requests_running - s.requests_prefilling),
+    ("kv_cache_usage_ratio", "kv_cache_usage_perc", "Share of KV cache pages in use, 0 to 1.",
      lambda s: s.pages_used / s.pages_total if s.pages_total else 0.0),
-    ("kv_pages", "", "KV pages there are.", lambda s: s.pages_total),
-    ("prefix_cache_entries", "", "Pages that can be found again.",
+    ("kv_pages", "", "Pages of the KV cache.", lambda s: s.pages_total),
+    ("prefix_cache_entries", "", "Pages in the prefix cache.",
      lambda s: s.prefix_tokens_cached // s.page_size if s.page_size else 0),
-    ("prefix_cache_tokens", "", "Tokens that can be found again.", lambda s: s.prefix_tokens_cached),
-    ("prefix_cache_bytes", "", "Bytes of their keys and values.", lambda s: s.prefix_bytes_cached),
+    ("prefix_cache_tokens", "", "Tokens in the prefix cache.", lambda s: s.prefix_tokens_cached),
+    ("prefix_cache_bytes", "", "Bytes of keys and values in the prefix cache.", lambda s: s.prefix_bytes_cached),
 )  # fmt: skip
-COUNTERS: tuple[Gauged, ...] = (
-    ("prefix_cache_hits_total", "", "Prompts of which a part was found.", lambda s: s.prefix_hits),
-    ("prefix_cache_misses_total", "", "Prompts of which nothing was found.", lambda s: s.prefix_misses),
-    ("prefix_cache_evictions_total", "", "Pages that were dropped for others.", lambda s: s.prefix_evictions),
-    ("prefix_cache_saved_tokens_total", "prefix_cache_hits_total", "Prompt tokens that were not computed again.",
+COUNTERS: tuple[EngineMetric, ...] = (
+    ("prefix_cache_hits_total", "", "Prompts with a prefix in the cache.", lambda s: s.prefix_hits),
+    ("prefix_cache_misses_total", "", "Prompts without a prefix in the cache.", lambda s: s.prefix_misses),
+    ("prefix_cache_evictions_total", "", "Pages evicted from the prefix cache.", lambda s: s.prefix_evictions),
+    ("prefix_cache_saved_tokens_total", "prefix_cache_hits_total", "Prompt tokens taken from the prefix cache.",
      lambda s: s.prefix_tokens_reused),
-    ("prefix_cache_queried_tokens_total", "prefix_cache_queries_total", "Prompt tokens, found or computed.",
+    ("prefix_cache_queried_tokens_total", "prefix_cache_queries_total", "Prompt tokens, cached or computed.",
      lambda s: s.prefix_tokens_reused + s.tokens_prefilled),
-    ("preemptions_total", "num_preemptions_total", "Sequences that lost their pages for a while.",
-     lambda s: s.preemptions),
-    ("admission_completed_requests_total", "", "Requests that came to their end.", lambda s: s.requests_completed),
-    ("admission_failed_requests_total", "", "Requests that ended with an error.", lambda s: s.requests_failed),
-    ("steps_total", "", "Steps of the engine.", lambda s: s.steps),
-    ("prefill_tokens_total", "", "Prompt tokens that were computed.", lambda s: s.tokens_prefilled),
-    ("decode_tokens_total", "", "Tokens that went through a step one at a time.", lambda s: s.tokens_decoded),
+    ("preemptions_total", "num_preemptions_total", "Preemptions of running sequences.", lambda s: s.preemptions),
+    ("admission_completed_requests_total", "", "Sequences that finished.", lambda s: s.requests_completed),
+    ("admission_failed_requests_total", "", "Sequences that ended with an error.", lambda s: s.requests_failed),
+    ("steps_total", "", "Engine steps.", lambda s: s.steps),
+    ("prefill_tokens_total", "", "Tokens computed in prefill.", lambda s: s.tokens_prefilled),
+    ("decode_tokens_total", "", "Tokens computed in decode.", lambda s: s.tokens_decoded),
 )  # fmt: skip
+
+
+# Name, kind, help text, field of `SessionStats`.
+SESSION_METRICS = (
+    ("session_cache_entries", "gauge", "Conversations in the session cache.", "entries"),
+    ("session_cache_tokens", "gauge", "Tokens of the conversations in the session cache.", "tokens"),
+    ("session_cache_hits_total", "counter", "Requests that continued a conversation.", "hits"),
+    ("session_cache_misses_total", "counter", "Requests that began a conversation.", "misses"),
+    ("session_cache_evictions_total", "counter", "Conversations evicted.", "evictions"),
+    ("session_cache_dropped_messages_total", "counter", "Old messages dropped.", "dropped_messages"),
+)
 
 
 def both(ours: str, theirs: str) -> tuple[str, ...]:
     return (f"tahr_{ours}", f"vllm:{theirs}") if theirs else (f"tahr_{ours}",)
 
 
-def counter(ours: str, theirs: str, help: str) -> Number:
-    return Number("counter", both(ours, theirs), help)
+def counter(ours: str, theirs: str, help: str) -> Metric:
+    return Metric("counter", both(ours, theirs), help)
 
 
 def histogram(ours: str, theirs: str, help: str, bounds: tuple[float, ...]) -> Histogram:
     return Histogram(both(ours, theirs), help, bounds)
 
 
-def plain(kind: str, name: str, help: str) -> Number:
-    """One number without labels, which is there from the beginning."""
-    return Number(kind, (f"tahr_{name}",), help, {(): 0})
-
-
-class Measures:
-    """All families of one server."""
+class ServerMetrics(Observer):
+    """All metric families of one server. Only the event loop's thread writes them."""
 
     def __init__(self) -> None:
         self.http = counter("http_requests_total", "", "HTTP requests by route and status class.")
-        self.finished = counter("requests_total", "request_success_total", "Requests by how they ended.")
+        self.finished = counter("requests_total", "request_success_total", "Choices by finish reason.")
         self.prompt_tokens = counter("prompt_tokens_total", "prompt_tokens_total", "Prompt tokens.")
-        self.cached_tokens = counter("prompt_tokens_cached_total", "prompt_tokens_cached_total", "Of them, cached.")
+        self.cached_tokens = counter(
+            "prompt_tokens_cached_total", "prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache."
+        )
         self.tokens = counter("generation_tokens_total", "generation_tokens_total", "Generated tokens.")
-        self.active = Number("gauge", ("tahr_requests_active",), "Requests between their first byte and their last.")
-        self.rejected = plain("counter", "admission_rejected_requests_total", "Requests beyond a rate or a limit.")
-        self.sessions = plain("gauge", "session_cache_entries", "Conversations that are remembered.")
-        self.session_tokens = plain("gauge", "session_cache_tokens", "Tokens of them, without what templates add.")
-        self.session_hits = plain("counter", "session_cache_hits_total", "Requests that went on with one.")
-        self.session_misses = plain("counter", "session_cache_misses_total", "Requests that began one.")
-        self.session_evictions = plain("counter", "session_cache_evictions_total", "Conversations that were let go of.")
-        self.session_cuts = plain("counter", "session_cache_dropped_messages_total", "Messages that were let go of.")
-        self.first_token = histogram(
+        self.active = Metric("gauge", ("tahr_requests_active",), "Generation requests in flight.")
+        self.rejected = Metric(
+            "counter", ("tahr_admission_rejected_requests_total",), "Requests refused with 429 or 503.", {(): 0}
+        )
+        self.first_token_s = histogram(
             "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival to first token.", LONG_S
         )
-        self.between_tokens = histogram(
-            "inter_token_latency_seconds", "inter_token_latency_seconds", "Token to token.", SHORT_S
+        self.between_tokens_s = histogram(
+            "inter_token_latency_seconds", "inter_token_latency_seconds", "Token to next token.", SHORT_S
         )
-        self.per_token = histogram(
+        self.per_token_s = histogram(
             "request_time_per_output_token_seconds", "request_time_per_output_token_seconds",
-            "Mean time from token to token of one request.", SHORT_S,
+            "Mean time per output token of a choice, after its first.", SHORT_S,
         )  # fmt: skip
-        self.whole = histogram("request_seconds", "e2e_request_latency_seconds", "Arrival to end.", LONG_S)
-        self.queue = histogram("request_queue_seconds", "request_queue_time_seconds", "Arrival to first step.", LONG_S)
-        self.prefill = histogram(
+        self.request_s = histogram("request_seconds", "e2e_request_latency_seconds", "Arrival to end.", LONG_S)
+        self.queue_s = histogram(
+            "request_queue_seconds", "request_queue_time_seconds", "Arrival to first step.", LONG_S
+        )
+        self.prefill_s = histogram(
             "request_prefill_seconds", "request_prefill_time_seconds", "First step to first token.", LONG_S
         )
-        self.decode = histogram(
+        self.decode_s = histogram(
             "request_decode_seconds", "request_decode_time_seconds", "First token to last token.", LONG_S
         )
-        self.prompt_lengths = histogram("request_prompt_tokens", "request_prompt_tokens", "Tokens of prompts.", LENGTHS)
-        self.reply_lengths = histogram(
-            "request_generation_tokens", "request_generation_tokens", "Tokens of replies.", LENGTHS
+        self.prompt_lengths = histogram("request_prompt_tokens", "request_prompt_tokens", "Tokens per prompt.", LENGTHS)
+        self.output_lengths = histogram(
+            "request_generation_tokens", "request_generation_tokens", "Generated tokens per choice.", LENGTHS
         )
-        self._families = [each for each in vars(self).values() if isinstance(each, Number | Histogram)]
+        self._families = [each for each in vars(self).values() if isinstance(each, Metric | Histogram)]
+        self._labels: dict[str, Labels] = {}
 
-    def text(self, engines: "Mapping[str, StatsSnapshot]") -> bytes:
-        """Everything, with what the engines say at this moment."""
-        return exposition([*self._families, *engine_families(engines)])
+    def text(self, engines: "Mapping[str, StatsSnapshot]", sessions: "SessionStats") -> bytes:
+        """Everything in Prometheus' format, with the engines' counters at this moment."""
+        return exposition([*self._families, *session_families(sessions), *engine_families(engines)])
+
+    def labels(self, model: str) -> Labels:
+        found = self._labels.get(model)
+        if found is None:
+            found = self._labels[model] = labels_of(model)
+        return found
+
+    # ---- hooks ------------------------------------------------------------------------------------------------
+
+    def generation_started(self, record: GenerationRecord) -> None:
+        self.prompt_tokens.add(self.labels(record.model), record.n_prompt_tokens)
+        self.active.add(self.labels(record.model), 1)
+
+    def first_token(self, record: GenerationRecord, seconds: float) -> None:
+        self.first_token_s.observe(self.labels(record.model), seconds)
+
+    def next_tokens(self, record: GenerationRecord, n_tokens: int, seconds_each: float) -> None:
+        self.between_tokens_s.observe(self.labels(record.model), seconds_each, n_tokens)
+
+    def choice_finished(self, record: GenerationRecord, index: int, stats: "RequestStats") -> None:
+        labels = self.labels(record.model)
+        self.queue_s.observe(labels, stats.queue_s)
+        self.prefill_s.observe(labels, stats.prefill_s)
+        self.decode_s.observe(labels, stats.decode_s)
+        if stats.n_generated_tokens > 1:
+            self.per_token_s.observe(labels, stats.decode_s / (stats.n_generated_tokens - 1))
+        self.output_lengths.observe(labels, stats.n_generated_tokens)
+        if index == 0:
+            self.prompt_lengths.observe(labels, stats.n_prompt_tokens)
+
+    def generation_finished(self, record: GenerationRecord, seconds: float) -> None:
+        labels = self.labels(record.model)
+        self.active.add(labels, -1)
+        self.tokens.add(labels, record.n_tokens)
+        self.cached_tokens.add(labels, record.n_cached)
+        self.finished.add((*labels, ("finished_reason", record.finish)), record.n_choices)
+        self.request_s.observe(labels, seconds)
+
+    def request_finished(self, record: RequestRecord) -> None:
+        self.http.add((("route", record.route), ("status", f"{record.status // 100}xx")))
+        if record.error_code in REJECTED:
+            self.rejected.add(())
 
 
-def engine_families(engines: "Mapping[str, StatsSnapshot]") -> list[Number]:
+def engine_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
     made = []
     for kind, table in (("gauge", GAUGES), ("counter", COUNTERS)):
         for ours, theirs, help, read in table:
             values = {labels_of(model): float(read(snapshot)) for model, snapshot in engines.items()}
-            made.append(Number(kind, both(ours, theirs), help, values))
+            made.append(Metric(kind, both(ours, theirs), help, values))
     return made
+
+
+def session_families(stats: "SessionStats") -> list[Metric]:
+    return [
+        Metric(kind, both(name, ""), help, {(): getattr(stats, field)}) for name, kind, help, field in SESSION_METRICS
+    ]
 
 
 def labels_of(model: str) -> Labels:
     return (("model_name", model),)
-
-
-_ids = itertools.count(1)
-
-
-@dataclass(slots=True)
-class Meter:
-    """Measures one request, and writes its two lines of log, which never hold a text."""
-
-    measures: Measures
-    model: str
-    n_prompt_tokens: int
-    n_choices: int
-    id: int = field(default_factory=lambda: next(_ids))
-    began: float = field(default_factory=perf_counter)
-    n_tokens: int = 0
-    n_cached: int = 0
-    labels: Labels = ()
-    token_at: dict[int, float] = field(default_factory=dict)  # when each choice got its last
-    prefill_rate: float = 0.0  # tokens per second, of the answer that came last
-    decode_rate: float = 0.0
-    ended: str = ""  # finish reasons, or how else it ended
-    texts: dict[int, list[str]] | None = None  # what each choice said, only where that is dumped
-    stats: "list[RequestStats]" = field(default_factory=list)  # of the answers that came to their end
-
-    def __post_init__(self) -> None:
-        self.labels = labels_of(self.model)
-
-    @property
-    def last_token_at(self) -> float:
-        return max(self.token_at.values(), default=0.0)
-
-    def start(self, **facts: object) -> None:
-        """The request has been taken."""
-        self.measures.prompt_tokens.add(self.labels, self.n_prompt_tokens)
-        self.measures.active.add(self.labels, 1)
-        if log.isEnabledFor(logging.INFO):
-            log.info("start %s", logfmt({"id": self.id, "model": self.model, **facts}))
-
-    def hear(self, choice: int, chunk: "Chunk") -> None:
-        """A piece has come."""
-        n_tokens = len(chunk.token_ids)
-        if self.texts is not None:
-            self.texts.setdefault(choice, []).append(chunk.text)
-        stats = chunk.completion.stats if chunk.completion else None
-        if n_tokens and stats and stats.first_token_at and choice not in self.token_at:
-            self._hear_whole(choice, n_tokens, stats)
-        elif n_tokens:
-            self._hear_tokens(choice, n_tokens, perf_counter())
-        if chunk.finish_reason:
-            self.ended = chunk.finish_reason if self.ended in ("", chunk.finish_reason) else "mixed"
-            if stats:
-                self._hear_stats(chunk.index, stats)
-
-    def _hear_tokens(self, choice: int, n_tokens: int, now: float) -> None:
-        before = self.token_at.get(choice)
-        if before is not None:
-            self.measures.between_tokens.observe(self.labels, (now - before) / n_tokens, n_tokens)
-        elif not self.token_at:
-            self.measures.first_token.observe(self.labels, now - self.began)
-        self.token_at[choice] = now
-        self.n_tokens += n_tokens
-
-    def _hear_whole(self, choice: int, n_tokens: int, stats: "RequestStats") -> None:
-        """An answer that came in one piece: the engine knows when its tokens were made."""
-        if not self.token_at:
-            self.measures.first_token.observe(self.labels, stats.first_token_at - self.began)
-        if n_tokens > 1:
-            self.measures.between_tokens.observe(self.labels, stats.decode_s / (n_tokens - 1), n_tokens - 1)
-        self.token_at[choice] = stats.last_token_at
-        self.n_tokens += n_tokens
-
-    def _hear_stats(self, index: int, stats: "RequestStats") -> None:
-        self.stats.append(stats)
-        self.measures.queue.observe(self.labels, stats.queue_s)
-        self.measures.prefill.observe(self.labels, stats.prefill_s)
-        self.measures.decode.observe(self.labels, stats.decode_s)
-        if stats.n_generated_tokens > 1:
-            self.measures.per_token.observe(self.labels, stats.decode_s / (stats.n_generated_tokens - 1))
-        self.prefill_rate, self.decode_rate = stats.prompt_tokens_per_s, stats.tokens_per_s
-        self.measures.reply_lengths.observe(self.labels, stats.n_generated_tokens)
-        if index == 0:
-            self.measures.prompt_lengths.observe(self.labels, stats.n_prompt_tokens)
-            self.n_cached += stats.n_cached_tokens
-
-    def end(self) -> None:
-        """It is over, one way or another."""
-        now = perf_counter()
-        how = self.ended or "error"
-        measures, labels = self.measures, self.labels
-        measures.active.add(labels, -1)
-        measures.tokens.add(labels, self.n_tokens)
-        measures.cached_tokens.add(labels, self.n_cached)
-        measures.finished.add((*labels, ("finished_reason", how)), self.n_choices)
-        measures.whole.observe(labels, now - self.began)
-        if log.isEnabledFor(logging.INFO):
-            log.info("done %s", logfmt(self._facts(how, now)))
-
-    def _facts(self, how: str, now: float) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "prompt_tokens": self.n_prompt_tokens,
-            "cached_tokens": self.n_cached,
-            "tokens": self.n_tokens,
-            "prefill_tokens_per_s": round(self.prefill_rate, 1),
-            "decode_tokens_per_s": round(self.decode_rate, 1),
-            "ms": round((now - self.began) * 1e3),
-            "finish": how,
-        }
-
-
-PLAIN = re.compile(r'[^\s"=]+\Z')
-
-
-def logfmt(facts: Mapping[str, object]) -> str:
-    """`name=value` pairs; no value can hold a line break or pass for another pair."""
-    return " ".join(f"{name}={quoted(str(value))}" for name, value in facts.items())
-
-
-def quoted(value: str) -> str:
-    if value.isprintable() and PLAIN.match(value):
-        return value
-    return '"' + value.encode("unicode_escape").decode().replace('"', '\\"') + '"'

@@ -1,15 +1,14 @@
-"""What the server says about itself."""
+"""Routes that describe the server: health, models, metrics, version, the chat page."""
 
 from pathlib import Path
-from urllib.parse import unquote
 
 from tahr import __version__
-from tahr.server.http.errors import Refusal
-from tahr.server.http.request import Call
+from tahr.server.http.request import HttpRequest
+from tahr.server.models import ModelRegistry, is_ready
 from tahr.server.observe.health import report
 from tahr.server.observe.metrics import CONTENT_TYPE
 from tahr.server.openai.replies import ModelCard, ModelList, Version
-from tahr.server.state import Front
+from tahr.server.state import ServerState
 
 PAGE = Path(__file__).parents[1] / "chat_page.html"
 PAGE_HEADERS = {
@@ -20,47 +19,47 @@ PAGE_HEADERS = {
 }
 
 
-async def health(call: Call) -> None:
-    """200 only if a request would get a token now."""
-    await call.json(report(call.front), status=200 if call.front.ready else 503)
+async def health(request: HttpRequest, state: ServerState) -> None:
+    """200 only if a request would get a token: at once, or after the step that runs (`busy`)."""
+    made = report(state)
+    await request.respond_json(made, status=200 if is_ready(made.status) else 503)
 
 
-async def ready(call: Call) -> None:
-    """The same answer as /health, in one word."""
-    await call.json({"status": "ready" if call.front.ready else "not ready"}, status=200 if call.front.ready else 503)
+async def ready(request: HttpRequest, state: ServerState) -> None:
+    """The same as /health, in one word."""
+    fine = is_ready(state.models.status)
+    await request.respond_json({"status": "ready" if fine else "not ready"}, status=200 if fine else 503)
 
 
-async def metrics(call: Call) -> None:
-    """Everything that is measured, for Prometheus."""
-    engines = {served.name: served.engine.snapshot() for served in call.front.models}
-    await call.reply(call.front.measures.text(engines), CONTENT_TYPE)
+async def metrics(request: HttpRequest, state: ServerState) -> None:
+    """All metrics, for Prometheus."""
+    engines = {model.name: model.engine.snapshot() for model in state.models.models}
+    await request.respond(state.metrics.text(engines, state.sessions.stats), CONTENT_TYPE)
 
 
-async def version(call: Call) -> None:
+async def version(request: HttpRequest, state: ServerState) -> None:
     """Which Tahr this is."""
-    await call.json(Version(__version__))
+    await request.respond_json(Version(__version__))
 
 
-async def models(call: Call) -> None:
+async def models(request: HttpRequest, state: ServerState) -> None:
     """All models, by all their names."""
-    await call.json(ModelList(sorted(cards(call.front), key=lambda card: card.id)))
+    await request.respond_json(ModelList(sorted(cards(state.models), key=lambda card: card.id)))
 
 
-async def model(call: Call) -> None:
+async def model(request: HttpRequest, state: ServerState) -> None:
     """One model."""
-    name = unquote(call.path.removeprefix("/v1/models/"))
-    found = next((card for card in cards(call.front) if card.id == name), None)
+    name = request.path.removeprefix("/v1/models/")
+    found = {card.id.lower(): card for card in cards(state.models)}.get(name.lower())
     if found is None:
-        served = ", ".join(card.id for card in cards(call.front)) or "none yet"
-        message = f"The model {name!r} is not served here: there is {served}."
-        raise Refusal(404, message, param="model", code="model_not_found")
-    await call.json(found)
+        raise state.models.unknown(name)
+    await request.respond_json(found)
 
 
-def cards(front: Front) -> list[ModelCard]:
-    return [ModelCard(name, each.created, each.engine.context_size) for each in front.models for name in each.names]
+def cards(models: ModelRegistry) -> list[ModelCard]:
+    return [ModelCard(name, each.created, each.engine.context_size) for each in models.models for name in each.names]
 
 
-async def page(call: Call) -> None:
+async def page(request: HttpRequest, state: ServerState) -> None:
     """A page to chat with."""
-    await call.reply(PAGE.read_bytes(), "text/html; charset=utf-8", headers=PAGE_HEADERS)
+    await request.respond(PAGE.read_bytes(), "text/html; charset=utf-8", headers=PAGE_HEADERS)

@@ -1,6 +1,7 @@
-"""Traces for OpenTelemetry: a span per request, with its wait, its prompt and its reply inside. Never holds a text.
+"""Traces for OpenTelemetry: a span per request with its queue, prefill and decode inside. Never holds a text.
 
-Spans are made when a request is over, of moments that were noted anyway, so a server without traces pays nothing.
+Spans are made when a request has finished, from moments that are recorded anyway, so a server without traces pays
+nothing.
 """
 
 import os
@@ -10,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
 from tahr.errors import ConfigError
+from tahr.server.observe.observer import Observer
+from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.config import SamplingParams
     from tahr.engine.stats import RequestStats
-    from tahr.server.http.request import Call
-    from tahr.server.observe.server_metrics import Meter
-    from tahr.server.settings import Settings
 
 OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
-ASKED = {  # attributes of the GenAI conventions, and the sampling parameters they tell
+PARAMETERS = {  # attributes of the GenAI conventions, and the sampling parameters they stand for
     "gen_ai.request.temperature": "temperature",
     "gen_ai.request.top_p": "top_p",
     "gen_ai.request.top_k": "top_k",
@@ -34,9 +34,9 @@ CLOSE_S = 3.0  # for spans that are still to be sent when the server ends
 MISSING = "Traces need OpenTelemetry: install it with `pip install 'tahr[otel]'`, or leave out --otlp-endpoint."
 
 
-def open_tracer(settings: "Settings") -> "Tracer | None":
+def open_tracer(endpoint: str | None, host: str) -> "Tracer | None":
     """None unless traces are wanted."""
-    return Tracer(settings.otlp_endpoint, settings.host) if settings.otlp_endpoint else None
+    return Tracer(endpoint, host) if endpoint else None
 
 
 def traces_url(endpoint: str) -> str:
@@ -45,8 +45,8 @@ def traces_url(endpoint: str) -> str:
     return base if base.endswith("/v1/traces") else f"{base}/v1/traces"
 
 
-class Tracer:
-    """Sends spans to a collector, from a thread of its own; if it cannot, spans are lost and requests go on."""
+class Tracer(Observer):
+    """Sends spans to a collector from a thread of its own; if it cannot, spans are lost and requests go on."""
 
     def __init__(self, endpoint: str, host: str):
         try:
@@ -67,32 +67,30 @@ class Tracer:
         self._context = TraceContextTextMapPropagator()
         self._api = trace
         self._host = host
-        # perf_counter says how long, not when: this is what is between the two.
+        # perf_counter has no epoch: this is the difference to the clock on the wall.
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
-    def finish(self, call: "Call", began: float) -> None:
-        """A request is over."""
-        operation = OPERATIONS.get(call.path)
-        if operation is None or call.method != "POST":
+    def request_finished(self, record: RequestRecord) -> None:
+        """Make the span of a request and those inside it."""
+        operation = OPERATIONS.get(record.path)
+        if operation is None or record.method != "POST":
             return
-        meter, ask = call.meter, call.ask
+        generation = record.generation
         span = self._tracer.start_span(
-            f"{operation} {meter.model}" if meter else operation,
-            context=self._context.extract({k: call.header(k) for k in ("traceparent", "tracestate") if call.header(k)}),
+            f"{operation} {generation.model}" if generation else operation,
+            context=self._context.extract(trace_context(record)),
             kind=self._api.SpanKind.SERVER,
-            start_time=self._ns(began),
-            attributes=self._attributes(call, operation),
+            start_time=self._ns(record.began),
+            attributes=self._attributes(record, operation),
         )
         if span.is_recording():
-            if meter and ask:
-                span.set_attributes(
-                    {**asked(ask.prompts[0].params), "gen_ai.response.id": ask.dialect.id, **cost(meter)}
-                )
-                self._parts(span, meter)
-            if fault := fault_of(call):
+            if generation:
+                span.set_attributes({**parameters(generation.params), **usage(generation)})
+                self._children(span, generation)
+            if fault := fault_of(record):
                 span.set_attribute("error.type", fault)
                 span.set_status(self._api.StatusCode.ERROR, fault)
-        span.end(end_time=self._ns(time.perf_counter()))
+        span.end(end_time=self._ns(record.ended))
 
     def close(self) -> None:
         """Send what is left, but wait for no collector that does not answer."""
@@ -103,39 +101,45 @@ class Tracer:
     def _ns(self, moment: float) -> int:
         return self._epoch_ns + int(moment * 1e9)
 
-    def _attributes(self, call: "Call", operation: str) -> dict[str, Any]:
+    def _attributes(self, record: RequestRecord, operation: str) -> dict[str, Any]:
         return {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "tahr",
-            "http.request.method": call.method,
-            "http.route": call.path,
-            "http.response.status_code": call.status,
+            "http.request.method": record.method,
+            "http.route": record.path,
+            "http.response.status_code": record.status,
             "server.address": self._host,
         }
 
-    def _parts(self, parent: Any, meter: "Meter") -> None:
-        """One child for each part of each answer."""
+    def _children(self, parent: Any, generation: GenerationRecord) -> None:
+        """One span for each part of each choice."""
         context = self._api.set_span_in_context(parent)
-        for index, stats in enumerate(meter.stats):
+        for index, stats in enumerate(generation.stats):
             for name, begun, ended in stats.parts():
                 facts = {"tahr.choice.index": index, **facts_of(name, stats)}
                 child = self._tracer.start_span(name, context=context, start_time=self._ns(begun), attributes=facts)
                 child.end(end_time=self._ns(ended))
 
 
-def asked(params: "SamplingParams") -> dict[str, Any]:
-    values = {name: getattr(params, field) for name, field in ASKED.items()}
+def trace_context(record: RequestRecord) -> dict[str, str]:
+    found = {name: record.headers.get(name.encode(), b"").decode("latin-1") for name in ("traceparent", "tracestate")}
+    return {name: value for name, value in found.items() if value}
+
+
+def parameters(params: "SamplingParams") -> dict[str, Any]:
+    values = {name: getattr(params, field) for name, field in PARAMETERS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def cost(meter: "Meter") -> dict[str, Any]:
+def usage(generation: GenerationRecord) -> dict[str, Any]:
     return {
-        "gen_ai.request.model": meter.model,
-        "gen_ai.response.model": meter.model,
-        "gen_ai.usage.input_tokens": meter.n_prompt_tokens,
-        "gen_ai.usage.output_tokens": meter.n_tokens,
-        "gen_ai.usage.cache_read.input_tokens": meter.n_cached,
-        "gen_ai.response.finish_reasons": [meter.ended or "error"],
+        "gen_ai.request.model": generation.model,
+        "gen_ai.response.model": generation.model,
+        "gen_ai.response.id": generation.id,
+        "gen_ai.usage.input_tokens": generation.n_prompt_tokens,
+        "gen_ai.usage.output_tokens": generation.n_tokens,
+        "gen_ai.usage.cache_read.input_tokens": generation.n_cached,
+        "gen_ai.response.finish_reasons": [generation.finish or "error"],
     }
 
 
@@ -147,9 +151,9 @@ def facts_of(part: str, stats: "RequestStats") -> dict[str, Any]:
     return {}
 
 
-def fault_of(call: "Call") -> str:
+def fault_of(record: RequestRecord) -> str:
     """What went wrong, in a word; empty if nothing did."""
-    ended = call.meter.ended if call.meter else ""
-    if ended in ("error", "client_gone"):
-        return ended if ended == "client_gone" or call.status == 200 else str(call.status)
-    return str(call.status) if call.status >= 400 else "client_gone" if not call.status else ""
+    finish = record.generation.finish if record.generation else ""
+    if finish in ("error", "client_gone"):
+        return finish if finish == "client_gone" or record.status == 200 else str(record.status)
+    return str(record.status) if record.status >= 400 else "client_gone" if not record.status else ""

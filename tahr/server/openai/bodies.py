@@ -7,12 +7,22 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from tahr.server.http.errors import Refusal, bad_field
+from tahr.server.http.errors import HttpError, bad_field
 
 Body = TypeVar("Body", bound=Struct)
 Inert = Any  # a field that cannot change the output: whatever it holds is ignored
-Inputs = str | list[str | int | list[int]]  # a text, texts, tokens, or lists of tokens
+
 Limited = Any  # a field of which only the values in ONLY can be honoured
+
+
+class TextItem(Struct, forbid_unknown_fields=True):
+    """A text among others, as some clients of embeddings send it."""
+
+    text: str
+
+
+Prompts = str | list[str | int | list[int]]  # a text, texts, tokens, or lists of tokens
+Inputs = str | TextItem | list[str | int | list[int] | TextItem]  # the same, and texts as objects
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -20,7 +30,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Inert = None
 
 
-class Generation(Struct, kw_only=True, forbid_unknown_fields=True):
+class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a chat and a completion have in common; null is the same as not given."""
 
     model: str | None = None
@@ -94,7 +104,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tr
     audio: Limited = None
 
 
-class ChatBody(Generation, kw_only=True):
+class ChatBody(GenerationBody, kw_only=True):
     """The body of /v1/chat/completions."""
 
     messages: list[Message]
@@ -121,10 +131,10 @@ class ChatBody(Generation, kw_only=True):
     enable_thinking: Limited = None
 
 
-class CompletionBody(Generation, kw_only=True):
+class CompletionBody(GenerationBody, kw_only=True):
     """The body of /v1/completions."""
 
-    prompt: Inputs
+    prompt: Prompts
     echo: bool | None = None
     logprobs: int | None = None
     suffix: Limited = None
@@ -150,11 +160,14 @@ class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str | None = None
     content: str | None = None
     messages: list[Message] | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None  # llama.cpp's name of the same
     parse_special: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
+    with_pieces: bool = False
+    tools: Limited = None
 
 
 class DetokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -172,6 +185,7 @@ class TemplateBody(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Limited = None
 
 
 # The values of a limited field that ask for nothing we cannot do. Everything else is refused.
@@ -194,24 +208,23 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "best_of": (1,),
 }
-NAMES_OF = {
-    body: tuple(name for name in body.__struct_fields__ if name in ONLY) for body in (ChatBody, CompletionBody, Message)
-}
+BODIES = (ChatBody, CompletionBody, TokenizeBody, TemplateBody, Message)
+NAMES_OF = {body: tuple(name for name in body.__struct_fields__ if name in ONLY) for body in BODIES}
 WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 FIELD = re.compile(r"field `(?P<name>[^`]*)`")
 
 
 def decode(decoder: "msgspec.json.Decoder[Body]", data: bytes) -> Body:
-    """A checked body, or a refusal that names the field."""
+    """A checked body, or an error that names the field."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"The body is not JSON ({error}): send one JSON object in UTF-8.") from error
+        raise HttpError(400, f"The body is not JSON ({error}): send one JSON object in UTF-8.") from error
 
 
-def wrong_field(complaint: str) -> Refusal:
+def wrong_field(complaint: str) -> HttpError:
     """From `Expected `int`, got `str` - at `$.n`` to a sentence and the field's name."""
     found = WHERE.match(complaint)
     what, path = (found["what"], found["path"] or "") if found else (complaint, "")

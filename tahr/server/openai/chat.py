@@ -1,82 +1,118 @@
-"""/v1/chat/completions, and what a template makes of a conversation."""
+"""/v1/chat/completions, and the prompt a template makes of a conversation."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from tahr.server.http.errors import bad_field
-from tahr.server.http.guard import presented_key
-from tahr.server.http.request import Call
-from tahr.server.openai.bodies import ChatBody, Generation, Message, TemplateBody, check_limited, decode
-from tahr.server.openai.formatters import ChatDialect, Style
-from tahr.server.openai.generation import Ask, Prompt, generate
-from tahr.server.openai.prompts import conversation_of
+from tahr.server.http.guard import presented_key, tenant_of
+from tahr.server.http.request import HttpRequest
+from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode
+from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
+from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.prompts import check_chat_size, conversation_of
 from tahr.server.openai.replies import TemplateReply
-from tahr.server.openai.sampling import Room, fit, params_of
+from tahr.server.openai.sampling import Asked, Room, check_prompt_logprobs, fit, params_of
 from tahr.server.sessions import Caller, Turn, session_of
-from tahr.server.state import Front, Served
+from tahr.server.state import ServerState
 
 BODY = msgspec.json.Decoder(ChatBody)
 TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
 
 
-async def chat(call: Call) -> None:
-    """Answer a conversation."""
-    data = await call.body()
-    caller = Caller(presented_key(call), call.header("x-tahr-session"))
-    await generate(call, await call.front.beside(partial(prepare, call.front, data, caller), len(data)))
+async def chat(request: HttpRequest, state: ServerState) -> None:
+    """Reply to a conversation."""
+    data = await request.body()
+    caller = Caller(presented_key(request), request.header("x-tahr-session"))
+    work = partial(prepare, state, data, caller, salt_of(request, state))
+    await generate(request, state, await state.text_pool.run(work, len(data)))
 
 
-def prepare(front: Front, data: bytes, caller: Caller) -> Ask:
+def salt_of(request: HttpRequest, state: ServerState) -> str:
+    """Clients with different keys do not share a prefix cache, or its hits would tell them of each other's prompts."""
+    return "" if state.settings.shared_prefix_cache else tenant_of(request, state.settings.api_keys)
+
+
+def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> GenerationRequest:
     """Everything that can be wrong with a request is found here, before it costs the engine anything."""
     body = decode(BODY, data)
-    served = front.find(body.model)
+    model = state.models.find(body.model)
     check_limited(body)
     check_stream(body)
+    check_chat_size(model.engine, body.messages)
     asked = params_of(body)
-    messages, turn = recalled(front, body, caller, served)
-    generate = body.add_generation_prompt is not False
-    tokens = conversation_of(served.engine, messages, generate, body.chat_template_kwargs).encode()
-    params = fit(asked, served.defaults, room(front, served, tokens, "messages"))
-    style = style_of(body, served, 1, params.n, params.logprobs is not None)
-    return Ask(
-        served=served,
-        prompts=[Prompt(tokens, params)],
-        dialect=ChatDialect(served.engine.tokenizer, style),
+    turn = turn_of(state, body, caller, model)
+    tokens = ChatPrompt(model, body, asked).encode(turn)
+    check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
+    params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
+    options = reply_options(body, model, 1, params.n, params.logprobs is not None)
+    return GenerationRequest(
+        model=model,
+        inputs=[EngineInput(tokens, params)],
+        formatter=ChatFormatter(model.engine.tokenizer, options),
         is_reply=True,
         stream=bool(body.stream),
-        include_usage=style.include_usage,
+        include_usage=options.include_usage,
         return_progress=bool(body.return_progress),
         turn=turn,
     )
 
 
-def recalled(front: Front, body: ChatBody, caller: Caller, served: Served) -> tuple[list[Message], Turn | None]:
-    """The messages of the request, after those its session holds, if it names one."""
-    session = session_of(caller, body.metadata) if front.sessions else ""
-    if not front.sessions or not session:
-        return body.messages, None
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The prompt of a chat: its own messages, or those of its session and its own."""
+
+    model: ServedModel
+    body: ChatBody
+    asked: Asked
+
+    def encode(self, turn: Turn | None) -> list[int]:
+        """Its tokens; of a session so much is left out that the reply has room."""
+        if turn is None:
+            return self._tokens(self.body.messages)
+        n_reply = self.asked.params.max_tokens or 1
+        tokens = self._tokens(turn.messages)
+        while len(tokens) + n_reply > self.model.engine.context_size and turn.shorten():
+            tokens = self._tokens(turn.messages)
+        return tokens
+
+    def _tokens(self, messages: list[Message]) -> list[int]:
+        engine, body = self.model.engine, self.body
+        generate = body.add_generation_prompt is not False
+        return conversation_of(engine, messages, generate, body.chat_template_kwargs).encode()
+
+
+def turn_of(state: ServerState, body: ChatBody, caller: Caller, model: ServedModel) -> Turn | None:
+    """The turn of the session a request names, if it names one."""
+    session = session_of(caller, body.metadata) if state.settings.has_sessions else ""
+    if not session:
+        return None
     if (body.n or 1) > 1:
-        raise bad_field("n", "n is more than 1, but a session can go on from one answer only: leave n out.")
-    return front.sessions.begin((caller.key, session), body.messages, served.engine)
+        raise bad_field("n", "n is more than 1, but a session can go on from one choice only: leave n out.")
+    return state.sessions.begin((caller.key, session), body.messages, model.engine)
 
 
-def room(front: Front, served: Served, tokens: list[int], field: str) -> Room:
-    return Room(len(tokens), served.engine.context_size, front.settings.max_tokens_cap, field)
+def room(state: ServerState, model: ServedModel, tokens: list[int], field: str) -> Room:
+    return Room(len(tokens), model.engine.context_size, state.settings.max_tokens_cap, field)
 
 
-def style_of(body: Generation, served: Served, n_prompts: int, n_answers: int, logprobs: bool) -> Style:
-    return Style(
-        model=served.name,
-        n_choices=n_prompts * n_answers,
-        n_answers=n_answers,
+def reply_options(
+    body: GenerationBody, model: ServedModel, n_prompts: int, n_per_prompt: int, logprobs: bool
+) -> ReplyOptions:
+    return ReplyOptions(
+        model=body.model or model.name,  # the name the client used for it
+        fingerprint=model.fingerprint,
+        n_choices=n_prompts * n_per_prompt,
+        n_per_prompt=n_per_prompt,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs is not None,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
 
 
-def check_stream(body: Generation) -> None:
+def check_stream(body: GenerationBody) -> None:
     """Fields that mean something only with a stream, or only without."""
     if not body.stream:
         for name in ("stream_options", "return_progress"):
@@ -86,9 +122,15 @@ def check_stream(body: Generation) -> None:
         raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave it out, or set stream to false.")
 
 
-async def apply_template(call: Call) -> None:
+async def apply_template(request: HttpRequest, state: ServerState) -> None:
     """The prompt a conversation becomes."""
-    body = decode(TEMPLATE_BODY, await call.body())
-    engine = call.front.find(body.model).engine
-    asked = engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs
-    await call.json(TemplateReply(await call.front.beside(lambda: conversation_of(*asked).render())))
+    work = partial(rendered, state.models, await request.body())
+    await request.respond_json(TemplateReply(await state.text_pool.run(work)))
+
+
+def rendered(models: ModelRegistry, data: bytes) -> str:
+    body = decode(TEMPLATE_BODY, data)
+    engine = models.find(body.model).engine
+    check_limited(body)
+    check_chat_size(engine, body.messages)
+    return conversation_of(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs).render()

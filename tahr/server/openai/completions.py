@@ -5,68 +5,76 @@ from functools import partial
 
 import msgspec
 
-from tahr.config import SamplingParams
 from tahr.server.http.errors import bad_field
-from tahr.server.http.request import Call
+from tahr.server.http.request import HttpRequest
+from tahr.server.models import ServedModel
 from tahr.server.openai.bodies import CompletionBody, check_limited, decode
-from tahr.server.openai.chat import check_stream, room, style_of
-from tahr.server.openai.formatters import Echo, TextDialect
-from tahr.server.openai.generation import Ask, Prompt, generate
-from tahr.server.openai.prompts import encode_inputs
-from tahr.server.openai.sampling import MAX_ANSWERS, fit, params_of
-from tahr.server.state import Front, Served
+from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
+from tahr.server.openai.formatters import Echo, TextFormatter
+from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.prompts import encode_inputs, separate
+from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_prompt_logprobs, fit, params_of
+from tahr.server.state import ServerState
 
 BODY = msgspec.json.Decoder(CompletionBody)
 
 
-async def complete(call: Call) -> None:
+async def complete(request: HttpRequest, state: ServerState) -> None:
     """Continue one text, or several at once."""
-    data = await call.body()
-    await generate(call, await call.front.beside(partial(prepare, call.front, data), len(data)))
+    data = await request.body()
+    work = partial(prepare, state, data, salt_of(request, state))
+    await generate(request, state, await state.text_pool.run(work, len(data)))
 
 
-def prepare(front: Front, data: bytes) -> Ask:
+def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
     """Check and tokenise everything; refused as a whole if any prompt cannot run."""
     body = decode(BODY, data)
-    served = front.find(body.model)
+    model = state.models.find(body.model)
     check_limited(body)
     check_stream(body)
-    mute = body.max_tokens == 0  # only the prompt is to be read, for its log-probabilities
-    if mute:
+    prefill_only = body.max_tokens == 0  # only the log-probabilities of the prompt are wanted
+    if prefill_only:
         body.max_tokens = 1
     asked = params_of(body)
-    if body.echo and asked.logprobs is not None:
-        asked = replace(asked, prompt_logprobs=asked.logprobs)
-    prompts = prompts_of(front, served, body, asked)
-    style = style_of(body, served, len(prompts), asked.n, asked.logprobs is not None)
-    return Ask(
-        served=served,
-        prompts=prompts,
-        dialect=TextDialect(served.engine.tokenizer, style, echoes(served, body, prompts)),
+    if body.echo and asked.params.logprobs is not None:
+        asked = replace(asked, params=replace(asked.params, prompt_logprobs=asked.params.logprobs))
+    inputs = inputs_of(state, model, body, asked, salt)
+    options = reply_options(body, model, len(inputs), asked.params.n, asked.params.logprobs is not None)
+    return GenerationRequest(
+        model=model,
+        inputs=inputs,
+        formatter=TextFormatter(model.engine.tokenizer, options, echoes(model, body, inputs)),
         is_reply=False,
         stream=bool(body.stream),
-        include_usage=style.include_usage,
+        include_usage=options.include_usage,
         return_progress=bool(body.return_progress),
-        mute=mute,
+        prefill_only=prefill_only,
     )
 
 
-def prompts_of(front: Front, served: Served, body: CompletionBody, asked: SamplingParams) -> list[Prompt]:
-    all_tokens = encode_inputs(served.engine, body.prompt, "prompt")
-    if len(all_tokens) * asked.n > MAX_ANSWERS:
-        n = len(all_tokens)
-        raise bad_field(
-            "prompt", f"{n} prompts and n {asked.n} are more than the {MAX_ANSWERS} answers of one request."
-        )
-    return [Prompt(tokens, fit(asked, served.defaults, room(front, served, tokens, "prompt"))) for tokens in all_tokens]
+def inputs_of(
+    state: ServerState, model: ServedModel, body: CompletionBody, asked: Asked, salt: str
+) -> list[EngineInput]:
+    prompts, n = encode_inputs(model.engine, body.prompt, "prompt"), asked.params.n
+    if len(prompts) * n > MAX_CHOICES:
+        message = f"{len(prompts)} prompts and n {n} are more than the {MAX_CHOICES} choices of one request."
+        raise bad_field("prompt", message)
+    n_tokens, echoed = sum(map(len, prompts)), bool(body.echo and asked.params.logprobs is not None)
+    field = "logprobs" if echoed else "prompt_logprobs"
+    check_prompt_logprobs(field, n_tokens, asked.params.prompt_logprobs, n if echoed else 1)
+    return [
+        EngineInput(tokens, fit(asked, model.defaults, room(state, model, tokens, "prompt"), salt))
+        for tokens in prompts
+    ]
 
 
-def echoes(served: Served, body: CompletionBody, prompts: list[Prompt]) -> list[Echo]:
-    """The prompts as they are repeated: as they were sent, or as their tokens read."""
+def echoes(model: ServedModel, body: CompletionBody, inputs: list[EngineInput]) -> list[Echo]:
+    """The prompts as they are repeated: as they were sent, or the text of their tokens."""
     if not body.echo:
         return []
-    sent = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    texts = [each for each in sent if isinstance(each, str)]
-    if not texts:
-        texts = [served.engine.tokenizer.decode(prompt.tokens) for prompt in prompts]
-    return [Echo(text, prompt.tokens) for text, prompt in zip(texts, prompts, strict=True)]
+    sent = separate(body.prompt, "prompt")
+    decode_tokens = model.engine.tokenizer.decode
+    return [
+        Echo(each if isinstance(each, str) else decode_tokens(made.tokens), made.tokens)
+        for each, made in zip(sent, inputs, strict=True)
+    ]

@@ -1,17 +1,18 @@
-"""How the answers of chats and completions look, in a stream and whole."""
+"""How the outputs of chats and completions look, in a stream and whole."""
 
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.engine_port import PromptProgress, Reply
+from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.sse import encode
 from tahr.server.openai.logprobs import chat_logprobs, prompt_logprobs, shown, text_logprobs
 from tahr.server.openai.replies import (
+    CalledFunction,
     ChatChoice,
     ChatMessage,
     ChatReply,
@@ -19,8 +20,10 @@ from tahr.server.openai.replies import (
     TextChoice,
     TextLogprobs,
     TextReply,
+    ToolCallReply,
     Usage,
 )
+from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 
 if TYPE_CHECKING:
     from tahr.engine.sampler import SampledToken
@@ -29,203 +32,262 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """An answer that is being put together."""
+class ChoiceOutput:
+    """All that a choice has got so far."""
 
-    texts: list[str] = field(default_factory=list)
-    picks: "list[SampledToken]" = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    logprobs: "list[SampledToken]" = field(default_factory=list)
     finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """What a request wants to see."""
+class ReplyOptions:
+    """What a request wants to see, and what all parts of its reply repeat."""
 
     model: str
+    fingerprint: str
     n_choices: int
-    n_answers: int  # to each prompt
+    n_per_prompt: int
     logprobs: bool = False
     prompt_logprobs: bool = False
     include_usage: bool = False
 
 
-class Dialect(Protocol):
-    """One route's way to write answers."""
+class Formatter(Protocol):
+    """One route's way to write outputs."""
 
     id: str
+    has_logprobs: bool
 
     def opening(self) -> bytes: ...
-    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes: ...
+    def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes: ...
+    def is_heavy(self, choice: int) -> bool:
+        """Whether the next chunk of a choice may take long to format."""
+
     def closing(self, choice: int, reason: str) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
     def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes: ...
-    def whole(self, answers: Sequence[Gathered], replies: Sequence[Reply], usage: Usage) -> Struct: ...
+    def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> Struct: ...
 
 
-class Frame:
-    """The constant part of every chunk, encoded once."""
+class EventFrame:
+    """The constant part of every event, encoded once."""
 
-    def __init__(self, prefix: str, kind: str, style: Style):
+    def __init__(self, prefix: str, kind: str, options: ReplyOptions):
         self.id = f"{prefix}-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.created = int(time.time())
-        facts = {"id": self.id, "object": kind, "created": self.created, "model": style.model}
+        facts = {"id": self.id, "object": kind, "created": self.created, "model": options.model}
+        facts["system_fingerprint"] = options.fingerprint
         self._head = b"data: " + encode(facts)[:-1] + b',"choices":['
-        self.foot = b'],"usage":null}\n\n' if style.include_usage else b"]}\n\n"
+        self.foot = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
 
-    def heads(self, style: Style, rest: bytes) -> list[bytes]:
-        """The beginning of a chunk for each choice, up to what is new."""
-        return [self._head + b'{"index":%d,%b' % (choice, rest) for choice in range(style.n_choices)]
+    def heads(self, options: ReplyOptions, rest: bytes) -> list[bytes]:
+        """The beginning of an event for each choice, up to what is new."""
+        return [self._head + b'{"index":%d,%b' % (choice, rest) for choice in range(options.n_choices)]
 
     def usage(self, usage: Usage) -> bytes:
         return self._head + b'],"usage":%b}\n\n' % encode(usage)
 
     def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes:
-        shown = {
+        facts = {
             "total": progress.n_tokens,
             "cache": progress.n_cached,
-            "processed": progress.n_read,
+            "processed": progress.n_computed,
             "time_ms": round(elapsed_s * 1e3),
         }
-        return self._head + b'],"prompt_progress":%b}\n\n' % encode(shown)
+        return self._head + b'],"prompt_progress":%b}\n\n' % encode(facts)
 
 
-def scores_of(tokenizer: "Tokenizer", style: Style, reply: Reply) -> PromptLogprobs | UnsetType:
-    return prompt_logprobs(tokenizer, reply.prompt_logprobs) if style.prompt_logprobs else UNSET
+class BaseFormatter:
+    """What both formatters share."""
+
+    def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions, frame: EventFrame):
+        self._tokenizer, self._options, self._frame = tokenizer, options, frame
+        self.id, self.usage, self.progress = frame.id, frame.usage, frame.progress
+        self.has_logprobs = options.logprobs or options.prompt_logprobs
+
+    def _prompt_logprobs(self, index: int, streams: Sequence[EngineStream]) -> PromptLogprobs | UnsetType:
+        """Of a prompt, once: with its first choice."""
+        if not self._options.prompt_logprobs or index % self._options.n_per_prompt:
+            return UNSET
+        return prompt_logprobs(self._tokenizer, streams[index // self._options.n_per_prompt].prompt_logprobs)
 
 
-class ChatDialect:
+class ChatFormatter(BaseFormatter):
     """`chat.completion` and its chunks."""
 
-    def __init__(self, tokenizer: "Tokenizer", style: Style):
-        self._tokenizer, self._style = tokenizer, style
-        self._frame = Frame("chatcmpl", "chat.completion.chunk", style)
-        self.id = self._frame.id
-        self._heads = self._frame.heads(style, b'"delta":{')
-        self._texts = [head + b'"content":' for head in self._heads]
+    def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions):
+        super().__init__(tokenizer, options, EventFrame("chatcmpl", "chat.completion.chunk", options))
+        self._heads = self._frame.heads(options, b'"delta":{')
+        self._content_heads = [head + b'"content":' for head in self._heads]
         self._no_logprobs = b'},"logprobs":null,"finish_reason":null}' + self._frame.foot
+        self._has_calls = [False] * options.n_choices
 
     def opening(self) -> bytes:
         """Every choice begins with its role."""
         return b"".join(head + b'"role":"assistant","content":""' + self._no_logprobs for head in self._heads)
 
-    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes:
-        if not self._style.logprobs:
-            return self._texts[choice] + encode(chunk.text) + self._no_logprobs if chunk.text else b""
-        picks = shown(self._tokenizer, chunk)
-        if not picks and not chunk.text:
+    def is_heavy(self, choice: int) -> bool:
+        return False
+
+    def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
+        deltas = chunk.deltas
+        if self._options.logprobs:
+            return self._with_logprobs(choice, chunk)
+        if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
+            return self._content_heads[choice] + encode(deltas[0]) + self._no_logprobs
+        return b"".join([self._delta(choice, delta) + self._no_logprobs for delta in deltas])
+
+    def _with_logprobs(self, choice: int, chunk: "Chunk") -> bytes:
+        """The log-probabilities stand with the first delta, if there is one."""
+        tokens = shown(self._tokenizer, chunk)
+        if not tokens and not chunk.deltas:
             return b""
-        logprobs = encode(chat_logprobs(self._tokenizer, picks))
-        tail = b'},"logprobs":%b,"finish_reason":null}' % logprobs
-        return self._texts[choice] + encode(chunk.text) + tail + self._frame.foot
+        first, *others = chunk.deltas or ("",)
+        logprobs = encode(chat_logprobs(self._tokenizer, tokens))
+        tail = b'},"logprobs":%b,"finish_reason":null}' % logprobs + self._frame.foot
+        rest = [self._delta(choice, delta) + self._no_logprobs for delta in others]
+        return b"".join([self._delta(choice, first) + tail, *rest])
+
+    def _delta(self, choice: int, delta: Delta) -> bytes:
+        if isinstance(delta, str):
+            return self._content_heads[choice] + encode(delta)
+        return self._heads[choice] + encode(self._fields(choice, delta))[1:-1]
+
+    def _fields(self, choice: int, delta: ReasoningDelta | ToolCallDelta) -> dict[str, Any]:
+        if isinstance(delta, ReasoningDelta):
+            return {"reasoning_content": delta.text, "reasoning": delta.text}  # both names are in use
+        self._has_calls[choice] = True
+        called: dict[str, Any] = {"arguments": delta.arguments}
+        if not delta.id:
+            return {"tool_calls": [{"index": delta.index, "function": called}]}
+        called["name"] = delta.name
+        return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": called}]}
 
     def closing(self, choice: int, reason: str) -> bytes:
+        reason = finish_reason_of(reason, self._has_calls[choice])
         tail = b'},"logprobs":null,"finish_reason":%b}' % encode(reason)
         return self._heads[choice] + tail + self._frame.foot
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._frame.usage(usage)
+    def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> ChatReply:
+        choices = [self._choice(i, output, streams) for i, output in enumerate(outputs)]
+        options = self._options
+        return ChatReply(
+            self.id, "chat.completion", self._frame.created, options.model, choices, usage, options.fingerprint
+        )
 
-    def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes:
-        return self._frame.progress(progress, elapsed_s)
-
-    def whole(self, answers: Sequence[Gathered], replies: Sequence[Reply], usage: Usage) -> ChatReply:
-        choices = [self._choice(i, answer, replies[0]) for i, answer in enumerate(answers)]
-        return ChatReply(self.id, "chat.completion", self._frame.created, self._style.model, choices, usage)
-
-    def _choice(self, index: int, answer: Gathered, reply: Reply) -> ChatChoice:
+    def _choice(self, index: int, output: ChoiceOutput, streams: Sequence[EngineStream]) -> ChatChoice:
+        message = message_of(output)
         return ChatChoice(
             index=index,
-            message=ChatMessage("assistant", "".join(answer.texts)),
-            logprobs=chat_logprobs(self._tokenizer, answer.picks) if self._style.logprobs else None,
-            finish_reason=answer.finish_reason,
-            prompt_logprobs=scores_of(self._tokenizer, self._style, reply),
+            message=message,
+            logprobs=chat_logprobs(self._tokenizer, output.logprobs) if self._options.logprobs else None,
+            finish_reason=finish_reason_of(output.finish_reason, bool(message.tool_calls)),
+            prompt_logprobs=self._prompt_logprobs(index, streams),
         )
+
+
+def finish_reason_of(reason: str, has_calls: bool) -> str:
+    return "tool_calls" if reason == "stop" and has_calls else reason
+
+
+def message_of(output: ChoiceOutput) -> ChatMessage:
+    """A reply as a message; what it does not hold is left out."""
+    deltas = merge(output.deltas)
+    text, reasoning, calls = text_of(deltas), reasoning_of(deltas) or UNSET, tool_calls_of(deltas)
+    tool_calls = [ToolCallReply(call.id, CalledFunction(call.name, call.arguments)) for call in calls]
+    return ChatMessage(
+        "assistant",
+        content=text if text or not calls else None,
+        reasoning_content=reasoning,
+        reasoning=reasoning,
+        tool_calls=tool_calls or UNSET,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that is repeated before its answers."""
+    """A prompt that is repeated before its choices."""
 
     text: str
     tokens: list[int]
 
 
-class TextDialect:
+class TextFormatter(BaseFormatter):
     """`text_completion`, whose chunks look like the whole."""
 
-    def __init__(self, tokenizer: "Tokenizer", style: Style, echoes: Sequence[Echo] = ()):
-        self._tokenizer, self._style, self._echoes = tokenizer, style, echoes
-        self._frame = Frame("cmpl", "text_completion", style)
-        self.id = self._frame.id
-        self._heads = self._frame.heads(style, b'"text":')
-        self._offsets = [0] * style.n_choices
-        self._begun = [not echoes] * style.n_choices
+    def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions, echoes: Sequence[Echo] = ()):
+        super().__init__(tokenizer, options, EventFrame("cmpl", "text_completion", options))
+        self._echoes = echoes
+        self._heads = self._frame.heads(options, b'"text":')
+        self._offsets = [0] * options.n_choices
+        self._begun = [not echoes] * options.n_choices
 
     def opening(self) -> bytes:
         return b""
 
-    def piece(self, choice: int, chunk: "Chunk", reply: Reply) -> bytes:
+    def is_heavy(self, choice: int) -> bool:
+        return self._options.logprobs and not self._begun[choice]  # those of the whole prompt come first
+
+    def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
         text, parts = chunk.text, []
         if not self._begun[choice]:
             text = self._echo(choice).text + text
-            parts = self._echoed_logprobs(choice, reply)
-        if self._style.logprobs:
+            parts = self._echoed_logprobs(choice, stream)
+        if self._options.logprobs:
             parts.append(self._logprobs(choice, shown(self._tokenizer, chunk)))
         self._begun[choice] = True
         if not text and not any(part.tokens for part in parts):
             return b""
         logprobs = encode(joined(parts)) if parts else b"null"
-        return self._chunk(choice, text, logprobs, b"null")
+        return self._event(choice, text, logprobs, b"null")
 
     def closing(self, choice: int, reason: str) -> bytes:
-        return self._chunk(choice, "", b"null", encode(reason))
+        return self._event(choice, "", b"null", encode(reason))
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._frame.usage(usage)
+    def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> TextReply:
+        choices = [self._choice(i, output, streams) for i, output in enumerate(outputs)]
+        options = self._options
+        return TextReply(
+            self.id, "text_completion", self._frame.created, options.model, choices, usage, options.fingerprint
+        )
 
-    def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes:
-        return self._frame.progress(progress, elapsed_s)
-
-    def whole(self, answers: Sequence[Gathered], replies: Sequence[Reply], usage: Usage) -> TextReply:
-        choices = [self._choice(i, answer, replies[i // self._style.n_answers]) for i, answer in enumerate(answers)]
-        return TextReply(self.id, "text_completion", self._frame.created, self._style.model, choices, usage)
-
-    def _choice(self, index: int, answer: Gathered, reply: Reply) -> TextChoice:
+    def _choice(self, index: int, output: ChoiceOutput, streams: Sequence[EngineStream]) -> TextChoice:
         before = self._echo(index).text if self._echoes else ""
-        parts = self._echoed_logprobs(index, reply) if self._echoes else []
-        if self._style.logprobs:
-            parts.append(self._logprobs(index, answer.picks))
+        stream = streams[index // self._options.n_per_prompt]
+        parts = self._echoed_logprobs(index, stream) if self._echoes else []
+        if self._options.logprobs:
+            parts.append(self._logprobs(index, output.logprobs))
         return TextChoice(
             index=index,
-            text=before + "".join(answer.texts),
+            text=before + text_of(output.deltas),
             logprobs=joined(parts) if parts else None,
-            finish_reason=answer.finish_reason,
-            prompt_logprobs=scores_of(self._tokenizer, self._style, reply),
+            finish_reason=output.finish_reason,
+            prompt_logprobs=self._prompt_logprobs(index, streams),
         )
 
     def _echo(self, choice: int) -> Echo:
-        return self._echoes[choice // self._style.n_answers]
+        return self._echoes[choice // self._options.n_per_prompt]
 
-    def _echoed_logprobs(self, choice: int, reply: Reply) -> list[TextLogprobs]:
-        if not self._style.logprobs:
+    def _echoed_logprobs(self, choice: int, stream: EngineStream) -> list[TextLogprobs]:
+        if not self._options.logprobs:
             return []
-        return [self._logprobs(choice, reply.prompt_logprobs, first=self._echo(choice).tokens[0])]
+        return [self._logprobs(choice, stream.prompt_logprobs, first=self._echo(choice).tokens[0])]
 
-    def _logprobs(self, choice: int, picks: "Sequence[SampledToken]", first: int | None = None) -> TextLogprobs:
-        made, self._offsets[choice] = text_logprobs(self._tokenizer, picks, self._offsets[choice], first)
+    def _logprobs(self, choice: int, tokens: "Sequence[SampledToken]", first: int | None = None) -> TextLogprobs:
+        made, self._offsets[choice] = text_logprobs(self._tokenizer, tokens, self._offsets[choice], first)
         return made
 
-    def _chunk(self, choice: int, text: str, logprobs: bytes, reason: bytes) -> bytes:
+    def _event(self, choice: int, text: str, logprobs: bytes, reason: bytes) -> bytes:
         tail = b',"logprobs":%b,"finish_reason":%b}' % (logprobs, reason)
         return self._heads[choice] + encode(text) + tail + self._frame.foot
 
 
 def joined(parts: Sequence[TextLogprobs]) -> TextLogprobs:
     """Lists side by side, one after the other."""
-    tops = [top for part in parts for top in part.top_logprobs or ()]
     return TextLogprobs(
         tokens=[token for part in parts for token in part.tokens],
         token_logprobs=[logprob for part in parts for logprob in part.token_logprobs],
-        top_logprobs=tops,
+        top_logprobs=[top for part in parts for top in part.top_logprobs or ()],
         text_offset=[offset for part in parts for offset in part.text_offset],
     )

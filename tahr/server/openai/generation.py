@@ -1,233 +1,286 @@
-"""From a prepared request to its answer, streamed or whole; chats and completions differ only in their dialect."""
+"""From a prepared request to its response, streamed or whole; chats and completions differ only in their formatter."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 from tahr.config import SamplingParams
 from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk
-from tahr.server.engine_port import Reply
-from tahr.server.http.errors import Refusal
-from tahr.server.http.internal_errors import told
-from tahr.server.http.request import Call, ClientGone
-from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, event
-from tahr.server.observe.server_metrics import Meter
-from tahr.server.openai.formatters import Dialect, Gathered
+from tahr.server.engine_port import EngineStream
+from tahr.server.http.errors import HttpError, logged_error
+from tahr.server.http.request import ClientGone, HttpRequest
+from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
+from tahr.server.models import ServedModel
+from tahr.server.observe.observer import Observers
+from tahr.server.observe.records import GenerationRecord
+from tahr.server.openai.formatters import ChoiceOutput, Formatter
 from tahr.server.openai.logprobs import shown
 from tahr.server.openai.replies import CachedDetails, ReasoningDetails, Usage
 from tahr.server.sessions import Turn
-from tahr.server.state import Served
-
-Hear = Callable[[int, Chunk], bool]  # a choice and what it has gained; whether more may come at once
+from tahr.server.state import ServerState
+from tahr.server.text_pool import TextPool
 
 PROGRESS_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """What one engine request is made of."""
+class EngineInput:
+    """What one request to the engine is made of."""
 
     tokens: list[int]
     params: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request that has been read, checked and tokenised."""
+class GenerationRequest:
+    """A request that has been decoded, checked and tokenised."""
 
-    served: Served
-    prompts: list[Prompt]
-    dialect: Dialect
+    model: ServedModel
+    inputs: list[EngineInput]
+    formatter: Formatter
     is_reply: bool  # to a conversation; else it continues a text
     stream: bool = False
     include_usage: bool = False
     return_progress: bool = False
     turn: Turn | None = None  # of a session
-    mute: bool = False  # nothing was to be generated: the prompt is only read
+    prefill_only: bool = False  # nothing is to be generated
 
     @property
-    def n_answers(self) -> int:
-        return self.prompts[0].params.n
+    def n(self) -> int:
+        """Choices of each prompt."""
+        return self.inputs[0].params.n
 
 
-async def generate(call: Call, ask: Ask) -> None:
-    """Answer a request. However it ends, the engine holds nothing of it afterwards."""
-    meter = Meter(
-        measures=call.front.measures,
-        model=ask.served.name,
-        n_prompt_tokens=sum(len(prompt.tokens) for prompt in ask.prompts),
-        n_choices=len(ask.prompts) * ask.n_answers,
-        texts={} if call.front.bundles and call.front.bundles.texts else None,
-    )
-    call.ask, call.meter = ask, meter
-    call.more_headers["x-request-id"] = ask.dialect.id
-    with call.front.admitted(call), metered(meter, call, ask):
+@dataclass(slots=True)
+class Run:
+    """A request while the engine works on it."""
+
+    request: HttpRequest
+    asked: GenerationRequest
+    record: GenerationRecord
+    observers: Observers
+    text_pool: TextPool
+    keep_alive_s: float
+    streams: list[EngineStream]
+
+
+async def generate(request: HttpRequest, state: ServerState, asked: GenerationRequest) -> None:
+    """Respond to a request. However it ends, the engine holds nothing of it afterwards."""
+    record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
+    request.response_headers["x-request-id"] = asked.formatter.id
+    run = Run(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
+    with state.admission.admitted(request), observed(run):
         try:
-            async with call.interruptible(), submitted(ask) as replies:
-                answer = stream if ask.stream else gather
-                await answer(call, ask, replies, meter)
+            async with request.cancellable(), submitted(run):
+                await (respond_streamed(run) if asked.stream else respond_whole(run))
         except ClientGone:
             raise
         except Exception as error:
-            if not call.status:  # nothing is on its way yet, so the error can be a status
+            if not request.status:  # no byte is sent yet, so the error can be a status
                 raise
-            meter.ended = "error"
-            await call.end(event(told(error).body) + DONE)
+            record.finish = "error"
+            await request.end_stream(event(logged_error(error).body) + DONE)
+
+
+def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> GenerationRecord:
+    return GenerationRecord(
+        id=asked.formatter.id,
+        route=request.path,
+        model=asked.model.name,
+        backend=asked.model.engine.backend_summary,
+        context_size=asked.model.engine.context_size,
+        params=asked.inputs[0].params,
+        prompts=[each.tokens for each in asked.inputs],
+        stream=asked.stream,
+        texts={} if texts else None,
+    )
 
 
 @contextmanager
-def metered(meter: Meter, call: Call, ask: Ask) -> Iterator[None]:
-    """Both lines of the log, and the numbers."""
-    params = ask.prompts[0].params
-    meter.start(
-        route=call.path, reply=ask.dialect.id, prompts=len(ask.prompts), prompt_tokens=meter.n_prompt_tokens,
-        n=params.n, max_tokens=params.max_tokens, stream=ask.stream,
-    )  # fmt: skip
+def observed(run: Run) -> Iterator[None]:
+    """Observers hear of the beginning and of the end, whatever the end is."""
+    record, observers = run.record, run.observers
+    observers.notify("generation_started", record)
     try:
         yield
     except BaseException as error:
-        meter.ended = "client_gone" if isinstance(error, ClientGone) else "error"
+        record.finish = "client_gone" if isinstance(error, ClientGone) else "error"
         raise
     finally:
-        meter.end()
+        record.finish = record.finish or "error"
+        observers.notify("generation_finished", record, perf_counter() - record.began)
 
 
 @asynccontextmanager
-async def submitted(ask: Ask) -> AsyncIterator[list[Reply]]:
-    """The engine's replies to all prompts, aborted on the way out."""
-    engine = ask.served.engine
-    replies: list[Reply] = []
+async def submitted(run: Run) -> AsyncIterator[None]:
+    """All prompts are with the engine; aborted on the way out."""
+    engine, asked = run.asked.model.engine, run.asked
     try:
-        for prompt in ask.prompts:
-            replies.append(await engine.submit(prompt.tokens, prompt.params, ask.is_reply, whole=not ask.stream))
-        yield replies
+        for each in asked.inputs:
+            run.streams.append(await engine.submit(each.tokens, each.params, asked.is_reply, whole=not asked.stream))
+        yield
     finally:
-        for reply in replies:
-            reply.abort()
+        for stream in run.streams:
+            stream.abort()
+
+
+def usage(record: GenerationRecord) -> Usage:
+    n_prompt, n_new = record.n_prompt_tokens, record.n_tokens
+    return Usage(n_prompt, n_new, n_prompt + n_new, CachedDetails(record.n_cached), ReasoningDetails())
+
+
+def received(run: Run, choice: int, chunk: Chunk) -> Chunk:
+    """What happens to every chunk before it is formatted. Runs for every token."""
+    if chunk.finish_reason == "cancelled":
+        raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
+    if run.asked.prefill_only:
+        chunk = replace(chunk, deltas=(), token_ids=[], logprobs=())
+    if run.asked.turn:
+        run.asked.turn.add(chunk)
+    run.observers.chunk(run.record, choice, chunk)
+    return chunk
 
 
 # ---- whole --------------------------------------------------------------------------------------------------
 
 
-async def gather(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
-    answers = [Gathered() for _ in range(len(replies) * ask.n_answers)]
-    tokenizer = ask.served.engine.tokenizer
+async def respond_whole(run: Run) -> None:
+    asked, tokenizer = run.asked, run.asked.model.engine.tokenizer
+    outputs = [ChoiceOutput() for _ in range(len(run.streams) * asked.n)]
 
-    def keep(choice: int, chunk: Chunk) -> bool:
-        answer = answers[choice]
-        answer.texts.append(chunk.text)
-        answer.picks.extend(shown(tokenizer, chunk))
-        answer.finish_reason = chunk.finish_reason or ""
-        return True
+    def reader(first_choice: int) -> OnChunk:
+        def on_chunk(chunk: Chunk) -> bool:
+            chunk = received(run, first_choice + chunk.index, chunk)
+            output = outputs[first_choice + chunk.index]
+            output.deltas += chunk.deltas
+            output.logprobs.extend(shown(tokenizer, chunk))
+            output.finish_reason = chunk.finish_reason or ""
+            return True
 
-    await listen(call, ask, replies, meter, keep)
-    await call.json(ask.dialect.whole(answers, replies, usage(meter)))
+        return on_chunk
 
+    def body() -> bytes:
+        return encode(asked.formatter.whole(outputs, run.streams, usage(run.record)))
 
-def usage(meter: Meter) -> Usage:
-    n_prompt, n_new = meter.n_prompt_tokens, meter.n_tokens
-    return Usage(n_prompt, n_new, n_prompt + n_new, CachedDetails(meter.n_cached), ReasoningDetails())
-
-
-# ---- in pieces ----------------------------------------------------------------------------------------------
-
-
-async def stream(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
-    """Events up to [DONE]; what goes wrong on the way becomes an event too, in `generate`."""
-    await call.begin(HEADERS)
-    pulse = asyncio.create_task(beat(call, ask, replies, meter))
-    try:
-        last = await write_pieces(call, ask, replies, meter)
-    finally:
-        pulse.cancel()
-    await call.end(last)
+    await run_together([stream.read(reader(at * asked.n)) for at, stream in enumerate(run.streams)])
+    # Log-probabilities make a response so large that making it would hold up the loop.
+    await run.request.respond(await run.text_pool.run(body) if asked.formatter.has_logprobs else body())
 
 
-async def write_pieces(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> bytes:
-    """Write all but the last events, which are returned, so that the end is one write."""
-    dialect, n_answers = ask.dialect, ask.n_answers
-    if opening := dialect.opening():
-        await call.write(opening)
-    left = len(replies) * n_answers
-    last = b""
-
-    def write(choice: int, chunk: Chunk) -> bool:
-        nonlocal left, last
-        data = dialect.piece(choice, chunk, replies[choice // n_answers])
-        if chunk.finish_reason:
-            data += dialect.closing(choice, chunk.finish_reason)
-            left -= 1
-        if not left:
-            last = data
-        return not left or not data or call.put(data)
-
-    await listen(call, ask, replies, meter, write)
-    return last + (dialect.usage(usage(meter)) if ask.include_usage else b"") + DONE
-
-
-async def beat(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter) -> None:
-    """Comments while nothing comes, so that nobody on the way gives up; progress while the prompt is read."""
-    every_s = call.front.settings.keep_alive_s
-    quiet_since = shown_at = perf_counter()
-    n_shown = -1
-    while True:
-        await asyncio.sleep(PROGRESS_EVERY_S if ask.return_progress and not meter.last_token_at else every_s)
-        now = perf_counter()
-        quiet_since = max(quiet_since, meter.last_token_at)
-        progress = replies[0].progress
-        if ask.return_progress and not meter.last_token_at and progress.n_read != n_shown:
-            n_shown, quiet_since = progress.n_read, now
-            await call.write(ask.dialect.progress(progress, now - shown_at))
-        elif now - quiet_since >= every_s * 0.9:
-            await nudge(call)
-
-
-async def nudge(call: Call) -> None:
-    """A comment. A client that does not read even that for so long has left, whatever its connection says."""
-    try:
-        async with asyncio.timeout(call.front.settings.reader_timeout_s):
-            await call.write(KEEP_ALIVE)
-    except TimeoutError:
-        call.interrupt(ClientGone())
-
-
-# ---- what comes ---------------------------------------------------------------------------------------------
-
-
-async def listen(call: Call, ask: Ask, replies: Sequence[Reply], meter: Meter, hear: Hear) -> None:
-    """Give `hear` everything that comes with the choice it belongs to, until all is over; the first error ends it."""
-    takes = [taking(ask, meter, at * ask.n_answers, hear) for at in range(len(replies))]
-    if len(replies) == 1:
-        return await follow(call, replies[0], takes[0])
-    tasks = [asyncio.create_task(follow(call, *each)) for each in zip(replies, takes, strict=True)]
+async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
+    """All of them at once; the first error ends the others."""
+    if len(works) == 1:
+        await works[0]
+        return
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
-    return None
 
 
-async def follow(call: Call, reply: Reply, take: OnChunk) -> None:
-    while await reply.read(take):
-        await call.drained()
+# ---- streamed -----------------------------------------------------------------------------------------------
 
 
-def taking(ask: Ask, meter: Meter, first_choice: int, hear: Hear) -> OnChunk:
-    """What is done with every chunk of a reply, on its way to `hear`. It runs for every token."""
+async def respond_streamed(run: Run) -> None:
+    """Events up to [DONE]; what goes wrong on the way becomes an event too, in `generate`."""
+    await run.request.begin_stream(HEADERS)
+    opening = run.asked.formatter.opening()
+    if run.asked.return_progress:
+        opening += run.asked.formatter.progress(run.streams[0].progress, perf_counter() - run.record.began)
+    await run.request.send(opening)
+    keeping_alive = asyncio.create_task(keep_alive(run))
+    try:
+        last = await send_chunks(run)
+    finally:
+        keeping_alive.cancel()
+    tail = run.asked.formatter.usage(usage(run.record)) if run.asked.include_usage else b""
+    await run.request.end_stream(last + tail + DONE)
 
-    def take(chunk: Chunk) -> bool:
-        if chunk.finish_reason == "cancelled":
-            raise Refusal(503, "The request was cancelled by the server: try again.", code="cancelled")
-        if ask.mute:
-            chunk = replace(chunk, deltas=(), token_ids=[], logprobs=())
-        if ask.turn:
-            ask.turn.hear(chunk)
-        choice = first_choice + chunk.index
-        meter.hear(choice, chunk)
-        return hear(choice, chunk)
 
-    return take
+async def send_chunks(run: Run) -> bytes:
+    """Send all but the last events, which are returned, so that the end is one write."""
+    events = EventWriter(run)
+    await run_together([events.follow(at) for at in range(len(run.streams))])
+    return events.last
+
+
+class EventWriter:
+    """Formats chunks and sends them as events; the last is kept in `last`."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._n_left = len(run.streams) * run.asked.n  # choices
+        self.last = b""
+
+    async def follow(self, at: int) -> None:
+        """Everything of one prompt."""
+        run, heavy = self._run, list[tuple[int, Chunk]]()
+        on_chunk = self._reader(at, heavy)
+        while await run.streams[at].read(on_chunk):
+            for choice, chunk in heavy:
+                self._send(choice, chunk, await run.text_pool.run(partial(self._format, at, choice, chunk)))
+            heavy.clear()
+            await run.request.drained()
+
+    def _reader(self, at: int, heavy: list[tuple[int, Chunk]]) -> OnChunk:
+        run, first_choice = self._run, at * self._run.asked.n
+        is_heavy, reports = run.asked.formatter.is_heavy, run.asked.return_progress
+
+        def on_chunk(chunk: Chunk) -> bool:
+            choice = first_choice + chunk.index
+            if reports and not run.record.token_at:
+                run.request.send_chunk(last_progress(run))
+            chunk = received(run, choice, chunk)
+            if is_heavy(choice):
+                heavy.append((choice, chunk))
+                return False
+            return self._send(choice, chunk, self._format(at, choice, chunk))
+
+        return on_chunk
+
+    def _format(self, at: int, choice: int, chunk: Chunk) -> bytes:
+        data = self._run.asked.formatter.chunk(choice, chunk, self._run.streams[at])
+        return data + self._run.asked.formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
+
+    def _send(self, choice: int, chunk: Chunk, data: bytes) -> bool:
+        """Whether the client keeps up."""
+        if chunk.finish_reason:
+            self._n_left -= 1
+        if not self._n_left:
+            self.last = data
+            return True
+        return self._run.request.send_chunk(data)
+
+
+async def keep_alive(run: Run) -> None:
+    """Progress while the prompt is in prefill; comments while there is no event, so that no proxy closes the stream.
+
+    A client that reads neither is cut off by its connection.
+    """
+    record, reports = run.record, run.asked.return_progress
+    quiet_since, n_reported = perf_counter(), run.streams[0].progress.n_computed
+    while True:
+        await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else run.keep_alive_s)
+        now = perf_counter()
+        quiet_since = max(quiet_since, record.last_token_at)
+        progress = run.streams[0].progress
+        if reports and not record.token_at and progress.n_computed != n_reported:
+            n_reported, quiet_since = progress.n_computed, now
+            await run.request.send(run.asked.formatter.progress(progress, now - record.began))
+        elif now - quiet_since >= run.keep_alive_s * 0.9:
+            await run.request.send(KEEP_ALIVE)
+            quiet_since = now
+
+
+def last_progress(run: Run) -> bytes:
+    """The event before the first token: all of the prompt is processed."""
+    progress = run.streams[0].progress
+    whole = replace(progress, n_computed=progress.n_tokens)
+    return run.asked.formatter.progress(whole, perf_counter() - run.record.began)

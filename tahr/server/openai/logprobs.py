@@ -21,10 +21,10 @@ LEAST = -9999.0  # JSON has no infinity
 
 
 def shown(tokenizer: "Tokenizer", chunk: "Chunk") -> "Sequence[SampledToken]":
-    """A chunk's picks, without the token that only ends the reply."""
-    picks = chunk.logprobs
-    ends = chunk.finish_reason == "stop" and picks and tokenizer.is_eos(picks[-1].token)
-    return picks[:-1] if ends else picks
+    """A chunk's tokens with their log-probabilities, without the token that only ends the reply."""
+    tokens = chunk.logprobs
+    ends = chunk.finish_reason == "stop" and tokens and tokenizer.is_eos(tokens[-1].token)
+    return tokens[:-1] if ends else tokens
 
 
 def finite(logprob: float | None) -> float:

@@ -10,7 +10,7 @@ from tahr.server.http.errors import Envelope
 from tahr.server.openai.openapi_constraints import tighten
 
 if TYPE_CHECKING:
-    from tahr.server.app import Route
+    from tahr.server.route import Route
 
 REFERENCE = "#/components/schemas/{name}"
 STREAMED = "text/event-stream"

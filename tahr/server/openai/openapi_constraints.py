@@ -8,7 +8,7 @@ from tahr.config import Range, SamplingParams, whole
 from tahr.server.openai.bodies import ONLY, Message, Part
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.prompts import ROLES
-from tahr.server.openai.sampling import LONGEST, MAX_ANSWERS, MAX_TOP_LOGPROBS, MOST, SPELLED
+from tahr.server.openai.sampling import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST, SPELLED
 
 Keywords = dict[str, Any]  # of JSON Schema
 
@@ -19,14 +19,18 @@ RANGES: Mapping[str, Range] = {
         for way in ways
         if name in SamplingParams.RANGES
     },
-    "n": whole(1, MAX_ANSWERS),
+    "n": whole(1, MAX_CHOICES),
     "logprobs": whole(0, MAX_TOP_LOGPROBS),
     "top_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "prompt_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "dimensions": whole(1),
+    # Conventional values that mean: off, any, as long as it fits, only the likeliest.
+    "top_k": whole(-1),
+    "seed": whole(-1, 2**64 - 1),
+    "max_tokens": whole(-1),
+    "max_completion_tokens": whole(-1),
+    "top_p": Range(0, 1),
 }
-# A completion of no tokens reads its prompt only.
-RANGES_OF: Mapping[tuple[str, str], Range] = {("CompletionBody", "max_tokens"): whole(0)}
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "role": tuple(ROLES),
     "type": ("text",),
@@ -61,7 +65,7 @@ def tighten_field(title: str, field: str, declared: Keywords) -> None:
 
 def bounds(title: str, field: str) -> Iterator[tuple[tuple[str, ...], Keywords]]:
     """Types, and what is said of the field where it has one of them."""
-    if allowed := RANGES_OF.get((title, field)) or RANGES.get(field):
+    if allowed := RANGES.get(field):
         yield ("integer", "number"), of_range(allowed)
     if field in CHOICES:
         yield ("string", "integer"), {"enum": list(CHOICES[field])}
@@ -69,7 +73,7 @@ def bounds(title: str, field: str) -> Iterator[tuple[tuple[str, ...], Keywords]]
         yield ("array",), {"maxItems": MOST[field]}
         yield ("object",), {"maxProperties": MOST[field]}
     if field in MOST or field == "cache_salt":
-        yield ("string",), {"maxLength": LONGEST}
+        yield ("string",), {"maxLength": MAX_CHARS}
     if (title, field) in NOT_EMPTY:
         yield ("array",), {"minItems": 1}
         yield ("string",), {"minLength": 1}

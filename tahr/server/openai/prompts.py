@@ -1,4 +1,4 @@
-"""From what a client sends to tokens. All of this may take a while, so it runs beside the event loop."""
+"""From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from tahr.errors import TemplateError, TokenizerError
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import bad_field
-from tahr.server.openai.bodies import Inputs, Message, check_limited
+from tahr.server.openai.bodies import Inputs, Message, Prompts, TextItem, check_limited
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat
 
@@ -15,6 +15,10 @@ from tahr.text.prompt import encode_chat
 ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
 OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
 MAX_PROMPTS = 2048  # in one request
+MAX_NAME_CHARS = 256
+MAX_DEPTH = 16  # of values for a template
+SLACK = 2  # characters that a tokenizer may join before it reads them
+MANY_TOKENS = 2**16
 
 
 def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -28,9 +32,18 @@ def plain(message: Message, where: str) -> dict[str, Any]:
     if message.role not in ROLES:
         raise bad_field("messages", f"{where}.role is {message.role!r}, but it must be one of {', '.join(ROLES)}.")
     check_limited(message, f"{where}.")
+    if message.content is None and message.role != "assistant":
+        raise bad_field("messages", f"{where}.content is missing: a {message.role} message needs it.")
+    check_names(message, where)
     kept = {"role": ROLES[message.role], "content": text_of(message, where)}
     more = {"name": message.name, "tool_call_id": message.tool_call_id}
     return kept | {name: value for name, value in more.items() if value is not None}
+
+
+def check_names(message: Message, where: str) -> None:
+    for name in ("name", "tool_call_id"):
+        if len(getattr(message, name) or "") > MAX_NAME_CHARS:
+            raise bad_field("messages", f"{where}.{name} is longer than {MAX_NAME_CHARS} characters: shorten it.")
 
 
 def text_of(message: Message, where: str) -> str:
@@ -47,8 +60,8 @@ def text_of(message: Message, where: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation as a client sent it, checked, with the template that is to write it down."""
+class ChatInput:
+    """A conversation as a client sent it, checked, with the template that renders it."""
 
     engine: ServedEngine
     template: ChatTemplate
@@ -66,7 +79,7 @@ class Conversation:
 
 def conversation_of(
     engine: ServedEngine, messages: Sequence[Message], generate: bool, variables: Mapping[str, Any] | None
-) -> Conversation:
+) -> ChatInput:
     """Refuses what no template could render."""
     template = engine.template
     if template is None:
@@ -77,7 +90,9 @@ def conversation_of(
         param = f"chat_template_kwargs.{foreign[0]}"
         raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
     check_switch(variables or {})
-    return Conversation(engine, template, given, {"add_generation_prompt": generate, **(variables or {})})
+    if is_deeper(variables or {}, MAX_DEPTH):
+        raise bad_field("chat_template_kwargs", f"chat_template_kwargs is nested more than {MAX_DEPTH} levels deep.")
+    return ChatInput(engine, template, given, {"add_generation_prompt": generate, **(variables or {})})
 
 
 def check_switch(variables: Mapping[str, Any]) -> None:
@@ -87,7 +102,43 @@ def check_switch(variables: Mapping[str, Any]) -> None:
             raise bad_field(param, f"{param} must be true or false.")
 
 
-def encode_inputs(engine: ServedEngine, inputs: Inputs, field: str) -> list[list[int]]:
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether there are values inside values more than `depth` times."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(is_deeper(each, depth - 1) for each in inside)
+
+
+# ---- sizes, before anything is tokenised --------------------------------------------------------------------
+
+
+def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
+    """Refuse a text that cannot fit even if all its tokens are as long as the vocabulary's longest."""
+    check_chars(engine, len(text), field)
+
+
+def check_chat_size(engine: ServedEngine, messages: Sequence[Message]) -> None:
+    """The same for all messages of a conversation together."""
+    check_chars(engine, sum(map(n_chars_of, messages)), "messages")
+
+
+def n_chars_of(message: Message) -> int:
+    if isinstance(message.content, list):
+        return sum(len(part.text or "") for part in message.content)
+    return len(message.content or "")
+
+
+def check_chars(engine: ServedEngine, n_chars: int, field: str) -> None:
+    most = engine.context_size * engine.longest_token_bytes * SLACK
+    if n_chars > most:
+        limit = f"This model's maximum context length is {engine.context_size} tokens"
+        message = f"{limit}, which no text of {n_chars} characters can fit into: shorten it."
+        raise bad_field(field, message, "context_length_exceeded")
+
+
+# ---- tokens -------------------------------------------------------------------------------------------------
+
+
+def encode_inputs(engine: ServedEngine, inputs: Inputs | Prompts, field: str) -> list[list[int]]:
     """The tokens of a text, several texts, a list of tokens, or several such lists."""
     texts = separate(inputs, field)
     if not texts or not all(texts):
@@ -97,20 +148,21 @@ def encode_inputs(engine: ServedEngine, inputs: Inputs, field: str) -> list[list
     return [encode_one(engine, text, field) for text in texts]
 
 
-def separate(inputs: Inputs, field: str) -> list[str | list[int]]:
+def separate(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:
     """One entry per text."""
-    if not isinstance(inputs, list):
-        return [inputs] if inputs else []
-    tokens = [each for each in inputs if isinstance(each, int)]
-    if tokens and len(tokens) == len(inputs):
+    entries = inputs if isinstance(inputs, list) else [inputs]
+    tokens = [each for each in entries if isinstance(each, int)]
+    if tokens and len(tokens) == len(entries):
         return [tokens]
     if tokens:
         raise bad_field(field, f"{field} mixes token ids with texts: send a list of one kind.")
-    return [each for each in inputs if not isinstance(each, int)]
+    texts = [each.text if isinstance(each, TextItem) else each for each in entries]
+    return [each for each in texts if not isinstance(each, int)]
 
 
 def encode_one(engine: ServedEngine, text: str | list[int], field: str) -> list[int]:
     if isinstance(text, str):
+        check_text_size(engine, text, field)
         return engine.tokenizer.encode(text)
     check_tokens(engine, text, field)
     return text
@@ -124,6 +176,9 @@ def check_tokens(engine: ServedEngine, tokens: Sequence[int], field: str) -> Non
 
 def decode_tokens(engine: ServedEngine, tokens: Sequence[int], skip_special: bool) -> str:
     """The text of tokens that a client sent."""
+    most = max(engine.context_size, MANY_TOKENS)
+    if len(tokens) > most:
+        raise bad_field("tokens", f"tokens has {len(tokens)} entries, but this server takes {most} at most.")
     check_tokens(engine, tokens, "tokens")
     try:
         return engine.tokenizer.decode(tokens, skip_special=skip_special)

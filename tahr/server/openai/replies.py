@@ -56,10 +56,24 @@ class PromptLogprob(Struct):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+class CalledFunction(Struct):
+    name: str
+    arguments: str
+
+
+class ToolCallReply(Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class ChatMessage(Struct):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallReply] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -79,6 +93,7 @@ class ChatReply(Struct):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    system_fingerprint: str
 
 
 class TextChoice(Struct):
@@ -98,6 +113,7 @@ class TextReply(Struct):
     model: str
     choices: list[TextChoice]
     usage: Usage
+    system_fingerprint: str
 
 
 class EmbeddingUsage(Struct):
@@ -133,8 +149,13 @@ class ModelList(Struct):
     object: str = "list"
 
 
+class TokenPiece(Struct):
+    id: int
+    piece: str | list[int]  # bytes, where they are no text by themselves
+
+
 class TokenizeReply(Struct):
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     count: int
     max_model_len: int
     token_strs: list[str] | UnsetType = UNSET
@@ -153,7 +174,7 @@ class Version(Struct):
     version: str
 
 
-class Health(Struct):
+class HealthReply(Struct):
     """How the server is."""
 
     status: str

@@ -1,17 +1,18 @@
 """From the fields of a request to `SamplingParams`."""
 
-from collections.abc import Callable, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from tahr.config import SamplingParams, precedence, sampling_names
 from tahr.errors import ConfigError
-from tahr.server.http.errors import Refusal, bad_field, refusal_of
-from tahr.server.openai.bodies import ChatBody, CompletionBody, Generation
+from tahr.server.http.errors import HttpError, bad_field, http_error
+from tahr.server.openai.bodies import ChatBody, CompletionBody, GenerationBody
 
 MAX_TOP_LOGPROBS = 20
-MAX_ANSWERS = 128
+MAX_CHOICES = 128
+MAX_LOGPROB_ENTRIES = 2**18  # of prompts in one response: tokens times alternatives times repetitions
 
 # Fields that clients spell in another way too; the first spelling that is given counts.
 SPELLINGS = {
@@ -28,8 +29,21 @@ MOST = {  # entries of a list or a mapping
     "allowed_tokens": 4096,
     "dry_sequence_breakers": 64,
 }
-N_REMEMBERED = 256  # options that were checked before: most requests ask for the same
-LONGEST = 1024  # characters of a stop string, a breaker or a salt
+N_CACHED = 256  # parameters that were checked before: most requests ask for the same
+MAX_CHARS = 1024  # of a stop string, a breaker or a salt
+MAX_ID_DIGITS = 10
+ONLY_THE_LIKELIEST = 1e-6  # of top_p: the range of the sampler begins above 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for, and how it spelled the fields."""
+
+    params: SamplingParams
+    sent_names: Mapping[str, str] = field(default_factory=dict)
+
+    def sent_name(self, name: str) -> str:
+        return self.sent_names.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +60,63 @@ class Room:
         return self.context_size - self.n_prompt
 
 
-def params_of(body: Generation) -> SamplingParams:
-    """What the request asks for, checked; None where it asks for nothing."""
-    given, spelled = collect(body)
+def params_of(body: GenerationBody) -> Asked:
+    """What the request asks for, checked; what it does not say is left open."""
+    given, sent_names = collect(body)
     check_sizes(body)
     try:
-        return made_of((*given.items(), ("logprobs", logprobs_asked(body))))
+        return Asked(made_of((*given.items(), ("logprobs", n_logprobs(body)))), sent_names)
     except ConfigError as error:
-        raise refusal_of(error, spelled) from error
+        raise http_error(error, sent_names) from error
 
 
-@lru_cache(maxsize=N_REMEMBERED)
+@lru_cache(maxsize=N_CACHED)
 def made_of(given: tuple[tuple[str, Any], ...]) -> SamplingParams:
     return SamplingParams.of(dict(given))
 
 
-def collect(body: Generation) -> tuple[dict[str, Any], dict[str, str]]:
+def collect(body: GenerationBody) -> tuple[dict[str, Any], dict[str, str]]:
     """The values by our name, and the name the client used for each."""
     given: dict[str, Any] = {}
-    spelled: dict[str, str] = {}
-    for name, ways in SPELLED.items():
-        for way in ways:
-            value = getattr(body, way, None)
+    sent_names: dict[str, str] = {}
+    for name, spellings in SPELLED.items():
+        for spelling in spellings:
+            value = getattr(body, spelling, None)
             if value is not None:
                 value = CLEAN[name](value) if name in CLEAN else value
-                given[name] = tuple(value) if isinstance(value, list) else value
-                spelled[name] = way
+                sent_names[name] = spelling
+                if value is not None:
+                    given[name] = tuple(value) if isinstance(value, list) else value
                 break
-    return given, spelled
+    return given, sent_names
 
 
-def check_sizes(body: Generation) -> None:
+def check_sizes(body: GenerationBody) -> None:
     for name, most in MOST.items():
         value = getattr(body, name)
         if isinstance(value, Sized) and not isinstance(value, str) and len(value) > most:
             raise bad_field(name, f"{name} has {len(value)} entries, but this server takes {most} at most.")
         texts = value if isinstance(value, list) else [value]
-        if any(isinstance(text, str) and len(text) > LONGEST for text in texts):
-            raise bad_field(name, f"{name} holds a text of more than {LONGEST} characters: shorten it.")
-    if body.cache_salt and len(body.cache_salt) > LONGEST:
-        raise bad_field("cache_salt", f"cache_salt has more than {LONGEST} characters: shorten it.")
-    if body.n is not None and body.n > MAX_ANSWERS:
-        raise bad_field("n", f"n is {body.n}, but this server gives {MAX_ANSWERS} answers at most.")
+        if any(isinstance(text, str) and len(text) > MAX_CHARS for text in texts):
+            raise bad_field(name, f"{name} holds a text of more than {MAX_CHARS} characters: shorten it.")
+    if body.cache_salt and len(body.cache_salt) > MAX_CHARS:
+        raise bad_field("cache_salt", f"cache_salt has more than {MAX_CHARS} characters: shorten it.")
+    if body.n is not None and body.n > MAX_CHOICES:
+        raise bad_field("n", f"n is {body.n}, but this server gives {MAX_CHOICES} choices at most.")
     if body.prompt_logprobs is not None and body.prompt_logprobs > MAX_TOP_LOGPROBS:
         raise bad_field("prompt_logprobs", f"prompt_logprobs must be at most {MAX_TOP_LOGPROBS}.")
 
 
-def logprobs_asked(body: Generation) -> int | None:
+def check_prompt_logprobs(field: str, n_tokens: int, n_top: int | None, n_repeated: int) -> None:
+    """Refuse log-probabilities of prompts that would make a response of any size from a short request."""
+    n_entries = 0 if n_top is None else n_tokens * (n_top + 1) * n_repeated
+    if n_entries > MAX_LOGPROB_ENTRIES:
+        what = f"{field} asks for {n_entries} log-probabilities of prompt tokens"
+        most = f"one response holds {MAX_LOGPROB_ENTRIES} at most"
+        raise bad_field(field, f"{what}, but {most}: ask for fewer alternatives or choices, or send shorter prompts.")
+
+
+def n_logprobs(body: GenerationBody) -> int | None:
     """How many likeliest tokens to list; None: no log-probabilities at all."""
     if isinstance(body, ChatBody):
         if body.top_logprobs is not None and not body.logprobs:
@@ -108,9 +132,12 @@ def within(name: str, n_top: int) -> int:
     return n_top
 
 
+# ---- fields that mean more than their value -----------------------------------------------------------------
+
+
 def clean_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     """JSON has no integer keys."""
-    if not all(key.isascii() and key.isdigit() for key in bias):
+    if not all(key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS for key in bias):
         raise bad_field("logit_bias", "logit_bias must map token ids, written as digits, to numbers from -100 to 100.")
     return tuple({int(key): value for key, value in bias.items()}.items())
 
@@ -120,32 +147,56 @@ def clean_stop(stop: str | list[str]) -> list[str]:
     return [text for text in ([stop] if isinstance(stop, str) else stop) if text]
 
 
-CLEAN: dict[str, Callable[[Any], Any]] = {"logit_bias": clean_bias, "stop": clean_stop}
+def unset_if_minus_one(value: int) -> int | None:
+    return None if value == -1 else value
 
 
-def fit(asked: SamplingParams, defaults: SamplingParams, room: Room) -> SamplingParams:
-    """All values filled in. A length beyond the room is refused if it was asked for, else cut."""
+CLEAN: dict[str, Callable[[Any], Any]] = {
+    "logit_bias": clean_bias,
+    "stop": clean_stop,
+    "top_k": lambda value: 0 if value == -1 else value,  # off
+    "top_p": lambda value: value or ONLY_THE_LIKELIEST,
+    "seed": unset_if_minus_one,  # any
+    "max_tokens": unset_if_minus_one,  # as long as it fits
+}
+
+
+# ---- defaults -----------------------------------------------------------------------------------------------
+
+
+def fit(asked: Asked, defaults: SamplingParams, room: Room, salt: str = "") -> SamplingParams:
+    """All values filled in. A length beyond the room is refused if it was asked for, else cut.
+
+    `salt` keeps what different clients put into the prefix cache apart.
+    """
+    params = asked.params
     if room.left < 1:
-        raise too_long(room.field, f"The prompt has {room.n_prompt} tokens, but the context holds {room.context_size}")
-    check_length(asked.max_tokens, room)
-    wanted = defaults.max_tokens if asked.max_tokens is None else asked.max_tokens
-    return filled(asked, defaults, min(wanted or room.left, room.left, room.cap or room.left))
+        raise too_long(room.field, room, f"the prompt has {room.n_prompt} tokens")
+    check_length(asked, room)
+    open_ended = params.max_tokens is None and "max_tokens" in asked.sent_names  # -1
+    wanted = room.left if open_ended else params.max_tokens or defaults.max_tokens or room.left
+    return filled(params, defaults, min(wanted, room.left, room.cap or room.left), salt)
 
 
-@lru_cache(maxsize=N_REMEMBERED)
-def filled(asked: SamplingParams, defaults: SamplingParams, max_tokens: int) -> SamplingParams:
-    merged = precedence(asked, defaults)
-    least = merged.min_tokens if asked.asks_for("min_tokens") else min(merged.min_tokens, max_tokens)
-    return replace(merged, max_tokens=max_tokens, min_tokens=least)
+@lru_cache(maxsize=N_CACHED)
+def filled(params: SamplingParams, defaults: SamplingParams, max_tokens: int, salt: str) -> SamplingParams:
+    merged = precedence(params, defaults)
+    least = merged.min_tokens if params.asks_for("min_tokens") else min(merged.min_tokens, max_tokens)
+    cache_salt = f"{salt}/{merged.cache_salt}" if salt else merged.cache_salt
+    return replace(merged, max_tokens=max_tokens, min_tokens=least, cache_salt=cache_salt)
 
 
-def check_length(max_tokens: int | None, room: Room) -> None:
+def check_length(asked: Asked, room: Room) -> None:
+    max_tokens, name = asked.params.max_tokens, asked.sent_name("max_tokens")
     if max_tokens is not None and room.cap is not None and max_tokens > room.cap:
-        raise bad_field("max_tokens", f"max_tokens is {max_tokens}, but this server gives {room.cap} at most.")
+        raise bad_field(name, f"{name} is {max_tokens}, but this server gives {room.cap} at most.")
     if max_tokens is not None and max_tokens > room.left:
-        message = f"{room.n_prompt} tokens of prompt and max_tokens {max_tokens} exceed the context length"
-        raise too_long("max_tokens", f"{message} of {room.context_size}")
+        n_all = room.n_prompt + max_tokens
+        raise too_long(
+            name, room, f"you asked for {n_all} tokens: {room.n_prompt} of the prompt and {max_tokens} as {name}"
+        )
 
 
-def too_long(param: str, message: str) -> Refusal:
-    return bad_field(param, f"{message}: shorten the prompt or ask for less.", "context_length_exceeded")
+def too_long(param: str, room: Room, what: str) -> HttpError:
+    limit = f"This model's maximum context length is {room.context_size} tokens, but {what}"
+    return bad_field(param, f"{limit}: shorten the prompt or ask for less.", "context_length_exceeded")

@@ -7,22 +7,31 @@ from msgspec import UNSET
 
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import bad_field
-from tahr.server.http.request import Call
-from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody, decode
-from tahr.server.openai.prompts import conversation_of, decode_tokens
-from tahr.server.openai.replies import DetokenizeReply, TokenizeReply
+from tahr.server.http.request import HttpRequest
+from tahr.server.http.sse import encode
+from tahr.server.models import ModelRegistry
+from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody, check_limited, decode
+from tahr.server.openai.prompts import check_chat_size, check_text_size, conversation_of, decode_tokens
+from tahr.server.openai.replies import DetokenizeReply, TokenizeReply, TokenPiece
+from tahr.server.state import ServerState
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
 DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
 
 
-async def tokenize(call: Call) -> None:
+async def tokenize(request: HttpRequest, state: ServerState) -> None:
     """The tokens of a text or of a rendered conversation."""
-    body = decode(TOKENIZE, await call.body())
-    engine = call.front.find(body.model).engine
-    tokens = await call.front.beside(partial(tokens_of, engine, body))
-    pieces = [engine.tokenizer.piece(token) for token in tokens] if body.return_token_strs else UNSET
-    await call.json(TokenizeReply(tokens, len(tokens), engine.context_size, pieces))
+    await request.respond(await state.text_pool.run(partial(tokenized, state.models, await request.body())))
+
+
+def tokenized(models: ModelRegistry, data: bytes) -> bytes:
+    body = decode(TOKENIZE, data)
+    engine = models.find(body.model).engine
+    check_limited(body)
+    tokens = tokens_of(engine, body)
+    strings = [engine.tokenizer.piece(token) for token in tokens] if body.return_token_strs else UNSET
+    shown = [piece_of(engine, token) if body.with_pieces else token for token in tokens]
+    return encode(TokenizeReply(shown, len(tokens), engine.context_size, strings))
 
 
 def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
@@ -30,14 +39,29 @@ def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
     if len(given) != 1:
         raise bad_field(given[-1] if given else "prompt", "Give exactly one of prompt, content and messages.")
     if body.messages is not None:
+        check_chat_size(engine, body.messages)
         return conversation_of(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs).encode()
     text = body.prompt if body.prompt is not None else body.content or ""
-    return engine.tokenizer.encode(text, add_special=body.add_special_tokens, parse_special=body.parse_special)
+    check_text_size(engine, text, given[0])
+    asked = [value for value in (body.add_special_tokens, body.add_special) if value is not None]
+    return engine.tokenizer.encode(text, add_special=asked[0] if asked else True, parse_special=body.parse_special)
 
 
-async def detokenize(call: Call) -> None:
+def piece_of(engine: ServedEngine, token: int) -> TokenPiece:
+    """A token with its text, or with its bytes if they are no text by themselves."""
+    data = engine.tokenizer.token_bytes(token)
+    try:
+        return TokenPiece(token, data.decode())
+    except UnicodeDecodeError:
+        return TokenPiece(token, list(data))
+
+
+async def detokenize(request: HttpRequest, state: ServerState) -> None:
     """The text of tokens."""
-    body = decode(DETOKENIZE, await call.body())
-    engine = call.front.find(body.model).engine
-    text = await call.front.beside(partial(decode_tokens, engine, body.tokens, body.skip_special))
-    await call.json(DetokenizeReply(text, text))
+    await request.respond(await state.text_pool.run(partial(detokenized, state.models, await request.body())))
+
+
+def detokenized(models: ModelRegistry, data: bytes) -> bytes:
+    body = decode(DETOKENIZE, data)
+    text = decode_tokens(models.find(body.model).engine, body.tokens, body.skip_special)
+    return encode(DetokenizeReply(text, text))

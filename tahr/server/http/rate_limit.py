@@ -1,0 +1,49 @@
+"""How many requests a minute a client may send."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from tahr.server.http.errors import HttpError
+
+MAX_BUCKETS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """One limit for each key (each address where there are no keys), and one for all requests together."""
+
+    per_client: "RateLimit | None" = None
+    total: "RateLimit | None" = None
+
+    def check(self, client: str) -> None:
+        """Count a request; refused with 429 if it is one too many."""
+        for limit, bucket in ((self.per_client, client), (self.total, "")):
+            wait_s = limit.take(bucket) if limit else 0
+            if limit and wait_s:
+                message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
+                raise HttpError(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
+
+
+class RateLimit:
+    """A token bucket per client: a minute's requests may come at once, then they come as they are earned."""
+
+    def __init__(self, per_minute: int):
+        self.per_minute = per_minute
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (tokens left, when)
+
+    def take(self, client: str) -> int:
+        """0 if the request may go on, else the seconds to wait."""
+        now = time.monotonic()
+        left, then = self._buckets.pop(client, (float(self.per_minute), now))
+        left = min(left + (now - then) * self.per_minute / 60, float(self.per_minute))
+        fine = left >= 1
+        self._buckets[client] = (left - fine, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return 0 if fine else max(1, round((1 - left) * 60 / self.per_minute))
+
+
+def rate_limits(per_client: int | None, total: int | None) -> RateLimits:
+    """The limits that are set."""
+    return RateLimits(RateLimit(per_client) if per_client else None, RateLimit(total) if total else None)

@@ -1,0 +1,63 @@
+"""What is known of a request, as plain facts: all that metrics, logs, traces and dumps get to see."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tahr.config import SamplingParams
+    from tahr.engine.stats import RequestStats
+
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class GenerationRecord:
+    """A request that generates, while it runs and afterwards."""
+
+    id: str  # of the reply
+    route: str
+    model: str
+    backend: str
+    context_size: int
+    params: "SamplingParams"  # of the first prompt
+    prompts: list[list[int]]
+    stream: bool
+    texts: dict[int, list[str]] | None = None  # of each choice, only where they are dumped
+    number: int = field(default_factory=lambda: next(_numbers))  # joins the lines of the log
+    began: float = field(default_factory=perf_counter)
+    n_tokens: int = 0
+    n_cached: int = 0
+    token_at: dict[int, float] = field(default_factory=dict)  # when each choice got its last token
+    finish: str = ""  # the finish reasons, or how else it ended
+    stats: "list[RequestStats]" = field(default_factory=list)  # of the choices that are finished
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.prompts) * self.params.n
+
+    @property
+    def last_token_at(self) -> float:
+        return max(self.token_at.values(), default=0.0)
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One HTTP request."""
+
+    method: str
+    path: str
+    headers: Mapping[bytes, bytes]
+    began: float = field(default_factory=perf_counter)
+    ended: float = 0.0
+    route: str = "other"  # the path, if there is such a route
+    body: bytes = b""
+    status: int = 0  # 0: the client left before there was a response
+    error_code: str | None = None
+    generation: GenerationRecord | None = None
