@@ -2,25 +2,38 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from tahr.errors import TokenizerError
 from tahr.text.gguf_source import KEY, Kind, Recipe, Source
+from tahr.text.long_text import LONG, encoding, ids_of, parts, spans
 from tahr.text.merge import MergeModel, Rank
 from tahr.text.pretokenizers import PRE_TOKENIZERS
-from tahr.text.vocab import SPACE, byte_level, metaspace
+from tahr.text.vocab import SPACE, byte_level, metaspace, to_byte_level
 
 
-def _words(*steps: Any) -> Callable[[str], list[str]]:
-    cut = pre_tokenizers.Sequence(list(steps)).pre_tokenize_str
-    return lambda text: [word for word, _ in cut(text)]
+def _word_splitter(
+    patterns: Iterable[str], *, byte_level: bool = False, cut: bool = True
+) -> Callable[[str], list[str]]:
+    """Splits texts into words; long texts first into parts, unless words may reach across."""
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    spelt = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)] if byte_level else []
+    rules = pre_tokenizers.Sequence([*splits, *spelt])
+    patient = Tokenizer(models.WordLevel({"": 0}, unk_token=""))  # takes longer, and lets other threads run
+    patient.pre_tokenizer = pre_tokenizers.Sequence(splits)
 
+    def words(text: str) -> list[str]:
+        if len(text) <= 2 * LONG:
+            return [word for word, _ in rules.pre_tokenize_str(text)]
+        cuts = [text[start:end] for start, end in spans(encoding(patient, text))]
+        return [to_byte_level(word) for word in cuts] if byte_level else cuts
 
-def _split(pattern: str) -> Any:
-    return pre_tokenizers.Split(Regex(pattern), "isolated")
+    def words_of_parts(text: str) -> list[str]:
+        return words(text) if len(text) <= LONG else [word for part in parts(text) for word in words(part)]
+
+    return words_of_parts if cut else words
 
 
 def _listed_rank(source: Source) -> Rank:
@@ -50,7 +63,7 @@ def _byte_level_bpe(source: Source) -> Recipe:
     model = MergeModel(
         _text_ids(source), _listed_rank(source), whole_words=row.whole_words, unknown=_unknown_ids(source)
     )
-    words = _words(*map(_split, row.splits), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    words = _word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
     return Recipe(lambda text: model.encode(words(text)), byte_level, add_bos=row.add_bos)
 
 
@@ -92,13 +105,14 @@ def _sentencepiece(source: Source) -> Recipe:
 def _word_cutter(pieces: Iterable[str]) -> Callable[[str], list[str]]:
     """Cuts before a space unless a piece runs across: there merging cannot see past the cut, and words come again."""
     joined = set(re.findall(f"([^{SPACE}\\0]){SPACE}", "\0".join(pieces)))
-    return re.compile(f"(?<=[^{SPACE}{re.escape(''.join(joined))}])(?={SPACE})").split
+    before_word = re.compile(f"(?<=[^{SPACE}{re.escape(''.join(joined))}])(?={SPACE})")
+    return lambda text: [word for part in parts(text, before_word) for word in before_word.split(part)]
 
 
 def _sentencepiece_bpe(source: Source) -> Recipe:
     """Gemma 4: SentencePiece's alphabet, with the merges written out."""
     model = MergeModel(_text_ids(source), _listed_rank(source), unknown=_unknown_ids(source))
-    words = _words(_split(r"[^\n]+|[\n]+"))
+    words = _word_splitter([r"[^\n]+|[\n]+"], cut=False)
     return Recipe(lambda text: model.encode(words(text.replace(" ", SPACE))), metaspace, add_bos=True)
 
 
@@ -116,7 +130,7 @@ def _wordpiece(source: Source) -> Recipe:
         lowercase=lowercase, strip_accents=source.flag("normalizer.strip_accents", lowercase)
     )
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return Recipe(_ids_of(model), metaspace, drops_first_space=True, add_bos=True, add_sep=True)
+    return Recipe(ids_of(model), metaspace, drops_first_space=True, add_bos=True, add_sep=True, keeps_text=False)
 
 
 def _unigram(source: Source) -> Recipe:
@@ -139,15 +153,7 @@ def _unigram(source: Source) -> Recipe:
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always" if prefixed else "never")
     collapse = source.flag("remove_extra_whitespaces", True)
     model.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces]) if collapse else spaces
-    return Recipe(_ids_of(model), metaspace, drops_first_space=prefixed, add_eos=True)
-
-
-def _ids_of(model: Any) -> Callable[[str], list[int]]:
-    def encode(text: str) -> list[int]:
-        ids: list[int] = model.encode(text, add_special_tokens=False).ids
-        return ids
-
-    return encode
+    return Recipe(ids_of(model), metaspace, drops_first_space=prefixed, add_eos=True, keeps_text=False)
 
 
 BUILDERS: dict[str, Callable[[Source], Recipe]] = {

@@ -80,6 +80,7 @@ class Recipe:
     add_bos: bool = False  # these three hold where the file does not say
     add_eos: bool = False
     add_sep: bool = False
+    keeps_text: bool = True  # every byte of a text is in one of its tokens
 
 
 def read_source(metadata: Mapping[str, Any]) -> Source:

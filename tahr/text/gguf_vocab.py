@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
 from tahr.text.gguf_source import KEY, Kind, Recipe, Source, read_source
+from tahr.text.long_text import encoding
 from tahr.text.vocab import Ends, Vocab, alias, end_markers, told
 
 _MAX_KNOWN, _MAX_KNOWN_LETTERS = 1024, 512
@@ -41,6 +42,7 @@ def _vocab(source: Source, recipe: Recipe) -> Vocab:
         alphabet=recipe.alphabet,
         drops_first_space=recipe.drops_first_space,
         ends=_ends(source, recipe),
+        shrinks=1 if recipe.keeps_text and not any(map(_swallows_space(source), source.pieces)) else None,
     )
 
 
@@ -66,7 +68,7 @@ def _around(source: Source, names: Mapping[int, str], encode: Callable[[str], li
     known = lru_cache(maxsize=_MAX_KNOWN)(lambda text: tuple(encode(text)))
 
     def split_and_encode(text: str) -> list[int]:
-        found = finder.encode(text, add_special_tokens=False)
+        found = encoding(finder, text)
         out: list[int] = []
         for token, (start, end) in zip(found.ids, found.offsets, strict=True):
             stretch = known if end - start <= _MAX_KNOWN_LETTERS else encode

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from tahr.errors import TokenizerError
 from tahr.text.json_object import read_bytes, read_object
+from tahr.text.long_text import ids_of
 from tahr.text.vocab import (
     MAX_VOCAB,
     SPACE,
@@ -81,7 +82,7 @@ def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], genera
     special = frozenset(i for i, token in added.items() if token.get("special"))
     alphabet = _alphabet(tree)
     return Vocab(
-        parsing=_ids_of(parsing),
+        parsing=ids_of(parsing),
         plain=_plain(tree),
         pieces=_pieces(parsing),
         special=special,
@@ -90,15 +91,8 @@ def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], genera
         alphabet=alphabet,
         drops_first_space=alphabet is wordpiece or (alphabet is metaspace and _strips_space(tree)),
         ends=_ends(parsing, {added[i]["content"]: i for i in special}, config, generation),
+        shrinks=_shrinks(tree),
     )
-
-
-def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    return encode
 
 
 def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
@@ -115,7 +109,7 @@ def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
         if isinstance(model["vocab"], dict):  # else the library would number them anew
             model["vocab"] |= {token["content"]: token["id"] for token in added}
         plain = Tokenizer.from_str(json.dumps({**tree, "added_tokens": added, "model": model}))
-        return _ids_of(_encode_all(plain))
+        return ids_of(_encode_all(plain))
 
     return lambda text: encoder()(text)
 
@@ -162,6 +156,26 @@ def _alphabet(tree: dict[str, Any]) -> Callable[[str], bytes]:
         "tokenizer.json is neither byte-level, SentencePiece nor WordPiece, so Tahr cannot tell which bytes its tokens "
         "stand for: use another file of this model."
     )
+
+
+def _shrinks(tree: dict[str, Any]) -> int | None:
+    """How many bytes of a text may become one byte in its tokens; None where a rule may drop any number."""
+    model, added = tree["model"], tree.get("added_tokens") or ()
+    steps = [step for part in ("pre_tokenizer", "normalizer") for step in _steps(tree.get(part))]
+    fuses = model.get("fuse_unk") and model.get("unk_token") is not None and not model.get("byte_fallback")
+    swallows = any(token.get("lstrip") or token.get("rstrip") for token in added)
+    if model.get("type", "BPE") != "BPE" or fuses or swallows or not all(map(_keeps_text, steps)):
+        return None
+    return 4 if any(step.get("type") == "NFC" for step in steps) else 1  # NFC joins a character and its accents
+
+
+def _keeps_text(step: dict[str, Any]) -> bool:
+    kind = step.get("type")
+    if kind in ("Split", "Punctuation"):
+        return step.get("behavior") != "Removed"
+    if kind == "Replace":
+        return step.get("pattern") == {"String": " "} and step.get("content") == SPACE
+    return kind in ("ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Sequence")
 
 
 def _strips_space(tree: dict[str, Any]) -> bool:

@@ -10,6 +10,8 @@ Rank = Callable[[str, str], float | None]  # of joining two neighbours; None: th
 
 _MAX_CACHED_WORDS = 50_000
 _MAX_CACHED_LETTERS = 32  # longer words rarely come twice
+# Merging takes some hundred bytes for each letter. Longer words are of no language; they are merged in parts.
+MAX_WORD = 1 << 16
 
 
 class MergeModel:
@@ -40,7 +42,7 @@ class MergeModel:
         if self._whole_words and word in self._ids:
             found = [self._ids[word]]
         else:
-            found = [token for symbol in self._merge(word) for token in self._lookup(symbol)]
+            found = [token for part in _bounded(word) for symbol in self._merge(part) for token in self._lookup(symbol)]
         if len(word) <= _MAX_CACHED_LETTERS:
             if len(self._cache) >= _MAX_CACHED_WORDS:
                 self._cache.clear()
@@ -78,3 +80,7 @@ class MergeModel:
             if before[left] >= 0:
                 offer(before[left], left)
         return [symbol for symbol in symbols if symbol]
+
+
+def _bounded(word: str) -> Sequence[str]:
+    return (word,) if len(word) <= MAX_WORD else [word[at : at + MAX_WORD] for at in range(0, len(word), MAX_WORD)]

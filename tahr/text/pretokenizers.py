@@ -63,6 +63,7 @@ class PreTokenizer:
     splits: tuple[str, ...]
     whole_words: bool = False  # a word that is itself a token skips the merges
     add_bos: bool = False  # when the file does not say
+    cuts_at_words: bool = True  # a space between two words, and the beginning of a line, always begin a piece
 
 
 _DEEPSEEK3_ROW = PreTokenizer((r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3))
@@ -104,14 +105,15 @@ _ROWS: dict[str, PreTokenizer] = {
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
     "bailingmoe bailingmoe2 llada-moe": _BAILING_ROW,
     "seed-coder": PreTokenizer((_gpt4(r"\p{N}{1}", other=r" ?[^\s\p{L}\p{N}\r\n]+"),)),
-    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"), cuts_at_words=False),
     "afmoe": PreTokenizer((_DIGITS_FROM_RIGHT, _AFMOE_ASIAN, _DEEPSEEK3)),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),
     "exaone-moe": PreTokenizer(
         (
             rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
             r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-        )
+        ),
+        cuts_at_words=False,
     ),
     "jais-2": PreTokenizer((_JAIS2,)),
     "minicpm5": PreTokenizer((r"\p{N}{1,3}", _gpt4(r"\p{N}+")), whole_words=True),

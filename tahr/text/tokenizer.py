@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import TokenizerError
+from tahr.text.long_text import substitute
 from tahr.text.stream import Detokenizer
 from tahr.text.vocab import Vocab, alias, told
 
@@ -68,7 +69,10 @@ class Tokenizer:
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         """The text with something else for each name of a special token; of several at one place the longest counts."""
         ids = self._special_ids
-        return self._special_names.sub(lambda found: new(ids[found[0]]) if found[0] in ids else found[0], text)
+        longest = max(map(len, ids), default=0)
+        return substitute(
+            self._special_names, lambda found: new(ids[found[0]]) if found[0] in ids else found[0], text, longest
+        )
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
@@ -95,6 +99,23 @@ class Tokenizer:
     def n_vocab(self) -> int:
         """How many ids there are, counting the ones no token has."""
         return len(self._vocab.pieces)
+
+    @cached_property
+    def max_token_bytes(self) -> int | None:
+        """The most bytes of a text that one token can stand for; None if the tokenizer may drop parts of a text."""
+        if self._vocab.shrinks is None:
+            return None
+        longest = max(
+            (len(piece.encode("utf-8", "surrogateescape")) for piece in self._vocab.pieces if piece), default=0
+        )
+        return self._vocab.shrinks * max(4, longest)  # an unknown character has up to 4 bytes
+
+    def cannot_fit(self, text: str, n_tokens: int) -> bool:
+        """Whether a text certainly has more than `n_tokens` tokens, told from its length: nothing is encoded."""
+        most = self.max_token_bytes
+        if most is None or 4 * len(text) <= n_tokens * most:  # a character has 1 to 4 bytes
+            return False
+        return len(text) > n_tokens * most or len(text.encode("utf-8", "surrogatepass")) > n_tokens * most
 
     @property
     def bos_id(self) -> int | None:

@@ -54,6 +54,19 @@ def _byte_of_letter() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
+@cache
+def _letter_of_byte() -> dict[int, str]:
+    return {byte: letter for letter, byte in _byte_of_letter().items()}
+
+
+def to_byte_level(text: str) -> str:
+    """A text in the alphabet of byte-level BPE."""
+    letters = text.encode().decode("latin-1")
+    # In parts, because translating holds the GIL.
+    parts = (letters[at : at + 8192] for at in range(0, len(letters), 8192))
+    return "".join([part.translate(_letter_of_byte()) for part in parts])
+
+
 def byte_level(piece: str) -> bytes:
     """Bytes of a piece in the alphabet of byte-level BPE."""
     try:
@@ -97,6 +110,8 @@ class Vocab:
     alphabet: Callable[[str], bytes]
     drops_first_space: bool  # the encoder adds a space in front, so decoding takes it away
     ends: Ends
+    # How many bytes of a text may become one byte of its tokens; None: any number, as where space is dropped.
+    shrinks: int | None = None
 
 
 # Tokens that end a reply when a file carries them as control tokens. GGUF files name one or two of them, and fine-tunes

@@ -1,0 +1,70 @@
+"""Long texts without long calls: the tokenizer library and `re` hold the GIL while they work, which stops every stream.
+
+Short texts take the shortest way. Longer ones are cut where no vocabulary's rules look across, and what cannot be cut
+goes through the library's batch calls, which are slower but let other threads run.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+LONG = 8192  # letters that take a few milliseconds in one call
+
+# The library would start threads of its own for batches, and warn at every fork after that; ours hold one text each.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Where a line break (a single one: rules look ahead in white space) or a space stands between words of plain letters.
+_WORDS = re.compile(r"(?<=\S\n)(?=[A-Za-z])|(?<=[a-z])(?= [A-Za-z])")
+
+
+def parts(text: str, between: re.Pattern[str] = _WORDS) -> Iterator[str]:
+    """The text in parts of about `LONG` letters, cut where `between` matches; longer where it does not."""
+    start = 0
+    while len(text) - start > LONG:
+        # Looked for in windows: one search of a text without a place to cut would be a long call itself.
+        windows = range(start + LONG // 2, len(text), LONG)
+        cut = next(filter(None, (between.search(text, at, at + LONG) for at in windows)), None)
+        if cut is None:
+            break
+        yield text[start : cut.start()]
+        start = cut.start()
+    yield text[start:]
+
+
+def encoding(tokenizer: Any, text: str) -> Any:
+    """What the library's tokenizer makes of a text, without what it would add at its ends."""
+    if len(text) <= LONG:
+        return tokenizer.encode(text, add_special_tokens=False)
+    return tokenizer.encode_batch([text], add_special_tokens=False)[0]
+
+
+def spans(found: Any) -> Iterator[tuple[int, int]]:
+    """Where each token of an encoding begins and ends: one by one, because the list of all is one long call."""
+    return map(found.token_to_chars, range(len(found)))
+
+
+def ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
+    """The library's tokenizer as a function."""
+
+    def encode(text: str) -> list[int]:
+        if len(text) <= LONG:
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+            return ids
+        return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    return encode
+
+
+def substitute(pattern: re.Pattern[str], new: Callable[[re.Match[str]], str], text: str, longest: int) -> str:
+    """`pattern.sub(new, text)` for a pattern whose matches that count are at most `longest` letters long."""
+    if len(text) <= LONG:
+        return pattern.sub(new, text)
+    out: list[str] = []
+    done = 0  # how much of the text is in `out`
+    for start in range(0, len(text), LONG):
+        at = max(done, start)
+        while (found := pattern.search(text, at, start + LONG + longest)) and found.start() < start + LONG:
+            out += text[done : found.start()], new(found)
+            at = done = found.end()
+    return "".join([*out, text[done:]])
