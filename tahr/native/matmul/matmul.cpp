@@ -3,8 +3,11 @@
 
 #include "matmul_ops.h"
 #include "matmul_rows.h"
+#include "row_block.h"
 #if defined(TAHR_ISA_amx)
 #include "matmul_amx.h"
+#elif defined(TAHR_NEON)
+#include "matmul_neon.h"
 #endif
 
 namespace tahr::TAHR_ISA {
@@ -15,11 +18,13 @@ namespace {
 
 using TileFn = void (*)(const Tile&);
 
+constexpr bool OWN_KERNELS = SIGNED_CODES;  // for all block formats: the tiles here do not read that layout
+
 constexpr int max_rows(Format format) { return is_dense(format) ? DENSE_ROWS : TILE_ROWS; }
 
 template <Format F, int Rows>
 constexpr TileFn tile_fn() {
-  if constexpr (Rows > max_rows(F)) return nullptr;
+  if constexpr (Rows > max_rows(F) || (OWN_KERNELS && !is_dense(F))) return nullptr;
   else if constexpr (is_dense(F)) return dense_tile<F, Rows>;
   else return quantised_tile<F, Rows>;
 }
@@ -39,7 +44,7 @@ using ManyFn = void (*)(const ManyRows&);
 
 template <Format F, int Panels>
 constexpr ManyFn many_fn() {
-  if constexpr (is_dense(F)) return nullptr;
+  if constexpr (is_dense(F) || OWN_KERNELS) return nullptr;
   else return many_rows<F, Panels>;
 }
 
@@ -99,23 +104,31 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   }
 }
 
-// As many rows as a block of tile registers takes, if there are enough; returns the first that is left.
-int64_t run_amx_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
-#if defined(TAHR_ISA_amx)
-  const PackedMatrix& m = *s.job->matrix;
-  if (is_dense(m.format) || rows.end - rows.begin < AMX_MIN_ROWS) return rows.begin;
-  AmxBlock block{&m, s.matrix, panels, s.job->bias, int((rows.end - rows.begin) / AMX_TILE_ROWS * AMX_TILE_ROWS), {}, {}};
-  for (int r = 0; r < block.n_rows; r++) {
-    const Tile tile = tile_of(s, rows.begin + r, 1);
-    block.x[r] = tile.x[0];
-    block.out[r] = tile.out[0];
+[[maybe_unused]] RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
+  RowBlock block{s.job->matrix, s.matrix, panels, s.job->bias, n_rows, {}, {}};
+  for (int r = 0; r < n_rows; r++) {
+    block.x[r] = x_row(s, first + r);
+    block.out[r] = out_row(s, first + r);
   }
-  run_amx_block(block, scratch);
-  return rows.begin + block.n_rows;
+  return block;
+}
+
+// Rows that kernels of this instruction set's own take, if there are enough for them; returns the first that is left.
+int64_t run_own_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+  const int64_t n_rows = rows.end - rows.begin;
+  if (is_dense(s.job->matrix->format)) return rows.begin;
+#if defined(TAHR_ISA_amx)
+  if (n_rows < AMX_MIN_ROWS) return rows.begin;
+  const int64_t taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
+  run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
+#elif defined(TAHR_NEON)
+  const int64_t taken = n_rows;
+  run_neon_block(row_block(s, rows.begin, int(taken), panels), scratch);
 #else
-  (void)s, (void)panels, (void)scratch;
-  return rows.begin;
+  const int64_t taken = 0;
+  (void)panels, (void)scratch, (void)n_rows;
 #endif
+  return rows.begin + taken;
 }
 
 // All of some panels times many rows; past the last row its neighbours in a tile repeat it, and nobody reads their sums.
@@ -143,7 +156,7 @@ void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 // All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
 void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const Format format = s.job->matrix->format;
-  rows.begin = run_amx_rows(s, rows, panels, scratch);
+  rows.begin = run_own_rows(s, rows, panels, scratch);
   if (!is_dense(format) && rows.end - rows.begin >= MIN_MANY_ROWS) return run_many(s, rows, panels, scratch);
   for (int64_t row = rows.begin; row < rows.end;) {
     int rung = 0;
@@ -157,12 +170,12 @@ void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 // ---- sharing the work ----
 
 constexpr int64_t BLOCK_BYTES = 1 << 17;  // of weights: stays in the second-level cache while rows pass by
-#if defined(TAHR_ISA_amx)
+#if defined(TAHR_ISA_amx) || defined(TAHR_NEON)
 constexpr int64_t TILED_BLOCK_BYTES = 1 << 20;  // panels pass by once, but all share the rows that were made ready for tiles
 #else
 constexpr int64_t TILED_BLOCK_BYTES = BLOCK_BYTES;
 #endif
-constexpr int64_t BLOCK_ROWS = MAX_MANY_ROWS;
+constexpr int64_t BLOCK_ROWS = MAX_BLOCK_ROWS;
 constexpr int64_t BLOCKS_PER_THREAD = 4;  // at least, where there are panels enough: threads finish together
 
 // The blocks that a segment is cut into.
@@ -270,6 +283,6 @@ void group(const GroupOp& op, Worker worker) {
 
 extern const MatmulKernels matmul_kernels;
 const MatmulKernels matmul_kernels = {
-    {LANES, SIGNED_OFFSET, OCTETS}, quantise, linear, linear_reads_first, group, experts, embed, roof, roof_work};
+    {LANES, SIGNED_OFFSET, OCTETS, SIGNED_CODES}, quantise, linear, linear_reads_first, group, experts, embed, roof, roof_work};
 
 }  // namespace tahr::TAHR_ISA

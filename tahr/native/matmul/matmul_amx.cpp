@@ -30,8 +30,8 @@ struct Panel {
 struct Workspace {
   Panel panel;
   alignas(64) int32_t dots[2][AMX_TILE_ROWS][LANES];
-  alignas(64) QuantBlock x[CHUNK][AMX_MAX_ROWS];
-  alignas(64) float sums[MAX_PANELS][AMX_MAX_ROWS][LANES];
+  alignas(64) QuantBlock x[CHUNK][MAX_BLOCK_ROWS];
+  alignas(64) float sums[MAX_PANELS][MAX_BLOCK_ROWS][LANES];
 };
 static_assert(sizeof(Workspace) <= WORKER_SCRATCH_BYTES);
 
@@ -116,7 +116,7 @@ void add_chunk(Workspace& work, Pieces pieces, int64_t row, float (*kept)[LANES]
   for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
 }
 
-void copy_x(const AmxBlock& block, Pieces pieces, Workspace& work) {
+void copy_x(const RowBlock& block, Pieces pieces, Workspace& work) {
   for (int r = 0; r < block.n_rows; r++) {
     const auto* x = reinterpret_cast<const QuantBlock*>(block.x[r]) + pieces.first;
     for (int i = 0; i < pieces.n; i++) work.x[i][r] = x[i];
@@ -124,7 +124,7 @@ void copy_x(const AmxBlock& block, Pieces pieces, Workspace& work) {
 }
 
 template <Format F>
-void add_pieces(const AmxBlock& block, Range panels, Pieces pieces, Workspace& work) {
+void add_pieces(const RowBlock& block, Range panels, Pieces pieces, Workspace& work) {
   const PackedMatrix& m = *block.matrix;
   copy_x(block, pieces, work);
   for (int64_t panel = panels.begin; panel < panels.end; panel++) {
@@ -134,7 +134,7 @@ void add_pieces(const AmxBlock& block, Range panels, Pieces pieces, Workspace& w
   }
 }
 
-void write(const AmxBlock& block, Range panels, const Workspace& work) {
+void write(const RowBlock& block, Range panels, const Workspace& work) {
   for (int r = 0; r < block.n_rows; r++)
     for (int64_t panel = panels.begin; panel < panels.end; panel++) {
       const int64_t first = panel * LANES, left = block.matrix->rows - first;
@@ -145,7 +145,7 @@ void write(const AmxBlock& block, Range panels, const Workspace& work) {
 }
 
 template <Format F>
-void run_format(const AmxBlock& block, Workspace& work) {
+void run_format(const RowBlock& block, Workspace& work) {
   if constexpr (!is_dense(F)) {
     const int64_t n_pieces = block.matrix->cols / 32;
     tiles::configure(shape<F>());
@@ -159,7 +159,7 @@ void run_format(const AmxBlock& block, Workspace& work) {
   }
 }
 
-using RunFormat = void (*)(const AmxBlock&, Workspace&);
+using RunFormat = void (*)(const RowBlock&, Workspace&);
 
 template <size_t... I>
 constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...>) {
@@ -168,7 +168,7 @@ constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...
 
 }  // namespace
 
-void run_amx_block(const AmxBlock& block, std::byte* scratch) {
+void run_amx_block(const RowBlock& block, std::byte* scratch) {
   static constexpr auto formats = make_formats(std::make_index_sequence<N_FORMATS>{});
   formats[size_t(block.matrix->format)](block, *reinterpret_cast<Workspace*>(scratch));
 }

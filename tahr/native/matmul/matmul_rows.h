@@ -3,21 +3,21 @@
 #pragma once
 
 #include "matmul_tile.h"
+#include "row_block.h"
 
 namespace tahr::TAHR_ISA {
 
 constexpr int MANY_TILE = 4;           // rows whose sums are in registers together
-constexpr int64_t MAX_MANY_ROWS = 64;  // of a block; a multiple of MANY_TILE
 constexpr int64_t MIN_MANY_ROWS = 24;  // fewer do not repay the unpacking
 constexpr int64_t CHUNK_PIECES = 8;    // 256 columns: unpacked, those of all panels fit the nearest cache
 
-// Some neighbouring panels of a matrix and up to MAX_MANY_ROWS rows.
+// Some neighbouring panels of a matrix and up to MAX_BLOCK_ROWS rows.
 struct ManyRows {
   const std::byte* panels;
   int64_t panel_bytes, cols;
   int n_rows;
-  const QuantBlock* x[MAX_MANY_ROWS + MANY_TILE];
-  float* out[MAX_MANY_ROWS];  // where the first panel's rows go
+  const QuantBlock* x[MAX_BLOCK_ROWS + MANY_TILE];
+  float* out[MAX_BLOCK_ROWS];  // where the first panel's rows go
   const float* bias;          // or null
   int64_t n;                  // rows of the matrix from the first panel's on
   std::byte* scratch;
@@ -26,7 +26,7 @@ struct ManyRows {
 template <Format F, int Panels>
 struct ManyScratch {
   Unpacked<F> pieces[CHUNK_PIECES][Panels];
-  Floats sums[MAX_MANY_ROWS + MANY_TILE][Panels];
+  Floats sums[MAX_BLOCK_ROWS + MANY_TILE][Panels];
 };
 
 template <Format F, int Panels>

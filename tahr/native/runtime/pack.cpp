@@ -73,11 +73,16 @@ struct Vectors {
   uint32_t words[8 * MAX_PANEL_ROWS];
 };
 
-void put_words(const Piece& piece, const PanelLayout& layout, int64_t r, Vectors& vectors) {
+// Flipping the highest bit of a code takes its offset away, and leaves two's complement.
+uint32_t flipped_bits(const FormatRow& row, const PanelLayout& layout) {
+  return layout.signed_codes && (row.bits == 4 || row.bits == 6) ? uint32_t(row.offset) * quants::ONES : 0;
+}
+
+void put_words(const Piece& piece, const PanelLayout& layout, uint32_t flip, int64_t r, Vectors& vectors) {
   const int64_t n = layout.panel_rows;
   for (int g = 0; g < 8; g++) {
     const int64_t at = layout.octets ? g / 2 * 2 * n + 2 * r + g % 2 : g * n + r;
-    vectors.words[at] = piece.words[g];
+    vectors.words[at] = piece.words[g] ^ flip;
   }
 }
 
@@ -105,9 +110,21 @@ uint8_t* put_planes(const Vectors& vectors, int64_t n, uint8_t* out) {
   return out;
 }
 
+// Four vectors of 6-bit codes in three: the first three codes in the upper bits of a byte, the fourth in what is left.
+void put_triples(const Vectors& vectors, int64_t n, uint8_t* out) {
+  for (int half = 0; half < 2; half++)
+    for (int i = 0; i < 3; i++)
+      for (int64_t at = 0; at < n; at++, out += 4) {
+        const uint32_t* words = vectors.words + half * 4 * n + at;
+        const uint32_t word = words[i * n] << 2 | (words[3 * n] >> (4 - 2 * i) & quants::PAIRS);
+        memcpy(out, &word, sizeof word);
+      }
+}
+
 template <int Bits>
 void put_codes(const Vectors& vectors, const PanelLayout& layout, uint8_t* out) {
   const int64_t n = layout.panel_rows;
+  if (Bits == 6 && layout.signed_codes) return put_triples(vectors, n, out);
   if constexpr (Bits == 8)
     for (int64_t at = 0; at < 8 * n; at++, out += 4) {
       const uint32_t word = vectors.words[at] ^ layout.q8_offset * quants::ONES;  // adds 128 to each byte, or nothing
@@ -151,7 +168,7 @@ void pack_quantised(const PanelJob& job) {
     for (int64_t r = 0; r < job.rows; r++) {
       Piece piece;
       row.read(job.source + r * job.row_bytes + p / pieces * row.block_bytes, int(p % pieces), piece);
-      put_words(piece, job.layout, r, vectors);
+      put_words(piece, job.layout, flipped_bits(row, job.layout), r, vectors);
       put_scales<F>(piece, n, r, int(p % unit_pieces), scales + p / unit_pieces * scale_bytes(F, job.layout.panel_rows));
     }
     put_codes<row.bits>(vectors, job.layout, job.panel + p * piece_bytes(F, job.layout.panel_rows));

@@ -32,6 +32,7 @@ struct PanelLayout {
   int panel_rows;     // 8, or 16 where registers hold 16 numbers
   uint8_t q8_offset;  // added to signed 8-bit codes: 128 where the dot product takes unsigned weights, else 0
   bool octets;        // a row's columns lie together in eights, not fours: for 2 x 8 by 8 x 2 matrix instructions
+  bool signed_codes;  // codes of 4 and 6 bits that have an offset are two's complement, and four of 6 bits lie in three bytes
 };
 
 struct FreeAligned {

@@ -24,6 +24,7 @@
 #elif defined(TAHR_ISA_avx2)
 #include "simd_avx2.h"
 #elif defined(TAHR_ISA_neon_dotprod) || defined(TAHR_ISA_neon_i8mm)
+#define TAHR_NEON
 #include "simd_neon.h"
 #else
 #undef TAHR_INLINE

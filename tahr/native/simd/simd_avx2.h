@@ -11,6 +11,7 @@ constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
 constexpr int MANY_PANELS = 1;
 constexpr int SIGNED_OFFSET = 0;
+constexpr bool SIGNED_CODES = false;
 constexpr bool OCTETS = false;
 
 struct Floats { __m256 v; };

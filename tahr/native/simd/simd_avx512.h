@@ -16,6 +16,7 @@ constexpr int TILE_ROWS = 8;
 constexpr int DENSE_ROWS = 4;
 constexpr int MANY_PANELS = 3;
 constexpr int SIGNED_OFFSET = 128;  // vpdpbusd takes unsigned weights
+constexpr bool SIGNED_CODES = false;
 constexpr bool OCTETS = false;
 
 struct Floats { __m512 v; };

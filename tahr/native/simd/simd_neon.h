@@ -17,6 +17,7 @@ constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
 constexpr int MANY_PANELS = 1;
 constexpr int SIGNED_OFFSET = 0;
+constexpr bool SIGNED_CODES = true;
 
 struct Floats { float32x4_t lo, hi; };
 struct Ints { int32x4_t lo, hi; };

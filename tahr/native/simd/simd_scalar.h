@@ -11,7 +11,8 @@ constexpr int TILE_ROWS = 4;      // activation rows a matmul tile keeps in regi
 constexpr int DENSE_ROWS = 2;     // the same against dense weights
 constexpr int MANY_PANELS = 1;    // panels that many rows meet together
 constexpr int SIGNED_OFFSET = 0;  // what must be added to signed codes before `dot`
-constexpr bool OCTETS = false;    // see PanelLayout
+constexpr bool SIGNED_CODES = false;  // see PanelLayout
+constexpr bool OCTETS = false;        // see PanelLayout
 
 struct Floats { float v[LANES]; };
 struct Ints { int32_t v[LANES]; };
