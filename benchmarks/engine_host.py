@@ -12,7 +12,7 @@ from time import thread_time
 import numpy as np
 
 from tahr.backends import open_backend
-from tahr.backends.api import Plan, Rows, StepLimits, Tensor
+from tahr.backends.api import MemoryLayout, Plan, Rows, StepLimits, Tensor
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
@@ -73,7 +73,7 @@ def null_engine(n_seqs: int) -> Engine:
     limits = StepLimits(sizes.n_tokens, n_seqs, sizes.n_rows, n_pages_per_seq)
     backend = NullBackend(limits)
     pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
-    kv = backend.kv_store([], [pool.n_pages], PAGE_SIZE, "f32")
+    kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
     forward = lambda *_: None  # noqa: E731
     runner = Runner(backend, None, kv, limits, N_VOCAB, forward)  # type: ignore[arg-type]
     return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096)

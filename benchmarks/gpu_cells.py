@@ -14,7 +14,6 @@ import torch
 from tahr.backends.api import Weight
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.steps import EagerPlan
-from tahr.backends.cuda.weights import Matrix
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
@@ -60,7 +59,7 @@ class RandomBackend(CudaBackend):
     def weight(self, tensor: HostTensor) -> Weight:
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
         n_rows, n_cols = tensor.shape
-        return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), Matrix(values))
+        return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values)
 
 
 def matrix(name: str, n_rows: int, n_cols: int) -> HostTensor:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from make_llama_cpp_fixture import TEXT, llama_cpp_logits, log_softmax  # noqa: E402
 from tahr.backends import open_backend  # noqa: E402
 from tahr.backends.api import Backend, Weight  # noqa: E402
-from tahr.backends.reference import Matrix, ReferenceBackend  # noqa: E402
+from tahr.backends.reference import DenseMatrix, ReferenceBackend  # noqa: E402
 from tahr.models.loader import load, open_model  # noqa: E402
 from tahr.tools.full_logits import all_logits  # noqa: E402
 from tahr.weights.tensor import HostTensor  # noqa: E402
@@ -26,7 +26,7 @@ class Exact(ReferenceBackend):
 
     def weight(self, tensor: HostTensor) -> Weight:
         weight = super().weight(tensor)
-        return replace(weight, data=Matrix(weight.data.values, int8=False))
+        return replace(weight, data=DenseMatrix(weight.data.values, int8=False))
 
 
 def logprobs(backend: Backend, path: str, ids: list[int]) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends_here import NAMES, backend
+from backends_here import NAMES, backend, kv_store
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
@@ -73,8 +73,8 @@ def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[.
 
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:
     """What a page of that many tokens takes, to ask for a pool of so many pages."""
-    shapes = loaded(path)[0].decoder.kv_shapes
-    return here().kv_store(shapes, [1], page_size, dtype or here().kv_dtypes[0]).n_bytes
+    shapes = loaded(path)[0].decoder.memory
+    return kv_store(here(), shapes, [1], page_size, dtype or here().kv_dtypes[0]).n_bytes
 
 
 def greedy(max_tokens: int = 16, **options: object) -> SamplingParams:

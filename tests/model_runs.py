@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from backends_here import kv_store
 from tahr.backends.api import Backend, KVStore, StepInputs, StepLimits
 from tahr.engine.capacity import kv_groups
 from tahr.models import Loaded
@@ -19,18 +20,18 @@ class Runs:
         self.decoder = loaded.decoder
         self.backend = backend
         self.n_pages_per_seq = -(-n_tokens // PAGE_SIZE)
-        shapes, windows = self.decoder.kv_shapes, self.decoder.config.windows
+        shapes, windows = self.decoder.memory, self.decoder.config.windows
         groups = [group.layers for group in kv_groups(shapes, windows, PAGE_SIZE, "f32")]
         # Of different sizes, so that no group can work by way of another's table.
         n_pages = [self.n_pages_per_seq * n_seqs + 3 * group for group in range(len(groups))]
-        self.kv: KVStore = backend.kv_store(shapes, n_pages, PAGE_SIZE, "f32", groups)
+        self.kv: KVStore = kv_store(backend, shapes, n_pages, PAGE_SIZE, "f32", groups)
         self.limits = StepLimits(
             n_tokens * n_seqs, n_seqs, n_tokens * n_seqs, self.n_pages_per_seq, n_groups=len(groups)
         )
 
     def pages(self, seq: int) -> np.ndarray:
         """The table of a sequence in every group: [n_groups, n_pages_per_seq]."""
-        last = np.array(self.kv.n_pages)[:, None] - 1
+        last = np.array(self.kv.layout.n_pages)[:, None] - 1
         return (last - np.arange(self.n_pages_per_seq) - seq * self.n_pages_per_seq).astype(np.int32)
 
     def fill(self, step: StepInputs, parts: Sequence[Part]) -> None:

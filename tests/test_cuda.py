@@ -10,13 +10,28 @@ import numpy as np
 import pytest
 
 import backends_here
+from backends_here import kv_store
 from engines import greedy, submit
 from model_cases import CASES, Config, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from random_weights import random_tensor
 from tahr.backends import open_backend
-from tahr.backends.api import Backend, KVShape, Plan, Rope, Routing, StepInputs, StepLimits, Tensor
+from tahr.backends.api import (
+    AttentionSpec,
+    Backend,
+    ExpertMLPs,
+    KVShape,
+    LayerMemory,
+    Linear,
+    Plan,
+    Rope,
+    Rotation,
+    Routing,
+    StepInputs,
+    StepLimits,
+    Tensor,
+)
 from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import EngineConfig
@@ -57,11 +72,12 @@ def test_half_linear(form: str, n: int) -> None:
         x = half_rows(be, form, n, 128, rng)
         x = be.rms_norm(x, be.vector(np.ones(128, np.float32)), 1e-6)
         w, other = (be.weight(random_tensor(form, (n_rows, 128), rng)) for n_rows in (48, 24))
-        bias = be.vector(rng.standard_normal(48).astype(np.float32))
+        bias, other_bias = (be.vector(rng.standard_normal(n).astype(np.float32)) for n in (48, 24))
         picked = be.gather_rows(x, step_of(be, [(0, n)], [n - 1, 0], 64))
-        both = be.linears(x, [w, other])
-        results = [be.linear(x, w, bias), be.linear(picked, w), *both, *be.linears(x, [w, other])]
-        return [np.array(be.read(y)) for y in [*results, be.gated(x, w, w, "gelu_tanh")]]
+        joined, twice = be.join([Linear(w, bias), Linear(other, other_bias)]), be.join([Linear(w)] * 2)
+        results = [be.linear(x, Linear(w, bias)), be.linear(picked, Linear(w)), *be.linears(x, joined)]
+        results += [be.linear(x, part) for part in joined.parts]
+        return [np.array(be.read(y)) for y in [*results, be.gated(x, twice, "gelu_tanh")]]
 
     check(run)
 
@@ -72,10 +88,10 @@ def test_half_linear(form: str, n: int) -> None:
 def test_half_experts(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         x = half_rows(be, form, n, 64, rng)
-        gate, up = (be.weight(random_tensor(form, (5, 40, 64), rng)) for _ in range(2))
-        down = be.weight(random_tensor(form, (5, 64, 40), rng))
+        gate, up = (Linear(be.weight(random_tensor(form, (5, 40, 64), rng))) for _ in range(2))
+        down = Linear(be.weight(random_tensor(form, (5, 64, 40), rng)))
         scores = be.tensor(rows(rng, n, 5))
-        return [np.array(be.read(be.experts(x, scores, gate, up, down, Routing(2, True), "silu")))]
+        return [np.array(be.read(be.experts(x, scores, ExpertMLPs(gate, up, down, Routing(2, True), "silu"))))]
 
     check(run)
 
@@ -87,12 +103,14 @@ def test_a_half_row_hardly_depends_on_few_neighbours(form: str) -> None:
     be, rng = backends_here.backend("cuda"), np.random.default_rng(1)
     w, table = (be.weight(random_tensor(form, (n_rows, 512), rng)) for n_rows in (40, 64))
     step = step_of(be, [(0, 16)], [0], 64)
-    together = np.array(be.read(be.linear(be.embed(table, step), w)))
+    together = np.array(be.read(be.linear(be.embed(table, step), Linear(w))))
     for i in range(14):
         one, three = step_of(be, [(0, 1)], [0], 64), step_of(be, [(0, 3)], [0], 64)
         one.ids[0], three.ids[:3] = step.ids[i], step.ids[i : i + 3]
-        np.testing.assert_array_equal(be.read(be.linear(be.embed(table, three), w))[0], together[i])
-        np.testing.assert_allclose(be.read(be.linear(be.embed(table, one), w))[0], together[i], rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(be.read(be.linear(be.embed(table, three), Linear(w)))[0], together[i])
+        np.testing.assert_allclose(
+            be.read(be.linear(be.embed(table, one), Linear(w)))[0], together[i], rtol=0, atol=1e-5
+        )
 
 
 DECODES = [
@@ -117,7 +135,8 @@ def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:
         half = half_rows(be, "BF16", len(spans), heads[0] * dim, rng)
         exact = be.tensor(rows(rng, len(spans), heads[0] * dim))
         queries = [exact] if exact_only else [exact, half]
-        return [np.array(be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))) for q in queries]
+        spec, memory = AttentionSpec(dim**-0.5, window, softcap), LayerMemory(step, kv, 0)
+        return [np.array(be.read(be.attention(q, spec, memory))) for q in queries]
 
     check(run)
     if kv_dtype in ReferenceBackend.kv_dtypes:
@@ -130,7 +149,7 @@ def test_half_prefill_attention() -> None:
         kv = full_store(be, rng, KVShape(2, 32), 2, "f16")
         step = step_of(be, [(0, 50), (60, 61)], [0], 64)
         q = be.embed(be.weight(random_tensor("BF16", (64, 128), rng)), step, scale=10.0)
-        return [np.array(be.read(be.attention(q, step, kv, 0, 0.2, window=30)))]
+        return [np.array(be.read(be.attention(q, AttentionSpec(0.2, window=30), LayerMemory(step, kv, 0))))]
 
     check(run)
 
@@ -139,7 +158,7 @@ def test_half_prefill_attention() -> None:
 def test_padding_writes_no_keys() -> None:
     """A plan for four sequences run on one: the KV store changes in that one's slot alone."""
     be, rng = backends_here.backend("cuda"), np.random.default_rng(2)
-    kv = be.kv_store([KVShape(1, 16)], [16], PAGE, "f32")
+    kv = kv_store(be, [KVShape(1, 16)], [16], PAGE, "f32")
     table = be.weight(random_tensor("F32", (8, 16), rng))
     step = be.step_inputs(StepLimits(4, 4, 4, 16, n_tokens_per_seq=1))
     step.slot_mapping[:], step.ids[:], step.logit_rows[:], step.seq_lens[:] = [37, 5, 6, 7], 7, 99, 4
@@ -149,11 +168,11 @@ def test_padding_writes_no_keys() -> None:
 
     def forward() -> Tensor:
         x = be.embed(table, step)
-        q = be.rope_and_cache(x, x, x, be.cos_sin(step, rope), "halves", step, kv, 0)
-        return be.gather_rows(be.attention(q, step, kv, 0, 1.0), step)
+        q = be.rope_and_cache([x, x, x], Rotation(be.cos_sin(step, rope), "halves"), LayerMemory(step, kv, 0))
+        return be.gather_rows(be.attention(q, AttentionSpec(1.0), LayerMemory(step, kv, 0)), step)
 
     step.logit_rows[0] = 0
-    plan = be.record(forward)
+    plan = be.record(forward, step)
     plan.run()
     assert be.read(plan.result).shape == (1, 16)
     written = np.argwhere(kv.layers[0].cpu().numpy().any(axis=(2, 4)))
@@ -173,15 +192,15 @@ TALL = 147 if cuda_presence.interprets() else 5000  # rows of a matrix that is c
 def test_a_row_is_the_same_among_any_number(form: str, n_cols: int) -> None:
     be, rng = backends_here.backend("cuda", deterministic=True), np.random.default_rng(5)
     table = be.weight(random_tensor(form, (200, n_cols), rng))
-    w, tall = (be.weight(random_tensor(form, (n_rows, n_cols), rng)) for n_rows in (147, TALL))
-    gate, up = (be.weight(random_tensor(form, (5, 40, n_cols), rng)) for _ in range(2))
-    down, router = (be.weight(random_tensor(form, shape, rng)) for shape in [(5, n_cols, 40), (5, n_cols)])
+    shapes = [(147, n_cols), (TALL, n_cols), (5, 40, n_cols), (5, 40, n_cols), (5, n_cols, 40), (5, n_cols)]
+    w, tall, gate, up, down, router = (Linear(be.weight(random_tensor(form, shape, rng))) for shape in shapes)
+    mlps = ExpertMLPs(gate, up, down, Routing(3, True), "silu")
 
     def run(first: int, n: int) -> list[np.ndarray]:
         step = step_of(be, [(0, n)], [0], 200)
         step.ids[:n] = np.arange(first, first + n)
         x = be.rms_norm(be.embed(table, step, 10.0), be.vector(np.ones(n_cols, np.float32)), 1e-6)
-        mixed = be.experts(x, be.linear(x, router), gate, up, down, Routing(3, True), "silu")
+        mixed = be.experts(x, be.linear(x, router), mlps)
         return [np.array(be.read(y)) for y in (be.linear(x, w), be.linear(x, tall), mixed)]
 
     together = run(0, 127)
@@ -206,7 +225,8 @@ def test_attention_is_the_same_by_any_cut(form: str, window: int, kv_dtype: str)
         step.ids[:n] = np.arange(*spans[0])
         if decodes:
             step = step.within(StepLimits(3, 3, 3, 16, n_tokens_per_seq=1))
-        return np.array(be.read(be.attention(be.embed(table, step, 10.0), step, kv, 0, 0.2, window)))[:n]
+        q = be.embed(table, step, 10.0)
+        return np.array(be.read(be.attention(q, AttentionSpec(0.2, window), LayerMemory(step, kv, 0))))[:n]
 
     whole = attend([(0, 100), (3, 60), (0, 1)])
     for begin, end in [(0, 100), (0, 7), (7, 64), (64, 100), (99, 100)]:
@@ -254,7 +274,7 @@ def simple_plan(be: Backend) -> tuple[Plan, StepInputs]:
     table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
     step = be.step_inputs(StepLimits(2, 2, 2, 1, n_tokens_per_seq=1))
     step.counts[:] = 1, 1, 1
-    return be.record(lambda: be.gather_rows(be.embed(table, step), step)), step
+    return be.record(lambda: be.gather_rows(be.embed(table, step), step), step), step
 
 
 @needs_cuda
@@ -291,7 +311,7 @@ def test_a_capture_that_fails_spoils_no_later_one() -> None:
         return x
 
     with pytest.raises(ArithmeticError):
-        be.record(broken).run()
+        be.record(broken, step).run()
     plan, _ = simple_plan(be)
     plan.run()
     assert be.read(plan.result).shape == (1, 16)

@@ -70,7 +70,7 @@ def test_a_plan_with_padding_draws_for_live_rows_alone() -> None:
     def forward() -> Tensor:
         return be.gather_rows(be.embed(table, step), step)
 
-    plan = be.record(forward)
+    plan = be.record(forward, step)
     plan.run()
     tokens = be.draw(plan.result, 16, np.zeros(2), np.zeros(2))
     np.testing.assert_array_equal(tokens, be.read(plan.result).argmax(axis=1))

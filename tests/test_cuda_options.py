@@ -5,17 +5,18 @@ import json
 import pytest
 
 import backends_here
-from tahr.backends import open_backend
-from tahr.backends.api import KVShape, Memory
+from tahr.backends import memory_budget, open_backend
+from tahr.backends.api import KVShape, StateShape
 from tahr.backends.cuda import presence as cuda_presence
-from tahr.backends.host_memory import host_memory
+from tahr.backends.memory_budget import device_kv_budget
+from tahr.backends.reference import ReferenceBackend
 from tahr.cli.main import main
 from tahr.config import EngineConfig
-from tahr.engine.capacity import kv_budget, kv_groups, measure
+from tahr.engine.capacity import kv_budget, kv_groups, measure, state_bytes
 from tahr.errors import ConfigError
 
 GB = 1 << 30
-CARD = Memory(60 * GB, 80 * GB, own=True)  # 20 GB of weights are there already
+CARD = 60 * GB, 80 * GB  # free and in all: 20 GB of weights are there already
 
 
 @pytest.mark.parametrize(
@@ -26,28 +27,42 @@ CARD = Memory(60 * GB, 80 * GB, own=True)  # 20 GB of weights are there already
         (0.5, CARD, 60 - 40 - 4),
         (1.0, CARD, 60 - 4),
         (0.2, CARD, 0),  # the weights alone take more
-        (0.9, Memory(6 * GB, 8 * GB, own=True), 6 - 0.8 - 1),  # a small card: an eighth is for steps
-        (None, Memory(60 * GB, 80 * GB), 15),  # a host: a quarter of what is free
+        (0.9, (6 * GB, 8 * GB), 6 - 0.8 - 1),  # a small card: an eighth is for steps
     ],
 )
-def test_how_much_a_pool_may_take(share: float | None, memory: Memory, wanted_gb: float) -> None:
-    config = EngineConfig(gpu_memory_utilization=share)
-    assert kv_budget(config, memory) == pytest.approx(wanted_gb * GB, abs=2)
-    assert kv_budget(EngineConfig(kv_bytes=77, gpu_memory_utilization=share), memory) == 77, "what is said wins"
+def test_how_much_of_a_card_may_be_taken(share: float | None, memory: tuple[int, int], wanted_gb: float) -> None:
+    assert device_kv_budget(*memory, share) == pytest.approx(wanted_gb * GB, abs=2)
 
 
-def test_a_host_has_no_share_to_set() -> None:
-    with pytest.raises(ConfigError, match="gpu_memory_utilization is for a GPU"):
-        kv_budget(EngineConfig(gpu_memory_utilization=0.5), Memory(60 * GB, 80 * GB))
+def test_a_host_gives_a_quarter_and_has_no_share_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budget, "host_free_bytes", lambda: 60 * GB)
+    be = ReferenceBackend()
+    assert kv_budget(EngineConfig(), be) == 15 * GB
+    assert kv_budget(EngineConfig(kv_bytes=77), be) == 77, "what is said wins"
+    for kv_bytes in (None, 77):
+        with pytest.raises(ConfigError, match="gpu_memory_utilization is for a GPU"):
+            kv_budget(EngineConfig(gpu_memory_utilization=0.5, kv_bytes=kv_bytes), be)
 
 
 def test_the_pages_of_a_card_come_from_its_memory() -> None:
     groups = kv_groups([KVShape(8, 128)] * 32, [0] * 32, 32, "bf16")
-    config = EngineConfig(max_batch_size=256)
     assert groups[0].page_bytes == 4 << 20
-    assert measure(config, groups, 40960, CARD).n_pages == (48 * 256,)
+    assert measure(EngineConfig(max_batch_size=256), groups, 40960, device_kv_budget(*CARD, None)).n_pages == (
+        48 * 256,
+    )
     with pytest.raises(ConfigError, match="needs 5369 MB of KV memory, but only 0 MB"):
-        measure(EngineConfig(gpu_memory_utilization=0.2, context_size=40960), groups, 40960, CARD)
+        measure(EngineConfig(context_size=40960), groups, 40960, device_kv_budget(*CARD, 0.2))
+
+
+def test_states_are_counted_before_pages() -> None:
+    groups = kv_groups([KVShape(8, 128), StateShape((4, 1024))], [0, 0], 32, "bf16")
+    assert [group.layers for group in groups] == [(0,)]
+    config, slot_bytes = EngineConfig(max_batch_size=3), state_bytes([KVShape(8, 128), StateShape((4, 1024))])
+    assert slot_bytes == 4 * 4 * 1024
+    room = measure(config, groups, 40960, 4 * slot_bytes + 5 * groups[0].page_bytes, slot_bytes)
+    assert (room.n_slots, room.n_pages, room.kv_bytes) == (4, (5,), 4 * slot_bytes + 5 * groups[0].page_bytes)
+    with pytest.raises(ConfigError, match="lower max_batch_size"):
+        measure(config, groups, 40960, 4 * slot_bytes - 1, slot_bytes)
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan")])
@@ -57,8 +72,7 @@ def test_impossible_shares_are_refused(share: float) -> None:
 
 
 def test_the_host_has_memory() -> None:
-    memory = host_memory()
-    assert 1 << 20 < memory.free_bytes <= memory.total_bytes and not memory.own
+    assert memory_budget.host_free_bytes() > 1 << 20
 
 
 @pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -67,12 +81,12 @@ def test_a_card_counts_its_own_memory() -> None:
     import torch
 
     be = backends_here.backend("cuda")
-    before = be.memory()
-    assert before.own and 0 < before.free_bytes <= before.total_bytes
+    before = be.kv_budget(1.0)
+    assert before > 4 * GB
     much = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    assert be.memory().free_bytes == pytest.approx(before.free_bytes - GB, abs=64 << 20)
+    assert be.kv_budget(1.0) == pytest.approx(before - GB, abs=64 << 20)
     del much
-    assert be.memory().free_bytes == pytest.approx(before.free_bytes, abs=64 << 20), "kept by torch, but free"
+    assert be.kv_budget(1.0) == pytest.approx(before, abs=64 << 20), "kept by torch, but free"
 
 
 @pytest.mark.parametrize("verb", ["run", "serve"])

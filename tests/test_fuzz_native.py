@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from backends_here import NAMES, backend
 from random_weights import NATIVE
+from tahr.backends.api import Linear
 from tahr.errors import TahrError
 from tahr.models.loader import load, open_model
 from tahr.tools.full_logits import all_logits
@@ -60,5 +61,5 @@ def test_any_bytes_are_a_matrix(name: str) -> None:
     for fill in (rng.integers(0, 256, 24 * 512 // form.block * form.block_bytes, dtype=np.uint8), 0, 255):
         data = np.full(24 * 512 // form.block * form.block_bytes, fill, np.uint8)
         w = be.weight(HostTensor("w", form, (24, 512), data))
-        y = be.read(be.linear(be.tensor(rng.standard_normal((3, 512)).astype(np.float32)), w))
+        y = be.read(be.linear(be.tensor(rng.standard_normal((3, 512)).astype(np.float32)), Linear(w)))
         assert y.shape == (3, 24)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend
+from backends_here import NAMES, backend, kv_store
 from tahr.backends.api import Backend, KVShape, KVStore
 
 SHAPES = [KVShape(2, 32), KVShape(1, 64)]  # heads that every KV type can store
@@ -19,7 +19,7 @@ def be(request: pytest.FixtureRequest) -> Backend:
 
 def stores(be: Backend) -> Iterator[KVStore]:
     for dtype in be.kv_dtypes:
-        yield be.kv_store(SHAPES, [N_PAGES], PAGE_SIZE, dtype)
+        yield kv_store(be, SHAPES, [N_PAGES], PAGE_SIZE, dtype)
 
 
 def random_pages(be: Backend, kv: KVStore, n_pages: int, seed: int) -> list[np.ndarray]:
@@ -64,9 +64,9 @@ def test_copies_are_exact_and_read_before_they_are_written(be: Backend) -> None:
 
 def test_groups_have_pages_of_their_own(be: Backend) -> None:
     shapes, dtype = [*SHAPES, SHAPES[0]], be.kv_dtypes[0]
-    kv = be.kv_store(shapes, [N_PAGES, 2], PAGE_SIZE, dtype, groups=[[1], [0, 2]])
-    assert (kv.group_of, kv.n_pages) == ((1, 0, 1), (N_PAGES, 2))
-    bytes_of = [be.kv_store([shape], [1], PAGE_SIZE, dtype).n_bytes for shape in SHAPES]
+    kv = kv_store(be, shapes, [N_PAGES, 2], PAGE_SIZE, dtype, groups=[[1], [0, 2]])
+    assert (kv.group_of, kv.layout.n_pages) == ((1, 0, 1), (N_PAGES, 2))
+    bytes_of = [kv_store(be, [shape], [1], PAGE_SIZE, dtype).n_bytes for shape in SHAPES]
     assert kv.n_bytes == N_PAGES * bytes_of[1] + 2 * 2 * bytes_of[0]
     rng = np.random.default_rng(4)
     content = [rng.integers(0, 256, layer.shape, np.uint8) for layer in be.read_pages(kv, [0], group=1)]

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend, oracle
+from backends_here import NAMES, backend, kv_store, oracle
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope
+from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation
 from tahr.config import EngineConfig
 from tahr.engine.capacity import kv_groups, measure
 from tahr.errors import ConfigError
@@ -20,26 +20,33 @@ WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]
 TEXT = [1 + (i * i * 7 + 3 * i) % 120 for i in range(150)]
 
 
+def shape_of(kv: KVStore) -> KVShape:
+    shape = kv.layout.layers[0]
+    assert isinstance(shape, KVShape)
+    return shape
+
+
 def place_values(be: Backend, kv: KVStore, values: np.ndarray) -> None:
     """Values alone: the keys are zeros."""
     step = step_of(be, [(0, len(values))], [0], 10)
-    shape = kv.shapes[0]
+    shape = shape_of(kv)
     zeros = be.tensor(np.zeros_like(values))
     angles = be.cos_sin(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
-    be.rope_and_cache(zeros, zeros, be.tensor(values), angles, "halves", step, kv, 0)
+    be.rope_and_cache([zeros, zeros, be.tensor(values)], Rotation(angles, "halves"), LayerMemory(step, kv, 0))
     be.flush()
 
 
 def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
     """What a query sees that weighs the only token: its value."""
-    q = be.tensor(np.zeros((1, kv.shapes[0].n_heads * kv.shapes[0].head_dim), np.float32))
-    return np.array(be.read(be.attention(q, step_of(be, [(0, 1)], [0], 10), kv, 0, 1.0)))[0]
+    q = be.tensor(np.zeros((1, shape_of(kv).n_heads * shape_of(kv).head_dim), np.float32))
+    memory = LayerMemory(step_of(be, [(0, 1)], [0], 10), kv, 0)
+    return np.array(be.read(be.attention(q, AttentionSpec(1.0), memory)))[0]
 
 
 @pytest.mark.parametrize("name", WITH_Q8)
 def test_q8_0_rounds_as_stated(name: str) -> None:
     be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], [16], PAGE, "q8_0")
+    kv = kv_store(be, [KVShape(1, 64)], [16], PAGE, "q8_0")
     value = np.zeros((1, 64), np.float32)
     value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
     value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
@@ -54,7 +61,7 @@ def test_q8_0_rounds_as_stated(name: str) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
 def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
     be = backend(name)
-    kv = be.kv_store([KVShape(1, 64)], [16], PAGE, "q8_0")
+    kv = kv_store(be, [KVShape(1, 64)], [16], PAGE, "q8_0")
     value = np.ones((1, 64), np.float32)
     value[0, 37] = bad
     with np.errstate(all="ignore"):
@@ -79,7 +86,7 @@ def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_Q8)
 def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="groups of 32"):
-        backend(name).kv_store([KVShape(1, 24)], [1], PAGE, "q8_0")
+        kv_store(backend(name), [KVShape(1, 24)], [1], PAGE, "q8_0")
     with pytest.raises(ConfigError, match="groups of 32"):
         kv_groups([KVShape(1, 24)], [0], PAGE, "q8_0")
 
@@ -131,7 +138,7 @@ def test_a_forked_lane_copies_the_page_it_writes_to(lanes: dict[str, Lanes]) -> 
 def test_a_pool_takes_what_was_reckoned(lanes: dict[str, Lanes]) -> None:
     kv = lanes["q8_0"].kv
     config = EngineConfig(page_size=kv.page_size, context_size=64)
-    groups = kv_groups(kv.shapes, [0] * len(kv.shapes), kv.page_size, "q8_0")
-    room = measure(config, groups, 512, Memory(1 << 30, 1 << 30))
-    assert room.kv_bytes * kv.n_pages[0] == kv.n_bytes * room.n_pages[0]
+    groups = kv_groups(kv.layout.layers, [0] * len(kv.layers), kv.page_size, "q8_0")
+    room = measure(config, groups, 512, 1 << 28)
+    assert room.kv_bytes * kv.layout.n_pages[0] == kv.n_bytes * room.n_pages[0]
     assert kv.n_bytes * 64 == lanes["f32"].kv.n_bytes * 17  # 34 bytes instead of 128

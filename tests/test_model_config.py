@@ -14,7 +14,8 @@ from model_runs import Runs
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import GREEDY, SamplingParams
 from tahr.errors import CorruptFile, ModelNotFound, QuantError, TahrError, UnsupportedModel
-from tahr.models import FAMILIES, Family, ModelConfig, from_gguf, from_hf, llama, load, open_model
+from tahr.models import FAMILIES, Family, ModelConfig, from_gguf, from_hf, load, open_model
+from tahr.models.families import llama
 from tahr.models.rope import Yarn
 from tahr.models.sampling import recommended
 from tahr.weights import FORMATS, HostTensor

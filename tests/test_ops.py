@@ -6,9 +6,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend, oracle
+from backends_here import NAMES, backend, kv_store, oracle
 from random_weights import NATIVE, random_tensor
-from tahr.backends.api import Backend, HeadNorms, KVShape, KVStore, Rope, Routing, StepInputs, StepLimits, Tensor
+from tahr.backends.api import (
+    AttentionSpec,
+    Backend,
+    ExpertMLPs,
+    HeadNorms,
+    KVShape,
+    KVStore,
+    LayerMemory,
+    Linear,
+    Rope,
+    Rotation,
+    Routing,
+    StepInputs,
+    StepLimits,
+    Tensor,
+)
 
 Arrays = list[np.ndarray]
 OTHERS = [name for name in NAMES if name != "reference"]
@@ -53,12 +68,12 @@ def step_of(be: Backend, spans: list[tuple[int, int]], picked: list[int], n_voca
 
 def full_store(be: Backend, rng: np.random.Generator, shape: KVShape, n_seqs: int, dtype: str) -> KVStore:
     """A store in which every slot holds something, written through rope_and_cache itself."""
-    kv = be.kv_store([shape], [16 * n_seqs], PAGE, dtype)
+    kv = kv_store(be, [shape], [16 * n_seqs], PAGE, dtype)
     step = step_of(be, [(0, 16 * PAGE)] * n_seqs, [0], 10)
     n, width = 16 * PAGE * n_seqs, shape.n_heads * shape.head_dim
     angles = be.cos_sin(step, Rope(np.zeros(shape.head_dim // 2, np.float32)))
     q, k, v = (be.tensor(rows(rng, n, width)) for _ in range(3))
-    be.rope_and_cache(q, k, v, angles, "halves", step, kv, 0)
+    be.rope_and_cache([q, k, v], Rotation(angles, "halves"), LayerMemory(step, kv, 0))
     be.flush()
     return kv
 
@@ -70,15 +85,16 @@ def linear_case(form: str, n: int, n_rows: int, n_cols: int, bias: bool) -> Case
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         w = be.weight(random_tensor(form, (n_rows, n_cols), rng))
         b = be.vector(rng.standard_normal(n_rows).astype(np.float32)) if bias else None
-        return [be.read(be.linear(be.tensor(rows(rng, n, n_cols)), w, b))]
+        return [be.read(be.linear(be.tensor(rows(rng, n, n_cols)), Linear(w, b)))]
 
     return Case(f"linear-{form}-{n}x{n_rows}x{n_cols}{'-bias' if bias else ''}", run, 1e-5)
 
 
 def linears(be: Backend, rng: np.random.Generator) -> Arrays:
     x = be.tensor(rows(rng, 5, 256))
-    ws = [be.weight(random_tensor(form, (n, 256), rng)) for form, n in [("Q4_0", 64), ("Q6_K", 24), ("F16", 40)]]
-    return [be.read(y) for y in be.linears(x, ws)]
+    shapes = [("Q4_0", 64), ("Q6_K", 24), ("F16", 40)]
+    joined = be.join([Linear(be.weight(random_tensor(form, (n, 256), rng))) for form, n in shapes])
+    return [be.read(y) for y in be.linears(x, joined)]
 
 
 def embed(form: str) -> Case:
@@ -111,20 +127,21 @@ def activate(act: str) -> Case:
 
 def gated(form: str) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
-        gate, up = (be.weight(random_tensor(form, (96, 256), rng)) for _ in range(2))
-        return [be.read(be.gated(be.tensor(rows(rng, 6, 256)), gate, up, "silu"))]
+        gate_up = be.join([Linear(be.weight(random_tensor(form, (96, 256), rng))) for _ in range(2)])
+        return [be.read(be.gated(be.tensor(rows(rng, 6, 256)), gate_up, "silu"))]
 
     return Case(f"gated-{form}", run, 1e-5)
 
 
 def experts(form: str, renormalise: bool, n: int) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
-        gate, up = (be.weight(random_tensor(form, (5, 64, 256), rng)) for _ in range(2))
-        down = be.weight(random_tensor("F32", (5, 256, 64), rng))
+        gate, up = (Linear(be.weight(random_tensor(form, (5, 64, 256), rng))) for _ in range(2))
+        down = Linear(be.weight(random_tensor("F32", (5, 256, 64), rng)))
+        mlps = ExpertMLPs(gate, up, down, Routing(2, renormalise), "silu")
         scores = rows(rng, n, 5)
         scores[0] = 1.0  # a tie goes to the lower index
         x = be.tensor(rows(rng, n, 256))
-        return [be.read(be.experts(x, be.tensor(scores), gate, up, down, Routing(2, renormalise), "silu"))]
+        return [be.read(be.experts(x, be.tensor(scores), mlps))]
 
     return Case(f"experts-{form}-{n}{'-renorm' if renormalise else ''}", run, 1e-5)
 
@@ -138,13 +155,15 @@ def angles(be: Backend, rng: np.random.Generator) -> Arrays:
 def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         step = step_of(be, [(3, 9), (17, 18)], [0], 10)
-        kv = be.kv_store([KVShape(2, 32)], [32], PAGE, dtype)
+        kv = kv_store(be, [KVShape(2, 32)], [32], PAGE, dtype)
         freq = (1000.0 ** -(np.arange(rotated // 2) / 16)).astype(np.float32)
         q, k, v = (be.tensor(rows(rng, 7, w)) for w in (128, 64, 64))
         gains = [be.vector(rng.standard_normal(32).astype(np.float32)) for _ in range(2)]
         head_norms = HeadNorms(gains[0], gains[1], 1e-6) if with_norms else None
-        turned = be.rope_and_cache(q, k, v, be.cos_sin(step, Rope(freq)), style, step, kv, 0, head_norms)  # type: ignore[arg-type]
-        return [be.read(turned), be.read(be.attention(turned, step, kv, 0, 0.2))]
+        rotation = Rotation(be.cos_sin(step, Rope(freq)), style, head_norms)  # type: ignore[arg-type]
+        memory = LayerMemory(step, kv, 0)
+        turned = be.rope_and_cache([q, k, v], rotation, memory)
+        return [be.read(turned), be.read(be.attention(turned, AttentionSpec(0.2), memory))]
 
     name = f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}"
     return Case(name, run, 1e-5 if dtype == "f32" else 1e-3)
@@ -156,7 +175,7 @@ def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: 
         kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), dtype)
         step = step_of(be, spans, [0], 10)
         q = be.tensor(rows(rng, step.n_tokens, heads[0] * dim))
-        return [be.read(be.attention(q, step, kv, 0, dim**-0.5, window, softcap))]
+        return [be.read(be.attention(q, AttentionSpec(dim**-0.5, window, softcap), LayerMemory(step, kv, 0)))]
 
     return Case(f"attention-{name}-{dtype}", run, 5e-6)
 
@@ -218,7 +237,7 @@ def test_op_equals_reference(case: Case, name: str) -> None:
 @pytest.mark.parametrize("form", NATIVE)
 def test_a_row_never_depends_on_its_neighbours(name: str, form: str) -> None:
     be, rng = backend(name), np.random.default_rng(3)
-    w = be.weight(random_tensor(form, (40, 512), rng))
+    w = Linear(be.weight(random_tensor(form, (40, 512), rng)))
     x = rows(rng, 17, 512)
     together = np.array(be.read(be.linear(be.tensor(x), w)))
     for i in range(17):
@@ -236,11 +255,12 @@ def test_attention_never_depends_on_chunking_or_neighbours(name: str, dtype: str
     kv = full_store(be, np.random.default_rng(1), shape, 2, dtype)
     q = rows(np.random.default_rng(2), 100, 4 * 64)
     step = step_of(be, [(0, 100), (0, 1)], [0], 10)
-    whole = np.array(be.read(be.attention(be.tensor(np.vstack([q, q[:1]])), step, kv, 0, 0.125)))
+    spec = AttentionSpec(0.125)
+    whole = np.array(be.read(be.attention(be.tensor(np.vstack([q, q[:1]])), spec, LayerMemory(step, kv, 0))))
     for begin, end in [(0, 1), (1, 8), (8, 77), (77, 99), (99, 100)]:
         part = step_of(be, [(begin, end), (0, 1)], [0], 10)
         part.counts[:] = end - begin, 1, 1
-        alone = be.read(be.attention(be.tensor(q[begin:end]), part, kv, 0, 0.125))
+        alone = be.read(be.attention(be.tensor(q[begin:end]), spec, LayerMemory(part, kv, 0)))
         np.testing.assert_array_equal(whole[begin:end], alone)
 
 
@@ -257,14 +277,14 @@ def makers(be: Backend, rng: np.random.Generator) -> list[Callable[[], Tensor]]:
         lambda: be.rms_norm(x, gain, 1e-6),
         lambda: be.add_rms_norm(x, y, gain, 1e-6)[1],
         lambda: be.activate(x, y, "silu"),
-        lambda: be.attention(x, step, kv, 0, 0.1),
+        lambda: be.attention(x, AttentionSpec(0.1), LayerMemory(step, kv, 0)),
     ]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_rows_are_rounded_alike_before_and_after_they_were_read(name: str) -> None:
     be, rng = backend(name), np.random.default_rng(6)
-    w = be.weight(random_tensor("Q8_0", (40, 256), rng))
+    w = Linear(be.weight(random_tensor("Q8_0", (40, 256), rng)))
     for make in makers(be, rng):
         made = make()
         host = np.array(be.read(made))  # flushed: the op has run and nobody had asked for int8 rows
@@ -277,7 +297,7 @@ def test_rows_are_rounded_alike_before_and_after_they_were_read(name: str) -> No
 def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
     """What a norm reads is dropped right after it was enqueued: what it rounds must not land there."""
     be, rng = backend(name), np.random.default_rng(8)
-    w = be.weight(random_tensor("Q8_0", (40, 256), rng))
+    w = Linear(be.weight(random_tensor("Q8_0", (40, 256), rng)))
     gain = be.vector(np.ones(256, np.float32))
     x, y = (be.tensor(rows(rng, 2048, 256)) for _ in range(2))
 
@@ -289,7 +309,7 @@ def test_room_for_rounded_rows_is_nobody_elses(name: str) -> None:
     stream, normed = be.add_rms_norm(*doubled, gain, 1e-6)
     apart = [be.linear(be.tensor(np.array(be.read(t))), w) for t in (normed, stream)]
     wanted = np.array(be.read(be.add(*apart)))
-    plan = be.record(step)
+    plan = be.record(step, be.step_inputs(StepLimits(1, 1, 1, 1)))
     for _ in range(30):  # a mistake shows when threads are in each other's way, which they are not every time
         plan.run()
         np.testing.assert_array_equal(np.array(be.read(plan.result)), wanted)
@@ -301,7 +321,7 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 
     def run(n_threads: int) -> np.ndarray:
         be, rng = open_backend(name, n_threads=n_threads), np.random.default_rng(5)
-        w = be.weight(random_tensor("Q4_K", (520, 512), rng))
+        w = Linear(be.weight(random_tensor("Q4_K", (520, 512), rng)))
         return np.array(be.read(be.linear(be.tensor(rows(rng, 9, 512)), w)))
 
     one = run(1)

@@ -42,7 +42,7 @@ class Replay:
 
     def record(self, bucket: StepLimits) -> Plan:
         runs, step = self.runs, self.step.within(bucket)
-        return runs.backend.record(lambda: runs.decoder.forward(runs.backend, step, runs.kv))
+        return runs.backend.record(lambda: runs.decoder.forward(runs.backend, step, runs.kv), step)
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)

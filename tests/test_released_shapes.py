@@ -87,13 +87,13 @@ class KeepsNothing(ReferenceBackend):
 
 
 @pytest.fixture
-def lazily_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def lazily_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts stored one by one are copied into a stack, which would read every byte of the file."""
 
-    def joined(name: str, parts: list[HostTensor]) -> HostTensor:
+    def stacked(name: str, parts: list[HostTensor]) -> HostTensor:
         return HostTensor(name, parts[0].format, (len(parts), *parts[0].shape), parts[0].data)
 
-    monkeypatch.setattr(model_weights, "joined", joined)
+    monkeypatch.setattr(model_weights, "stacked", stacked)
 
 
 def hole(path: Path, head: bytes, n_bytes: int) -> None:
@@ -170,7 +170,7 @@ def check(loaded: Loaded, config: Config, n_billion: float, bytes_per_value: flo
     assert loaded.config.max_context >= config["max_position_embeddings"]
 
 
-@pytest.mark.usefixtures("lazily_joined")
+@pytest.mark.usefixtures("lazily_stacked")
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_checkpoint_of_the_released_size_loads(name: str, tmp_path: Path) -> None:
     config, n_billion = RELEASED[name]

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends_here import kv_store
 from random_weights import random_tensor
 from tahr.backends import describe_devices, open_backend
-from tahr.backends.api import KVShape, StepLimits
+from tahr.backends.api import AttentionSpec, KVShape, LayerMemory, Linear, Rotation, StepLimits
 from tahr.errors import ConfigError, GenerateError
 
 native = pytest.importorskip("tahr._native", reason="the native code is not built")
@@ -113,7 +114,7 @@ def test_other_python_threads_run_during_a_step() -> None:
     be, rng = open_backend("cpu", n_threads=1), np.random.default_rng(0)
     w = be.weight(random_tensor("F32", (2048, 2048), rng))
     x = be.tensor(rng.standard_normal((256, 2048)).astype(np.float32))
-    plan = be.record(lambda: be.linear(x, w))
+    plan = be.record(lambda: be.linear(x, Linear(w)), be.step_inputs(StepLimits(1, 1, 1, 1)))
     ticks: list[float] = []
     done = threading.Event()
 
@@ -137,7 +138,7 @@ def test_ids_outside_of_the_table_are_refused_before_they_are_read() -> None:
     table = be.weight(random_tensor("Q8_0", (10, 32), np.random.default_rng(0)))
     step = be.step_inputs(StepLimits(4, 1, 1, 1))
     step.counts[:] = 2, 1, 1
-    plan = be.record(lambda: be.embed(table, step))
+    plan = be.record(lambda: be.embed(table, step), step)
     for bad in (10, -1, 2**31 - 1):
         step.ids[1] = bad
         with pytest.raises(GenerateError, match="token id"):
@@ -158,7 +159,7 @@ def test_memory_of_dead_tensors_is_used_again() -> None:
         return x
 
     before = resident_bytes()
-    plan = be.record(chain)  # type: ignore[arg-type]
+    plan = be.record(chain, be.step_inputs(StepLimits(1, 1, 1, 1)))  # type: ignore[arg-type]
     plan.run()
     assert resident_bytes() - before < 6 * n_rows * width * 4
 
@@ -171,7 +172,7 @@ def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
     """Few queries are shared out by spans of tokens, many by queries: both must give the same bits."""
     be, rng = open_backend("cpu", n_threads=3), np.random.default_rng(1)
     n, page, shape = 1300, 16, KVShape(2, 32)
-    kv = be.kv_store([shape], [100], page, "f16")
+    kv = kv_store(be, [shape], [100], page, "f16")
     step = be.step_inputs(StepLimits(n, 1, 1, 90))
     q, k, v = (rng.standard_normal((n, heads * 32)).astype(np.float32) for heads in (6, 2, 2))
     step.page_table[0, 0] = rng.permutation(100)[:90]
@@ -184,8 +185,8 @@ def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
         step.slot_mapping[0, : n - begin] = step.page_table[0, 0][where // page] * page + where % page
         step.query_start[1], step.seq_lens[0] = n - begin, n
         some = [be.tensor(a[begin:]) for a in (q, k, v)]
-        turned = be.rope_and_cache(*some, angles, "halves", step, kv, 0)
-        return np.array(be.read(be.attention(turned, step, kv, 0, 0.2, window)))
+        turned = be.rope_and_cache(some, Rotation(angles, "halves"), LayerMemory(step, kv, 0))
+        return np.array(be.read(be.attention(turned, AttentionSpec(0.2, window), LayerMemory(step, kv, 0))))
 
     for window in (0, 700):
         whole = run(0, window)

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend
+from backends_here import NAMES, backend, kv_store
 from engines import greedy, here, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
-from tahr.backends.api import Backend, KVShape, KVStore, Memory, Rope, StepLimits
+from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation, StepLimits
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
@@ -34,7 +34,7 @@ LAYER_BYTES = 32 * 2 * 2 * 32 * 2  # of a page of 32 tokens in f16
 def room(windows: list[int], free_bytes: int = 1 << 40, max_context: int = 4096, **options: object) -> Capacity:
     config = EngineConfig(**{"prefill_chunk_size": 64, "max_batch_size": 4, **options})  # type: ignore[arg-type]
     groups = kv_groups(SHAPES, windows, config.page_size, "f16")
-    return measure(config, groups, max_context, Memory(free_bytes, 2 * free_bytes))
+    return measure(config, groups, max_context, free_bytes // 4)
 
 
 def test_layers_are_grouped_by_window_the_widest_first() -> None:
@@ -86,7 +86,7 @@ def test_a_context_is_cut_to_what_fits(n_pages: int) -> None:
 @pytest.mark.parametrize("n_new", [1, 3, 40])
 def test_what_the_window_has_left_is_not_read(name: str, n_new: int) -> None:
     be, page, window, n = backend(name), 8, 21, 150
-    kv = be.kv_store([KVShape(1, 32)], [30], page, "f32")
+    kv = kv_store(be, [KVShape(1, 32)], [30], page, "f32")
     rng = np.random.default_rng(n_new)
     text = rng.standard_normal((n, 32)).astype(np.float32)
     step = be.step_inputs(StepLimits(n, 1, 1, 20))
@@ -100,8 +100,8 @@ def test_what_the_window_has_left_is_not_read(name: str, n_new: int) -> None:
         step.query_start[:2], step.seq_lens[0] = [0, n - begin], n
         x = be.tensor(text[begin:])
         angles = be.cos_sin(step, Rope(np.zeros(16, np.float32)))
-        q = be.rope_and_cache(x, x, x, angles, "halves", step, kv, 0)
-        return np.array(be.read(be.attention(q, step, kv, 0, 0.2, window)))
+        q = be.rope_and_cache([x, x, x], Rotation(angles, "halves"), LayerMemory(step, kv, 0))
+        return np.array(be.read(be.attention(q, AttentionSpec(0.2, window), LayerMemory(step, kv, 0))))
 
     wanted = attend(0)[n - n_new :]
     spoil(be, kv, step.page_table[0, 0], (n - n_new - window + 1) // page)

@@ -7,34 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tahr.backends.api import (
-    INT8_BLOCK,
-    KV_BLOCK,
-    Activation,
-    Backend,
-    Bytes,
-    Floats,
-    HeadNorms,
-    KVShape,
-    KVStore,
-    Plan,
-    Rope,
-    RopeStyle,
-    Routing,
-    Rows,
-    StepInputs,
-    StepLimits,
-    Tensor,
-    Vector,
-    Weight,
-    layer_groups,
-    stored_head_bytes,
-)
+from tahr.backends import api
+from tahr.backends.api import INT8_BLOCK, KV_BLOCK, Bytes, Floats, Rows, Tensor
 from tahr.weights.tensor import HostTensor
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class DenseMatrix:
     """Dequantised values, and whether activations must be rounded to int8 before they meet them."""
 
     values: Floats
@@ -46,27 +25,34 @@ class ReferencePlan:
 
     def __init__(self, step: Callable[[], Tensor]):
         self._step = step
-        self.result = step()
+        self._result: Tensor | None = None
+
+    @property
+    def result(self) -> Tensor:
+        assert self._result is not None, "the plan has not run yet"
+        return self._result
 
     def run(self) -> None:
-        self.result = self._step()
+        self._result = self._step()
 
 
-class ReferenceBackend(Backend):
+class ReferenceBackend(api.Backend):
+    """Runs every op where it is called."""
+
     name = "reference"
     summary = "reference: NumPy, slow on purpose"
     kv_dtypes = ("f32", "f16", "q8_0")
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
-    def weight(self, tensor: HostTensor) -> Weight:
+    def weight(self, tensor: HostTensor) -> api.Weight:
         values = tensor.dense()
         stack, (n_rows, n_cols) = math.prod(values.shape[:-2]), values.shape[-2:]
-        matrix = Matrix(values, int8=tensor.format.block > 1)
-        return Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
+        matrix = DenseMatrix(values, int8=tensor.format.block > 1)
+        return api.Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
 
-    def vector(self, values: Floats) -> Vector:
-        return Vector(len(values), np.array(values, np.float32))
+    def vector(self, values: Floats) -> api.Vector:
+        return api.Vector(len(values), np.array(values, np.float32))
 
     def tensor(self, values: Floats) -> Tensor:
         return Tensor(values.shape[1], Rows.FIXED, np.array(values, np.float32))
@@ -75,118 +61,100 @@ class ReferenceBackend(Backend):
         rows: Floats = tensor.data
         return rows
 
-    def step_inputs(self, limits: StepLimits) -> StepInputs:
-        return StepInputs.empty(limits)
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+        return api.StepInputs.empty(limits)
 
-    def kv_store(
-        self,
-        shapes: Sequence[KVShape],
-        n_pages: Sequence[int],
-        page_size: int,
-        dtype: str,
-        groups: Sequence[Sequence[int]] | None = None,
-    ) -> KVStore:
-        group_of = layer_groups(len(shapes), groups)
-        layers = tuple(
-            np.zeros((2, n_pages[group] * page_size, s.n_heads, stored_head_bytes(dtype, s.head_dim)), np.uint8)
-            for s, group in zip(shapes, group_of, strict=True)
-        )
-        n_bytes = sum(layer.nbytes for layer in layers)
-        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
+    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> Bytes:
+        head_bytes = api.stored_head_bytes(layout.dtype, shape.head_dim)
+        return np.zeros((2, n_pages * layout.page_size, shape.n_heads, head_bytes), np.uint8)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+    def state_layer(self, shape: api.StateShape, n_slots: int) -> Floats:
+        return np.zeros((n_slots, *shape.shape), np.float32)
+
+    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         slots = page_slots(pages, kv.page_size)
-        return [layer[:, slots] for layer in kv.members(group)]
+        return [layer[:, slots] for layer in kv.paged(group)]
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         slots = page_slots(pages, kv.page_size)
-        for layer, values in zip(kv.members(group), layers, strict=True):
+        for layer, values in zip(kv.paged(group), layers, strict=True):
             layer[:, slots] = values
+
+    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
+        return [layer[list(slots)] for layer in kv.states()]
+
+    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        for layer, values in zip(kv.states(), layers, strict=True):
+            layer[list(slots)] = values
 
     # ---- running ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         pass  # ops run where they are called
 
-    def record(self, step: Callable[[], Tensor]) -> Plan:
+    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
         return ReferencePlan(step)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
+    def embed(self, table: api.Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
         rows = table.data.values[step.ids[: step.n_tokens]]
         return Tensor(table.n_cols, Rows.TOKENS, rows * np.float32(scale))
 
-    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, gain: api.Vector, eps: float) -> Tensor:
         return Tensor(x.width, x.rows, rms_norm(x.data, gain.data, eps))
 
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         return Tensor(x.width, x.rows, x.data + np.float32(scale) * y.data)
 
-    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
-        y = multiply(x.data, w.data.values, w.data.int8)
-        return Tensor(w.n_rows, x.rows, y if bias is None else y + bias.data)
+    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+        y = multiply(x.data, linear.weight.data)
+        return Tensor(y.shape[1], x.rows, y if linear.bias is None else y + linear.bias.data)
 
-    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
         return Tensor(gate.width, gate.rows, ACTIVATIONS[act](gate.data) * up.data)
 
-    def experts(
-        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
-    ) -> Tensor:
-        out = np.zeros((len(x.data), down.n_rows), np.float32)
+    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+        gate, up, down = (linear.weight.data for linear in (mlps.gate, mlps.up, mlps.down))
+        out = np.zeros((len(x.data), mlps.down.weight.n_rows), np.float32)
         for row, row_scores in enumerate(scores.data):
-            for expert, share in route(row_scores, routing):
+            for expert, share in route(row_scores, mlps.routing):
                 one = x.data[row : row + 1]
-                g = multiply(one, gate.data.values[expert], gate.data.int8)
-                u = multiply(one, up.data.values[expert], up.data.int8)
-                y = multiply(ACTIVATIONS[act](g) * u, down.data.values[expert], down.data.int8)
-                out[row] += share * y[0]
-        return Tensor(down.n_rows, x.rows, out)
+                inner = ACTIVATIONS[mlps.act](multiply(one, gate, expert)) * multiply(one, up, expert)
+                out[row] += share * multiply(inner, down, expert)[0]
+        return Tensor(out.shape[1], x.rows, out)
 
-    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
         angle = step.positions[: step.n_tokens, None].astype(np.float32) * rope.inv_freq
         turned = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) * np.float32(rope.scale)
         return Tensor(turned.shape[1], Rows.TOKENS, turned.astype(np.float32))
 
-    def rope_and_cache(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        angles: Tensor,
-        style: RopeStyle,
-        step: StepInputs,
-        kv: KVStore,
-        layer: int,
-        norms: HeadNorms | None = None,
-    ) -> Tensor:
-        head_dim = kv.shapes[layer].head_dim
-        heads = {"q": split_heads(q.data, head_dim), "k": split_heads(k.data, head_dim)}
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+        step, dtype, norms = memory.step, memory.store.dtype, rotation.norms
+        q, k, v = (split_heads(x.data, memory.kv_shape.head_dim) for x in qkv)
         if norms:
-            heads["q"] = rms_norm(heads["q"], norms.query.data, norms.eps)
-            heads["k"] = rms_norm(heads["k"], norms.key.data, norms.eps)
-        slots = step.slot_mapping[kv.group_of[layer], : step.n_tokens]
-        kv.layers[layer][0, slots] = encode(rotate(heads["k"], angles.data, style), kv.dtype)
-        kv.layers[layer][1, slots] = encode(split_heads(v.data, head_dim), kv.dtype)
-        return Tensor(q.width, q.rows, rotate(heads["q"], angles.data, style).reshape(q.data.shape))
+            q, k = rms_norm(q, norms.query.data, norms.eps), rms_norm(k, norms.key.data, norms.eps)
+        slots = memory.slot_mapping[: step.n_tokens]
+        memory.data[0, slots] = encode(rotate(k, rotation.cos_sin.data, rotation.style), dtype)
+        memory.data[1, slots] = encode(v, dtype)
+        rotated = rotate(q, rotation.cos_sin.data, rotation.style)
+        return Tensor(qkv[0].width, qkv[0].rows, rotated.reshape(len(rotated), -1))
 
-    def attention(
-        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
-    ) -> Tensor:
-        out = np.zeros_like(q.data)
+    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+        out, step, store = np.zeros_like(q.data), memory.step, memory.store
         for seq in range(step.n_seqs):
             first, end = step.query_start[seq], step.query_start[seq + 1]
-            here = step.positions[first:end]
-            seen = np.arange(max(0, here[0] - window + 1) if window else 0, step.seq_lens[seq])
-            slots = text_slots(step.page_table[kv.group_of[layer], seq], seen, kv.page_size)
-            keys, values = (decode(kv.layers[layer][side, slots], kv.dtype) for side in (0, 1))
-            queries = split_heads(q.data[first:end], kv.shapes[layer].head_dim)
-            hidden = mask(here, seen, window)
-            out[first:end] = attend(queries, keys, values, hidden, scale, softcap).reshape(end - first, -1)
+            positions = step.positions[first:end]
+            seen = np.arange(max(0, positions[0] - spec.window + 1) if spec.window else 0, step.seq_lens[seq])
+            slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
+            keys, values = (decode(memory.data[side, slots], store.dtype) for side in (0, 1))
+            queries = split_heads(q.data[first:end], memory.kv_shape.head_dim)
+            hidden = mask(positions, seen, spec.window)
+            out[first:end] = attend(queries, keys, values, hidden, spec).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
 
-    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
-        return Tensor(x.width, Rows.PICKED, x.data[step.logit_rows[: step.n_rows]])
+    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
+        return Tensor(x.width, Rows.LOGITS, x.data[step.logit_rows[: step.n_rows]])
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return Tensor(x.width, x.rows, x.data * np.float32(factor))
@@ -204,9 +172,10 @@ def rms_norm(x: Floats, gain: Floats, eps: float) -> Floats:
     return normed
 
 
-def multiply(x: Floats, w: Floats, int8: bool) -> Floats:
-    """x @ w.T, summed in f64 so that the oracle's own rounding never decides a comparison."""
-    x = round_to_int8(x) if int8 else x
+def multiply(x: Floats, matrix: DenseMatrix, index: int | None = None) -> Floats:
+    """x @ w.T for a matrix or one of a stack, summed in f64 so that the oracle's own rounding decides no comparison."""
+    w = matrix.values if index is None else matrix.values[index]
+    x = round_to_int8(x) if matrix.int8 else x
     return (x.astype(np.float64) @ w.T.astype(np.float64)).astype(np.float32)
 
 
@@ -236,10 +205,10 @@ def gelu(x: Floats) -> Floats:
     return y
 
 
-ACTIVATIONS: dict[Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
+ACTIVATIONS: dict[api.Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
 
 
-def route(scores: Floats, routing: Routing) -> list[tuple[int, np.float32]]:
+def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
     """(expert, share) pairs, best first."""
     p = np.exp(scores - scores.max())
     p /= p.sum()
@@ -252,10 +221,10 @@ def split_heads(x: Floats, head_dim: int) -> Floats:
     return x.reshape(len(x), x.shape[1] // head_dim, head_dim)
 
 
-def rotate(heads: Floats, angles: Floats, style: RopeStyle) -> Floats:
+def rotate(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
     """Rotate `[n, heads, head_dim]` by `[n, cos | sin]`."""
-    half = angles.shape[1] // 2
-    cos, sin = angles[:, None, :half], angles[:, None, half:]
+    half = cos_sin.shape[1] // 2
+    cos, sin = cos_sin[:, None, :half], cos_sin[:, None, half:]
     first, second = (
         (slice(0, half), slice(half, 2 * half)) if style == "halves" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
     )
@@ -295,7 +264,7 @@ def page_slots(pages: Sequence[int], page_size: int) -> np.ndarray:
     return slots
 
 
-def text_slots(pages: np.ndarray, positions: np.ndarray, page_size: int) -> np.ndarray:
+def sequence_slots(pages: np.ndarray, positions: np.ndarray, page_size: int) -> np.ndarray:
     slots: np.ndarray = pages[positions // page_size] * page_size + positions % page_size
     return slots
 
@@ -307,13 +276,13 @@ def mask(positions: np.ndarray, seen: np.ndarray, window: int) -> np.ndarray:
     return hidden | (at <= here - window) if window else hidden
 
 
-def attend(queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, scale: float, softcap: float) -> Floats:
+def attend(queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, spec: api.AttentionSpec) -> Floats:
     """Softmax attention of `[n, q_heads, d]` over `[length, kv_heads, d]`, grouped heads sharing keys."""
     group = queries.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
-    scores = np.einsum("qhd,khd->hqk", queries, keys) * np.float32(scale)
-    if softcap:
-        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+    scores = np.einsum("qhd,khd->hqk", queries, keys) * np.float32(spec.scale)
+    if spec.softcap:
+        scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
     scores = np.where(hidden[None], -np.inf, scores)
     p = np.exp(scores - scores.max(axis=2, keepdims=True))
     p /= p.sum(axis=2, keepdims=True)

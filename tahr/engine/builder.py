@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tahr import hub
 from tahr.backends import open_backend
-from tahr.backends.api import Backend, StepLimits
+from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.capacity import cache_pages, kv_groups, measure, step_sizes
+from tahr.engine.capacity import cache_pages, kv_budget, kv_groups, measure, state_bytes, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
@@ -50,11 +50,15 @@ def build_engine(
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never picked."""
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    groups = kv_groups(decoder.kv_shapes, decoder.config.windows, config.page_size, dtype)
-    room = measure(config, groups, decoder.config.max_context, backend.memory())
+    groups = kv_groups(decoder.memory, decoder.config.windows, config.page_size, dtype)
+    budget = kv_budget(config, backend)
+    room = measure(config, groups, decoder.config.max_context, budget, state_bytes(decoder.memory))
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
-    kv = backend.kv_store(decoder.kv_shapes, room.n_pages, config.page_size, dtype, [g.layers for g in groups])
+    layers_of_groups = tuple(group.layers for group in groups)
+    kv = backend.kv_store(
+        MemoryLayout(decoder.memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots)
+    )
     runner = Runner(backend, decoder, kv, limits, n_vocab)
     pools = [
         PagePool(n, config.page_size, group.window, sizes.prefill_chunk, group.page_bytes)

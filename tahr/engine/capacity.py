@@ -5,18 +5,11 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import inf
 
-from tahr.backends.api import KVShape, Memory, stored_head_bytes
+from tahr.backends.api import Backend, KVShape, LayerShape, StateShape
 from tahr.config import EngineConfig
 from tahr.engine.work import SchedulerLimits
 from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
-
-# Unless told otherwise a pool takes at most one n-th of the free memory of a host, which others need too; on a device
-# of its own, what is free within the share the config allows, but for what a step needs.
-KV_SHARE = 4
-GPU_SHARE = 0.9
-SCRATCH_BYTES = 4 << 30
-SCRATCH_SHARE = 8  # of a small device at most one n-th
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +28,52 @@ class Capacity:
     context_size: int
     n_pages: tuple[int, ...]  # of each group
     page_bytes: tuple[int, ...]  # likewise
+    n_slots: int = 1  # of states: the null slot and one for every batch place, if any layer has a state
+    slot_bytes: int = 0  # of all layers
     note: str = ""  # what the user should know about how it came out
 
     @property
     def kv_bytes(self) -> int:
-        return sum(n * size for n, size in zip(self.n_pages, self.page_bytes, strict=True))
+        paged = sum(n * size for n, size in zip(self.n_pages, self.page_bytes, strict=True))
+        return paged + self.n_slots * self.slot_bytes
 
 
-def kv_groups(shapes: ListOf[KVShape], windows: ListOf[int], page_size: int, dtype: str) -> list[KVGroup]:
-    """Layers by their windows, the widest first: those that see everything lead, if there are any."""
-    layer_bytes = [page_size * 2 * s.n_heads * stored_head_bytes(dtype, s.head_dim) for s in shapes]
+def kv_groups(shapes: ListOf[LayerShape], windows: ListOf[int], page_size: int, dtype: str) -> list[KVGroup]:
+    """Layers with pages by their windows, the widest first: those that see everything lead, if there are any."""
+    paged = {i: shape for i, shape in enumerate(shapes) if isinstance(shape, KVShape)}
     members = {
-        window: tuple(i for i, other in enumerate(windows) if other == window)
-        for window in sorted(set(windows), key=lambda window: window or inf, reverse=True)
+        window: tuple(i for i in paged if windows[i] == window)
+        for window in sorted({windows[i] for i in paged}, key=lambda window: window or inf, reverse=True)
     }
-    return [KVGroup(window, layers, sum(layer_bytes[i] for i in layers)) for window, layers in members.items()]
+    return [
+        KVGroup(window, layers, sum(page_size * paged[i].token_bytes(dtype) for i in layers))
+        for window, layers in members.items()
+    ]
 
 
-def kv_budget(config: EngineConfig, memory: Memory) -> int:
-    """The bytes a KV pool may take."""
-    if config.kv_bytes:
-        return config.kv_bytes
-    share = config.gpu_memory_utilization
-    if not memory.own:
-        if share is not None:
-            raise ConfigError("gpu_memory_utilization is for a GPU, which has memory of its own: leave it out here.")
-        return memory.free_bytes // KV_SHARE
-    spared = int((1 - (GPU_SHARE if share is None else share)) * memory.total_bytes)
-    return max(0, memory.free_bytes - spared - min(SCRATCH_BYTES, memory.total_bytes // SCRATCH_SHARE))
+def state_bytes(shapes: ListOf[LayerShape]) -> int:
+    """What one sequence takes in all layers that have a state."""
+    return sum(shape.n_bytes for shape in shapes if isinstance(shape, StateShape))
 
 
-def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, memory: Memory) -> Capacity:
+def kv_budget(config: EngineConfig, backend: Backend) -> int:
+    """The bytes that pages and states may take: as many as asked for, else what the backend allows."""
+    allowed = backend.kv_budget(config.gpu_memory_utilization)
+    return config.kv_bytes or allowed
+
+
+def measure(
+    config: EngineConfig, groups: ListOf[KVGroup], max_context: int, budget: int, slot_bytes: int = 0
+) -> Capacity:
     """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
     context = asked_context(config, max_context)
-    budget = kv_budget(config, memory)
+    n_slots = 1 + config.max_batch_size if slot_bytes else 1
+    if n_slots * slot_bytes > budget:
+        raise ConfigError(
+            f"The states of {config.max_batch_size} sequences need {n_slots * slot_bytes / 1e6:.0f} MB, but only "
+            f"{budget / 1e6:.0f} MB may be used: lower max_batch_size."
+        )
+    budget -= n_slots * slot_bytes
     n_full = pages_for(context, config.page_size)
     n_fitting = bisect_right(range(1, n_full + 1), budget, key=lambda n: text_bytes(config, groups, n))
     if n_fitting < n_full and (config.context_size or n_fitting < 1):
@@ -78,7 +83,8 @@ def measure(config: EngineConfig, groups: ListOf[KVGroup], max_context: int, mem
         )
     fitting = context if n_fitting == n_full else n_fitting * config.page_size
     note = "" if fitting == context else f"context cut from {context} to {fitting} tokens to fit the free memory"
-    return Capacity(fitting, share_out(config, groups, n_fitting, budget), tuple(g.page_bytes for g in groups), note)
+    n_pages = share_out(config, groups, n_fitting, budget)
+    return Capacity(fitting, n_pages, tuple(g.page_bytes for g in groups), n_slots, slot_bytes, note)
 
 
 def text_pages(config: EngineConfig, group: KVGroup, n_pages: int) -> int:

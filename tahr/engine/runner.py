@@ -119,7 +119,8 @@ class Runner:
         plan = self._plans[turn].get(bucket)
         if plan is None:
             step = self.inputs[turn].within(bucket)
-            plan = self._plans[turn][bucket] = self.backend.record(lambda: self.forward(self.backend, step, self.kv))
+            plan = self.backend.record(lambda: self.forward(self.backend, step, self.kv), step)
+            self._plans[turn][bucket] = plan
         return plan
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tahr.backends.api import Backend, Floats, StepLimits
+from tahr.backends.api import Backend, Floats, MemoryLayout, StepLimits
 from tahr.config import GREEDY
 from tahr.engine.runner import Forward, Runner
 from tahr.engine.sequence import Sequence
@@ -53,7 +53,9 @@ class Lanes:
         self.n_vocab = decoder.config.n_vocab
         n_pages = limits.n_pages or limits.n_lanes * pages_for(limits.n_tokens, PAGE_SIZE)
         self.pool = PagePool(n_pages, PAGE_SIZE)
-        self.kv = backend.kv_store(decoder.kv_shapes, [n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        self.kv = backend.kv_store(
+            MemoryLayout(decoder.memory, (n_pages,), PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        )
         self._runner = Runner(backend, decoder, self.kv, limits.step_limits(), forward=forward)
 
     def open(self) -> Sequence:

@@ -11,7 +11,7 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
 from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer, tokenizer_at
-from tahr.engine.capacity import kv_groups, measure
+from tahr.engine.capacity import kv_budget, kv_groups, measure
 from tahr.errors import ModelNotFound
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.lanes import PAGE_SIZE, LaneLimits, Lanes
@@ -69,8 +69,8 @@ def open_session(config: InferenceConfig, backend: Backend, decoder: Decoder) ->
     dtype = check_kv_dtype(config.kv_dtype, backend)
     asked = EngineConfig(context_size=config.context_size, page_size=PAGE_SIZE, max_batch_size=1)
     # A session can go back to any point of its text, so it keeps the whole of it in every layer.
-    groups = kv_groups(decoder.kv_shapes, [0] * len(decoder.kv_shapes), PAGE_SIZE, dtype)
-    context = measure(asked, groups, decoder.config.max_context, backend.memory()).context_size
+    groups = kv_groups(decoder.memory, [0] * len(decoder.memory), PAGE_SIZE, dtype)
+    context = measure(asked, groups, decoder.config.max_context, kv_budget(asked, backend)).context_size
     chunk = min(config.prefill_chunk_size or context, context)
     return Session(Lanes(backend, decoder, LaneLimits(context, chunk=chunk), dtype), model=decoder)
 

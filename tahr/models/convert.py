@@ -15,7 +15,7 @@ from tahr.models.gguf import ROPE_DIVISORS
 from tahr.models.loader import Source, canonical
 from tahr.models.registry import family_of
 from tahr.models.requantise import LAYER, gguf_name_of
-from tahr.models.weights import check_format, joined
+from tahr.models.weights import check_format, stacked
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf_write import Part
 from tahr.weights.tensor import HostTensor
@@ -78,7 +78,7 @@ def part(cfg: ModelConfig, name: str, stored_name: str, tensors: list[HostTensor
     shape = (len(tensors), *first.shape) if stacks else first.shape
     change = change_for(cfg, name)
     stored_as = FORMATS["F32"] if cfg.norm_offset and name.endswith("norm.weight") else first.format
-    return Part(stored_name, stored_as, shape, lambda: change(joined(name, tensors) if stacks else first))
+    return Part(stored_name, stored_as, shape, lambda: change(stacked(name, tensors) if stacks else first))
 
 
 def change_for(cfg: ModelConfig, name: str) -> Change:

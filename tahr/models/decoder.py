@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tahr.backends.api import Backend, KVShape, KVStore, Rope, StepInputs, Tensor
-from tahr.models.blocks import Layer, Pass, Stream
+from tahr.backends.api import Backend, KVStore, Linear, Rope, StepInputs, Tensor
+from tahr.models.blocks import DecoderLayer, ForwardPass, ResidualStream
 from tahr.models.config import ModelConfig
 from tahr.models.rope import RopeConfig
 from tahr.models.weights import Weights
@@ -12,16 +12,18 @@ from tahr.models.weights import Weights
 class Decoder:
     """Token ids in, logits out: an embedding, layers on a residual stream, a norm, a head."""
 
-    def __init__(self, cfg: ModelConfig, w: Weights, layers: Sequence[Layer]):
+    def __init__(self, cfg: ModelConfig, w: Weights, layers: Sequence[DecoderLayer]):
         self.config = cfg
         self.layers = layers
-        self.kv_shapes = (KVShape(cfg.n_kv_heads, cfg.head_dim),) * cfg.n_layers
+        self.memory = tuple(layer.memory for layer in layers)
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm")
         self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
         if cfg.tied:
             w.skip("lm_head.weight")
-        self.head = self.table if cfg.tied else w.matrix("lm_head.weight", cfg.n_vocab, cfg.width)
+            self.head = Linear(self.table, name="lm_head")
+        else:
+            self.head = w.linear("lm_head", cfg.n_vocab, cfg.width)
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""
@@ -32,19 +34,18 @@ class Decoder:
 
     def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The states of `step.logit_rows` after the final norm."""
-        angles = {config: backend.cos_sin(step, rope) for config, rope in self.ropes.items()}
-        run = Pass(backend, step, kv, angles)
+        run = ForwardPass(backend, step, kv, self.ropes)
         embedded = backend.embed(self.table, step, self.config.embed_scale)
-        stream = Stream(backend, embedded, self.config.residual_scale)
+        stream = ResidualStream(backend, embedded, self.config.residual_scale)
         del embedded  # the stream alone keeps it, so its memory is free after the first addition
         for layer in self.layers[:-1]:
             layer.mix(run, stream)
             layer.transform(run, stream)
         # Nobody reads what the last layer makes of the other rows once their keys are stored.
         self.layers[-1].mix(run, stream)
-        stream.keep(step)
+        stream.gather_rows(step)
         self.layers[-1].transform(run, stream)
-        return stream.read(self.norm)
+        return stream.normed(self.norm)
 
 
 def make_rope(cfg: ModelConfig, rope: RopeConfig) -> Rope:

@@ -122,11 +122,10 @@ def load(source: Source, backend: Backend, progress: Progress | None = None, qua
         raise
     unused = weights.unused()
     refuse_bad_guess(config, unused)
-    log = weights.taken.summary() + describe_unused(unused)
+    log = weights.counts.summary() + describe_unused(unused)
     if config.guess:
         log.append(f"The model was {config.guess}.")
-    n_bytes = sum(w.n_bytes for w in weights.taken.weights) + weights.taken.n_vector_bytes
-    return Loaded(decoder, config, log, n_bytes)
+    return Loaded(decoder, config, log, weights.counts.total_bytes)
 
 
 def changing(config: ModelConfig, quantize: str | None) -> Change | None:

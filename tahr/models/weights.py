@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tahr.backends.api import Backend, Vector, Weight
+from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.errors import CorruptFile, QuantError
 from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
@@ -73,23 +73,28 @@ class Norm:
 
 
 @dataclass(slots=True)
-class Taken:
+class LoadCounts:
     """What has been handed to the backend so far."""
 
     names: set[str] = field(default_factory=set)
-    weights: list[Weight] = field(default_factory=list)
+    n_tensors: Counter[tuple[str, str]] = field(default_factory=Counter)  # by stored format and kernel
+    n_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     n_vector_bytes: int = 0
+
+    def add(self, weight: Weight) -> None:
+        """Count a matrix; it is not kept, because the backend may join it with others."""
+        self.n_tensors[weight.format, weight.kernel] += 1
+        self.n_bytes[weight.format, weight.kernel] += weight.n_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.n_bytes.total() + self.n_vector_bytes
 
     def summary(self) -> list[str]:
         """One line per pair of stored format and kernel."""
-        n_bytes: Counter[tuple[str, str]] = Counter()
-        n_tensors: Counter[tuple[str, str]] = Counter()
-        for w in self.weights:
-            n_bytes[w.format, w.kernel] += w.n_bytes
-            n_tensors[w.format, w.kernel] += 1
         return [
-            f"{stored} -> {kernel}: {n_tensors[stored, kernel]} tensors, {size / 1e6:.1f} MB"
-            for (stored, kernel), size in n_bytes.most_common()
+            f"{stored} -> {kernel}: {self.n_tensors[stored, kernel]} tensors, {size / 1e6:.1f} MB"
+            for (stored, kernel), size in self.n_bytes.most_common()
         ]
 
 
@@ -103,7 +108,7 @@ class Weights:
         backend: Backend,
         progress: Progress | None = None,
         prefix: str = "",
-        taken: Taken | None = None,
+        counts: LoadCounts | None = None,
         change: Change | None = None,
     ):
         self.config = config
@@ -111,24 +116,36 @@ class Weights:
         self.backend = backend
         self.progress = progress
         self.prefix = prefix
-        self.taken = Taken() if taken is None else taken
+        self.counts = LoadCounts() if counts is None else counts
         self.change = change
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
         prefix = f"{self.prefix}{name}."
-        return Weights(self.config, self.tensors, self.backend, self.progress, prefix, self.taken, self.change)
+        return Weights(self.config, self.tensors, self.backend, self.progress, prefix, self.counts, self.change)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
         return self.give(name, self.find(name, (n_rows, n_cols)))
 
-    def stack(self, name: str, n: int, n_rows: int, n_cols: int) -> Weight:
-        """`n` matrices as one: stored so, or one tensor per index."""
-        if self.prefix + name in self.tensors:
-            return self.give(name, self.find(name, (n, n_rows, n_cols)))
-        parts = [self.find(f"{i}.{name}", (n_rows, n_cols)) for i in range(n)]
-        return self.give(name, joined(self.prefix + name, parts))
+    def linear(self, name: str, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
+        """The linear `name`."""
+        weight = self.matrix(f"{name}.weight", n_rows, n_cols)
+        return Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
+
+    def joined(self, heights: Mapping[str, int], n_cols: int, bias: bool = False) -> JoinedLinears:
+        """Linears of the same rows, given how many rows each gives out."""
+        return self.backend.join([self.linear(name, n_rows, n_cols, bias) for name, n_rows in heights.items()])
+
+    def stack(self, name: str, n: int, n_rows: int, n_cols: int) -> Linear:
+        """`n` linears without biases as one: stored so, or one tensor per index."""
+        full = f"{name}.weight"
+        if self.prefix + full in self.tensors:
+            tensor = self.find(full, (n, n_rows, n_cols))
+        else:
+            parts = [self.find(f"{i}.{full}", (n_rows, n_cols)) for i in range(n)]
+            tensor = stacked(self.prefix + full, parts)
+        return Linear(self.give(full, tensor), name=self.prefix + name)
 
     def vector(self, name: str, width: int) -> Vector:
         """The bias `name`."""
@@ -145,11 +162,11 @@ class Weights:
 
     def skip(self, name: str) -> None:
         """Count `name` as used: a copy of something taken elsewhere."""
-        self.taken.names.add(self.prefix + name)
+        self.counts.names.add(self.prefix + name)
 
     def unused(self) -> list[str]:
         """Tensors nobody has asked for, by the names their file gives them."""
-        return sorted(t.name for name, t in self.tensors.items() if name not in self.taken.names)
+        return sorted(t.name for name, t in self.tensors.items() if name not in self.counts.names)
 
     # ---- steps of the above -----------------------------------------------------------------------------------
 
@@ -163,19 +180,19 @@ class Weights:
         tensor = self.tensors[full]
         check_shape(tensor, shape)
         check_format(tensor)
-        self.taken.names.add(full)
+        self.counts.names.add(full)
         if self.progress:
-            self.progress(len(self.taken.names), len(self.tensors))
+            self.progress(len(self.counts.names), len(self.tensors))
         return tensor
 
     def give(self, name: str, tensor: HostTensor) -> Weight:
         changed = self.change(self.prefix + name, tensor) if self.change else tensor
         weight = self.backend.weight(changed)
-        self.taken.weights.append(weight)
+        self.counts.add(weight)
         return weight
 
     def upload(self, values: np.ndarray) -> Vector:
-        self.taken.n_vector_bytes += values.nbytes
+        self.counts.n_vector_bytes += values.nbytes
         return self.backend.vector(values)
 
 
@@ -195,7 +212,7 @@ def check_format(tensor: HostTensor) -> None:
         )
 
 
-def joined(name: str, parts: list[HostTensor]) -> HostTensor:
+def stacked(name: str, parts: list[HostTensor]) -> HostTensor:
     """Equal matrices as one stack."""
     formats = {part.format for part in parts}
     if len(formats) > 1:

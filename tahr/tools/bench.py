@@ -13,7 +13,7 @@ import numpy as np
 
 from tahr import hub
 from tahr.backends import open_backend
-from tahr.backends.api import Backend, StepLimits
+from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.config import GREEDY, EngineConfig
 from tahr.engine.builder import check_kv_dtype
 from tahr.engine.runner import Runner
@@ -104,7 +104,9 @@ class Bench:
         check_context(n_tokens, decoder.config.max_context)
         n_pages = pages_for(n_tokens, PAGE_SIZE)
         pool = PagePool(n_pages * n_seqs, PAGE_SIZE)
-        kv = backend.kv_store(decoder.kv_shapes, [pool.n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        kv = backend.kv_store(
+            MemoryLayout(decoder.memory, (pool.n_pages,), PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        )
         self.chunk = chunk
         self.runner = Runner(backend, decoder, kv, StepLimits(max(chunk, n_seqs), n_seqs, n_seqs, n_pages))
         ids = np.random.default_rng(0).integers(0, decoder.config.n_vocab, (n_seqs, n_tokens)).tolist()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Backend, StepLimits
+from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.models.decoder import Decoder
 
 PAGE_SIZE = 32
@@ -18,11 +18,11 @@ class Probe:
         self, backend: Backend, decoder: Decoder, n_tokens: int, kv_dtype: str | None = None, chunk: int = 128
     ):
         n_pages = -(-n_tokens // PAGE_SIZE)
-        kv = backend.kv_store(decoder.kv_shapes, [n_pages], PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        kv = backend.kv_store(MemoryLayout(decoder.memory, (n_pages,), PAGE_SIZE, kv_dtype or backend.kv_dtypes[0]))
         self.backend, self.chunk = backend, chunk
         self.step = backend.step_inputs(StepLimits(chunk, 1, chunk, n_pages))
         self.step.page_table[0, 0] = np.arange(n_pages)
-        self._plan = backend.record(lambda: decoder.forward(backend, self.step, kv))
+        self._plan = backend.record(lambda: decoder.forward(backend, self.step, kv), self.step)
 
     def run(self, ids: list[int], first: int = 0) -> Iterator[NDArray[np.float32]]:
         """Logits after the tokens from `first` on, some rows at a time; they stay until the next are asked for."""

@@ -2,16 +2,35 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tahr.backends.api.arguments import Activation, HeadNorms, Rope, RopeStyle, Routing
-from tahr.backends.api.memory import KVShape, KVStore, Memory
+from tahr.backends.api.arguments import Activation, AttentionSpec, ExpertMLPs, Rope, Rotation
+from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
-from tahr.backends.api.tensors import Bytes, Doubles, Floats, Ints, Tensor, Vector, Weight
+from tahr.backends.api.tensors import Bytes, Doubles, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
+from tahr.backends.memory_budget import host_kv_budget
+from tahr.errors import UnsupportedModel
 from tahr.weights.tensor import HostTensor
 
 if TYPE_CHECKING:
     from tahr.backends.row_sampler import RowSampler
+
+
+class Fetched(Protocol):
+    """Rows on their way to the host."""
+
+    def collect(self) -> Floats:
+        """Wait for them."""
+
+
+class HostRows:
+    """Rows that are on the host already."""
+
+    def __init__(self, rows: Floats):
+        self._rows = rows
+
+    def collect(self) -> Floats:
+        return self._rows
 
 
 class Backend(ABC):
@@ -26,11 +45,13 @@ class Backend(ABC):
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
-    def memory(self) -> Memory:
-        """The memory this backend computes in, as it is now: the host's unless it has its own."""
-        from tahr.backends.host_memory import host_memory
+    def kv_budget(self, share: float | None) -> int:
+        """The bytes that the memory of layers may take when nobody says how many, weights being there already.
 
-        return host_memory()
+        `share` is the part of a device's memory that Tahr may use in all. A host, which others need too, has none: the
+        body refuses it.
+        """
+        return host_kv_budget(share)
 
     @abstractmethod
     def weight(self, tensor: HostTensor) -> Weight:
@@ -52,19 +73,37 @@ class Backend(ABC):
     def step_inputs(self, limits: StepLimits) -> StepInputs:
         """Input arrays this backend can read."""
 
-    @abstractmethod
-    def kv_store(
-        self,
-        shapes: Sequence[KVShape],
-        n_pages: Sequence[int],
-        page_size: int,
-        dtype: str,
-        groups: Sequence[Sequence[int]] | None = None,
-    ) -> KVStore:
-        """Room for `n_pages[g]` pages of `page_size` tokens in every layer of group g; dtype is one of `kv_dtypes`.
+    def join(self, linears: Sequence[Linear]) -> JoinedLinears:
+        """Linears that will be computed together. Their own matrices may be given up for views of a common one."""
+        return JoinedLinears(tuple(linears))
 
-        `groups` are the layers of each group; None makes all layers one.
-        """
+    def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
+        """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
+        if rare := spec.rarities():
+            raise UnsupportedModel(
+                f"This model needs {' and '.join(rare)}, which the {self.name} backend does not have: "
+                "choose another model, or a backend that has it."
+            )
+
+    def kv_store(self, layout: MemoryLayout) -> KVStore:
+        """Room for the pages and the states of a layout, all zero."""
+        group_of, made, n_bytes = layout.group_of(), [], 0
+        for shape, group in zip(layout.layers, group_of, strict=True):
+            if isinstance(shape, StateShape):
+                made.append(self.state_layer(shape, layout.n_slots))
+                n_bytes += layout.n_slots * shape.n_bytes
+            else:
+                made.append(self.paged_layer(shape, layout.n_pages[group], layout))
+                n_bytes += layout.n_pages[group] * layout.page_size * shape.token_bytes(layout.dtype)
+        return KVStore(layout, group_of, n_bytes, tuple(made))
+
+    @abstractmethod
+    def paged_layer(self, shape: KVShape, n_pages: int, layout: MemoryLayout) -> Any:
+        """The handle of one layer's pages."""
+
+    @abstractmethod
+    def state_layer(self, shape: StateShape, n_slots: int) -> Any:
+        """The handle of one layer's states: an f32 array [n_slots, *shape]."""
 
     @abstractmethod
     def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
@@ -86,6 +125,22 @@ class Backend(ABC):
         content = self.read_pages(kv, [source for source, _ in pairs], group)
         self.write_pages(kv, [to for _, to in pairs], content, group)
 
+    @abstractmethod
+    def read_states(self, kv: KVStore, slots: Sequence[int]) -> list[Floats]:
+        """The states in some slots: per layer that has them [n_slots, *shape]. Waits for everything enqueued before."""
+
+    @abstractmethod
+    def write_states(self, kv: KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        """Put what `read_states` gave into as many slots; no other slot changes."""
+
+    def copy_states(self, kv: KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+        """Exact copies of states in every layer, as (from, to): all are read before any is written.
+
+        Runs at once, after everything enqueued before it.
+        """
+        content = self.read_states(kv, [source for source, _ in pairs])
+        self.write_states(kv, [to for _, to in pairs], content)
+
     @property
     @abstractmethod
     def kv_dtypes(self) -> tuple[str, ...]:
@@ -98,8 +153,16 @@ class Backend(ABC):
         """Run what has been enqueued."""
 
     @abstractmethod
-    def record(self, step: Callable[[], Tensor]) -> Plan:
-        """Call `step` once, keeping its ops instead of running them."""
+    def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
+        """Keep the ops of `step`, which reads `inputs`, for running them later; pages and states stay as they are.
+
+        Whatever the inputs hold at this moment does not matter. A backend that has to run ops to keep them (kernels are
+        compiled at their first use) does so on a step without tokens.
+        """
+
+    def fetch(self, tensor: Tensor) -> Fetched:
+        """Begin to bring the live rows of `tensor` to the host: what comes is as it is now, whatever runs next."""
+        return HostRows(self.read(tensor))
 
     def draw(self, logits: Tensor, n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
         """Flush, then a token of each live row among its first `n_vocab`; -1 where the best logit is not finite.
@@ -109,10 +172,11 @@ class Backend(ABC):
         """
         raise NotImplementedError(f"the {self.name} backend leaves drawing to the host, as `draws` says")
 
-    def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
+    def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> Sequence[StepLimits]:
         """Step sizes worth a plan of their own, smallest first; the last one holds everything.
 
-        A backend whose plans have fixed shapes pads a step to the first bucket that holds it.
+        A backend whose plans have fixed shapes pads a step to the first bucket that holds it. `n_decode_tokens` is how
+        many tokens a sequence that decodes may have in a step: 1, or more where some are drafted.
         """
         return [limits]
 
@@ -136,31 +200,29 @@ class Backend(ABC):
         return s, self.rms_norm(s, gain, eps)
 
     @abstractmethod
-    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
-        """x @ w.T + bias: [n, n_rows].
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        """x @ weight.T + bias: [n, n_rows].
 
         Against F32, F16 and BF16 weights x stays f32. Against block-quantised weights x is first rounded to int8 per
         `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even): products are exact integers inside such a
         block and f32 across blocks. A format without a kernel is kept dense, as `Weight.kernel` says, and x stays f32.
         """
 
-    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
+    def linears(self, x: Tensor, joined: JoinedLinears) -> list[Tensor]:
         """Several linears of the same rows: a backend prepares x once and balances the work over all of them."""
-        return [self.linear(x, w, b) for w, b in zip(ws, biases or [None] * len(ws), strict=True)]
+        return [self.linear(x, linear) for linear in joined.parts]
 
     @abstractmethod
     def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
         """act(gate) * up. gelu_tanh is the tanh approximation, gelu the exact one."""
 
-    def gated(self, x: Tensor, gate: Weight, up: Weight, act: Activation) -> Tensor:
-        """act(x @ gate.T) * (x @ up.T): the first half of a gated MLP."""
-        g, u = self.linears(x, [gate, up])
-        return self.activate(g, u, act)
+    def gated(self, x: Tensor, gate_up: JoinedLinears, act: Activation) -> Tensor:
+        """act(gate(x)) * up(x): the first half of a gated MLP."""
+        gate, up = self.linears(x, gate_up)
+        return self.activate(gate, up, act)
 
     @abstractmethod
-    def experts(
-        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
-    ) -> Tensor:
+    def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
         """Each row through its chosen experts' gated MLPs, summed by routing weight in order of falling score.
 
         `scores` are router logits `[n, n_experts]`; equal scores go to the lower expert index.
@@ -171,32 +233,18 @@ class Backend(ABC):
         """cos then sin of position * inv_freq (product in f32): [n_tokens, 2 * len(inv_freq)]. Once per step."""
 
     @abstractmethod
-    def rope_and_cache(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        angles: Tensor,
-        style: RopeStyle,
-        step: StepInputs,
-        kv: KVStore,
-        layer: int,
-        norms: HeadNorms | None = None,
-    ) -> Tensor:
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
         """Norm (if any) and rotate the heads of q and k, write k and v to their slots, return the rotated q.
 
         Rotation covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through.
         """
 
     @abstractmethod
-    def attention(
-        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
-    ) -> Tensor:
-        """Causal softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
+    def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
+        """softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
 
-        A token at position p sees positions max(0, p - window + 1) .. p (window 0: all); what no token of the step sees
-        is not read. softcap c > 0 turns a score s into c * tanh(s / c). Scores, the running softmax and the sums are
-        f32 whatever the KV dtype.
+        A token at position p sees positions max(0, p - window + 1) .. p; what no token of the step sees is not read.
+        Scores, the running softmax and the sums are f32 whatever the KV dtype.
         """
 
     @abstractmethod

@@ -1,24 +1,47 @@
-"""What layers remember of their sequences, and the memory of the device it lies in."""
+"""What layers remember of their sequences: pages of keys and values that grow, or a state of fixed size."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+from tahr.backends.api.step import StepInputs
+from tahr.backends.api.tensors import Ints
 from tahr.errors import ConfigError
 
 KV_BLOCK = 32  # numbers of a q8_0 head that share a scale
+# Bytes of KV_BLOCK stored numbers.
+KV_BLOCK_BYTES = {"f32": 4 * KV_BLOCK, "f16": 2 * KV_BLOCK, "bf16": 2 * KV_BLOCK, "q8_0": KV_BLOCK + 2}
+NULL_SLOT = 0  # the state slot that belongs to no sequence
 
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one layer stores for one token."""
+    """What one layer stores for one token: a key and a value of each head."""
 
     n_heads: int
     head_dim: int
 
+    def token_bytes(self, dtype: str) -> int:
+        """The memory of one token."""
+        return 2 * self.n_heads * stored_head_bytes(dtype, self.head_dim)
 
-# Bytes of KV_BLOCK stored numbers.
-KV_BLOCK_BYTES = {"f32": 4 * KV_BLOCK, "f16": 2 * KV_BLOCK, "bf16": 2 * KV_BLOCK, "q8_0": KV_BLOCK + 2}
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What one layer keeps for one sequence however long it is: an f32 array, such as the state of a recurrence.
+
+    A sequence whose first token in a step has position 0 starts from zeros, whatever its slot holds.
+    """
+
+    shape: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of one sequence."""
+        return 4 * prod(self.shape)
+
+
+LayerShape = KVShape | StateShape
 
 
 def stored_head_bytes(dtype: str, head_dim: int) -> int:
@@ -32,40 +55,98 @@ def stored_head_bytes(dtype: str, head_dim: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class KVStore:
-    """Paged keys and values of all layers; `layers[i]` is the backend's handle for layer i.
+class MemoryLayout:
+    """How much memory the layers of a model get, and how it is divided.
 
-    Layers fall into groups, each with pages and page tables of its own: those with a window need fewer.
-
-    f32, f16 and bf16 round to the nearest, ties to even. q8_0 rounds every `KV_BLOCK` numbers of a head of a token to
-    int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32, rounded to the nearest, ties
-    to even, and held within +-127 (a scale of 0: all codes 0). What is read is code * scale, which f32 holds exactly.
-    Numbers that are not finite, or need a scale beyond f16, turn their whole block into NaN.
+    Layers with pages fall into groups, each with pages and page tables of its own: those with a window need fewer.
+    `groups` lists the layers of each; None makes all of them one group. Layers with a state have `n_slots` slots each,
+    the null slot among them.
     """
 
-    shapes: tuple[KVShape, ...]
+    layers: tuple[LayerShape, ...]
     n_pages: tuple[int, ...]  # of each group
-    group_of: tuple[int, ...]  # by layer
     page_size: int
-    dtype: str
-    n_bytes: int
-    layers: tuple[Any, ...]
+    dtype: str  # of keys and values: one of the backend's `kv_dtypes`
+    groups: tuple[tuple[int, ...], ...] | None = None
+    n_slots: int = 1
 
-    def members(self, group: int) -> list[Any]:
-        """The layers of a group."""
-        return [layer for layer, its_group in zip(self.layers, self.group_of, strict=True) if its_group == group]
-
-
-def layer_groups(n_layers: int, groups: Sequence[Sequence[int]] | None) -> tuple[int, ...]:
-    """The group of every layer, given the layers of every group; without any, all layers are one group."""
-    found = {layer: group for group, layers in enumerate(groups or [range(n_layers)]) for layer in layers}
-    return tuple(found[layer] for layer in range(n_layers))
+    def group_of(self) -> tuple[int, ...]:
+        """The group of every layer; -1 for those with a state."""
+        paged = tuple(i for i, shape in enumerate(self.layers) if isinstance(shape, KVShape))
+        groups = (paged,) if self.groups is None else self.groups
+        found = {layer: group for group, layers in enumerate(groups) for layer in layers}
+        assert found.keys() == set(paged), "every layer with pages belongs to one group"
+        return tuple(found.get(layer, -1) for layer in range(len(self.layers)))
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a device has for keys and values, weights and all."""
+class KVStore:
+    """The memory of all layers; `layers[i]` is the backend's handle for layer i.
 
-    free_bytes: int
-    total_bytes: int
-    own: bool = False  # nothing but models lives there, as on a GPU
+    Keys and values in f32, f16 and bf16 are rounded to the nearest, ties to even. q8_0 rounds every `KV_BLOCK` numbers
+    of a head of a token to int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32,
+    rounded to the nearest, ties to even, and held within +-127 (a scale of 0: all codes 0). What is read is code *
+    scale, which f32 holds exactly. Numbers that are not finite, or need a scale beyond f16, turn their whole block into
+    NaN. States are f32.
+    """
+
+    layout: MemoryLayout
+    group_of: tuple[int, ...]  # by layer; -1: it has a state
+    n_bytes: int
+    layers: tuple[Any, ...]
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self.layout.page_size
+
+    @property
+    def dtype(self) -> str:
+        """What keys and values are stored in."""
+        return self.layout.dtype
+
+    def paged(self, group: int) -> list[Any]:
+        """The layers of a group."""
+        return [layer for layer, its_group in zip(self.layers, self.group_of, strict=True) if its_group == group]
+
+    def states(self) -> list[Any]:
+        """The layers that have a state."""
+        return self.paged(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """The memory of one layer, as the ops of one step see it."""
+
+    step: StepInputs
+    store: KVStore
+    layer: int
+
+    @property
+    def data(self) -> Any:
+        """The backend's handle."""
+        return self.store.layers[self.layer]
+
+    @property
+    def group(self) -> int:
+        """Whose page tables and slots it uses."""
+        return self.store.group_of[self.layer]
+
+    @property
+    def kv_shape(self) -> KVShape:
+        """Of a layer with pages."""
+        shape = self.store.layout.layers[self.layer]
+        assert isinstance(shape, KVShape)
+        return shape
+
+    @property
+    def slot_mapping(self) -> Ints:
+        """The slot of every token."""
+        slots: Ints = self.step.slot_mapping[self.group]
+        return slots
+
+    @property
+    def page_table(self) -> Ints:
+        """The pages of every sequence."""
+        pages: Ints = self.step.page_table[self.group]
+        return pages

@@ -85,7 +85,12 @@ class StepInputs:
 class Plan(Protocol):
     """A recorded step."""
 
-    result: Tensor
+    @property
+    def result(self) -> Tensor:
+        """What the last run computed, until the next plan runs: fetch, read or sample it before."""
 
     def run(self) -> None:
-        """Run the step on the present contents of its step inputs."""
+        """Run the step on the present contents of its inputs, which may be rewritten as soon as this returns.
+
+        A backend that `overlaps` returns before the step is done; everything asked of it later happens after the step.
+        """

@@ -1,4 +1,4 @@
-"""What ops take and give: rows of activations, weights, vectors."""
+"""What ops take and give: rows of activations, weights, vectors, linears."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -19,7 +19,7 @@ class Rows(Enum):
     """Which count of the step inputs says how many rows of a tensor are alive."""
 
     TOKENS = 0
-    PICKED = 1
+    LOGITS = 1
     FIXED = 2  # as many as the tensor was made with: eager use, tests
 
 
@@ -55,3 +55,24 @@ class Vector:
 
     width: int
     data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x @ weight.T + bias. `name` is the model's name of it (`model.layers.0.mlp.down_proj`), by which an adapter or a
+    sharding finds it."""
+
+    weight: Weight
+    bias: Vector | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLinears:
+    """Linears of the same rows, such as queries, keys and values. `Backend.join` makes them when a model is loaded.
+
+    `data` is what the backend keeps to compute them together; the matrices of `parts` may be views of it.
+    """
+
+    parts: tuple[Linear, ...]
+    data: Any = None

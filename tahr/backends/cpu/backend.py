@@ -5,39 +5,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tahr import _native as native
-from tahr.backends.api import (
-    INT8_BLOCK,
-    Activation,
-    Backend,
-    Bytes,
-    Floats,
-    HeadNorms,
-    KVShape,
-    KVStore,
-    Plan,
-    Rope,
-    RopeStyle,
-    Routing,
-    Rows,
-    StepInputs,
-    StepLimits,
-    Tensor,
-    Vector,
-    Weight,
-    layer_groups,
-)
+from tahr.backends import api
+from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads
-from tahr.backends.cpu.kv import KV_TYPES, check_heads, make_layer
+from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, heads_fit, make_layer
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.sampling import NativeSampler
-from tahr.backends.cpu.weights import Matrix
+from tahr.backends.cpu.weights import PackedMatrix
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 
-class CpuBackend(Backend):
+class CpuBackend(api.Backend):
     """Runs everything on the processor's cores with the kernels made for its instruction set."""
 
     name = "cpu"
@@ -54,7 +35,7 @@ class CpuBackend(Backend):
     # ---- memory -----------------------------------------------------------------------------------------------
 
     def weight(self, tensor: HostTensor) -> Weight:
-        matrix = Matrix(tensor, self.isa, self.pool)
+        matrix = PackedMatrix(tensor, self.isa, self.pool)
         n_stack, n_rows, n_cols = matrix.shape
         return Weight(tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack)
 
@@ -74,41 +55,47 @@ class CpuBackend(Backend):
         # A plan's result stays in place until the plan runs again; anything else may be overwritten by the next op.
         return rows.copy() if tensor.data.arena is self._eager.arena else rows
 
-    def step_inputs(self, limits: StepLimits) -> StepInputs:
-        return StepInputs.empty(limits)
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+        return api.StepInputs.empty(limits)
 
-    def kv_store(
-        self,
-        shapes: Sequence[KVShape],
-        n_pages: Sequence[int],
-        page_size: int,
-        dtype: str,
-        groups: Sequence[Sequence[int]] | None = None,
-    ) -> KVStore:
-        if dtype not in KV_TYPES:
-            raise ConfigError(f"The cpu backend cannot keep a KV cache of {dtype}. Use one of: {', '.join(KV_TYPES)}.")
-        group_of = layer_groups(len(shapes), groups)
-        layers = tuple(
-            make_layer(shape, n_pages[group], page_size, dtype) for shape, group in zip(shapes, group_of, strict=True)
-        )
-        n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
+    def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:
+        super().check_attention(spec, shape, n_heads)
+        check_heads(n_heads, shape)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedLayer:
+        if layout.dtype not in KV_TYPES:
+            raise ConfigError(
+                f"The cpu backend cannot keep a KV cache of {layout.dtype}. Use one of: {', '.join(KV_TYPES)}."
+            )
+        return make_layer(shape, n_pages, layout.page_size, layout.dtype)
+
+    def state_layer(self, shape: api.StateShape, n_slots: int) -> Floats:
+        return np.zeros((n_slots, *shape.shape), np.float32)
+
+    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         self.flush()
-        return [layer.read(pages) for layer in kv.members(group)]
+        return [layer.read(pages) for layer in kv.paged(group)]
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         self.flush()
-        for layer, content in zip(kv.members(group), layers, strict=True):
+        for layer, content in zip(kv.paged(group), layers, strict=True):
             layer.write(pages, content)
 
-    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+    def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         self.flush()
         sources, targets = np.array(pairs, np.int64).T
-        for layer in kv.members(group):
+        for layer in kv.paged(group):
             layer.keys[targets] = layer.keys[sources]
             layer.values[targets] = layer.values[sources]
+
+    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
+        self.flush()
+        return [layer[list(slots)] for layer in kv.states()]
+
+    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        self.flush()
+        for layer, content in zip(kv.states(), layers, strict=True):
+            layer[list(slots)] = content
 
     def _rows(self, width: int, rows: Rows, count: Count) -> Tensor:
         return Tensor(width, rows, Buffer(self._queue.arena, count, 4 * width))
@@ -116,7 +103,7 @@ class CpuBackend(Backend):
     def _like(self, x: Tensor, width: int | None = None) -> Tensor:
         return self._rows(width or x.width, x.rows, x.data.count)
 
-    def _per_token(self, step: StepInputs, width: int) -> Tensor:
+    def _per_token(self, step: api.StepInputs, width: int) -> Tensor:
         self._queue.keep(step)
         return self._rows(width, Rows.TOKENS, Count(step.counts, 0, step.limits.n_tokens))
 
@@ -127,6 +114,11 @@ class CpuBackend(Backend):
             self._queue.keep(buffer)
         self._queue.keep(buffer.count)
         return buffer.address
+
+    def _keep_memory(self, memory: api.LayerMemory) -> None:
+        """Keep alive what an op reads and writes of a layer's memory."""
+        self._queue.keep(memory.step)
+        self._queue.keep(memory.store)
 
     def _use_vector(self, vector: Vector | None) -> int:
         if vector is None:
@@ -142,7 +134,7 @@ class CpuBackend(Backend):
         finally:
             self._eager.clear()
 
-    def record(self, step: Callable[[], Tensor]) -> Plan:
+    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
         queue, before = Queue(self.isa), self._queue
         self._queue = queue
         try:
@@ -153,8 +145,8 @@ class CpuBackend(Backend):
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
-        matrix: Matrix = table.data
+    def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+        matrix: PackedMatrix = table.data
         format_name, rows = matrix.table
         self._queue.tables.append((step, table))
         self._queue.keep(rows)
@@ -208,28 +200,30 @@ class CpuBackend(Backend):
         self._queue.tape.add(n_rows=n_rows, width=x.width, x=self._use(x), y=y, out=out.data.address, scale=scale)
         return out
 
-    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
-        return self.linears(x, [w], [bias])[0]
+    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+        return self._multiply(x, [linear])[0]
 
-    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
-        outs = [self._like(x, w.n_rows) for w in ws]
-        jobs = [self._job(w, out, bias) for w, out, bias in zip(ws, outs, biases or [None] * len(ws), strict=True)]
+    def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
+        return self._multiply(x, joined.parts)
+
+    def _multiply(self, x: Tensor, linears: Sequence[api.Linear]) -> list[Tensor]:
+        outs = [self._like(x, linear.weight.n_rows) for linear in linears]
+        jobs = [self._job(linear, out) for linear, out in zip(linears, outs, strict=True)]
         for first in range(0, len(jobs), native.MAX_LINEAR_JOBS):
             some = slice(first, first + native.MAX_LINEAR_JOBS)
-            self._queue.tape.linear(
-                n_rows=x.data.count.address, x=self._use(x), quantised=self._quantised(x, ws[some]), jobs=jobs[some]
-            )
+            quantised = self._quantised(x, linears[some])
+            self._queue.tape.linear(n_rows=x.data.count.address, x=self._use(x), quantised=quantised, jobs=jobs[some])
         return outs
 
-    def _job(self, w: Weight, out: Tensor, bias: Vector | None = None) -> "native.Job":
-        packed = w.data.packed
+    def _job(self, linear: api.Linear, out: Tensor) -> "native.Job":
+        packed = linear.weight.data.packed
         self._queue.keep(packed)
-        return packed, out.data.address, self._use_vector(bias)
+        return packed, out.data.address, self._use_vector(linear.bias)
 
-    def _quantised(self, x: Tensor, ws: Sequence[Weight]) -> int:
+    def _quantised(self, x: Tensor, linears: Sequence[api.Linear]) -> int:
         """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
-        assert all(w.n_cols == x.width for w in ws)
-        if all(w.data.packed.dense for w in ws):
+        assert all(linear.weight.n_cols == x.width for linear in linears)
+        if all(linear.weight.data.packed.dense for linear in linears):
             return 0
         buffer: Buffer = x.data
         if buffer.quantised is None or not buffer.quantised.ask(self._queue):
@@ -239,7 +233,7 @@ class CpuBackend(Backend):
         address: int = buffer.quantised.rows.address
         return address
 
-    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
         out = self._like(gate)
         self._queue.tape.activate(
             n_rows=gate.data.count.address,
@@ -252,16 +246,15 @@ class CpuBackend(Backend):
         )
         return out
 
-    def experts(
-        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
-    ) -> Tensor:
+    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+        routing, width = mlps.routing, mlps.down.weight.n_rows
         routes = self._route(x, scores, routing)
-        g, u = self._each_expert(x, [gate, up], routes, routing.n_active)
-        (each,) = self._each_expert(self.activate(g, u, act), [down], routes, 1)
-        out = self._like(x, down.n_rows)
+        gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active)
+        (each,) = self._each_expert(self.activate(gate, up, mlps.act), [mlps.down], routes, 1)
+        out = self._like(x, width)
         self._queue.tape.mix(
             n_rows=x.data.count.address,
-            width=down.n_rows,
+            width=width,
             n_active=routing.n_active,
             shares=routes.shares.address,
             x=self._use(each),
@@ -269,7 +262,7 @@ class CpuBackend(Backend):
         )
         return out
 
-    def _route(self, x: Tensor, scores: Tensor, routing: Routing) -> Routes:
+    def _route(self, x: Tensor, scores: Tensor, routing: api.Routing) -> Routes:
         """Choose each row's experts and sort the (row, expert) pairs by expert."""
         assert routing.n_active <= scores.width <= native.MAX_EXPERTS
         n_rows, tape = x.data.count.address, self._queue.tape
@@ -294,14 +287,16 @@ class CpuBackend(Backend):
         )
         return routes
 
-    def _each_expert(self, x: Tensor, ws: Sequence[Weight], routes: Routes, pairs_per_row: int) -> list[Tensor]:
+    def _each_expert(
+        self, x: Tensor, linears: Sequence[api.Linear], routes: Routes, pairs_per_row: int
+    ) -> list[Tensor]:
         """Every pair's row times its expert's matrices."""
-        assert all(w.n_stack == routes.n_experts for w in ws)
-        outs = [self._rows(w.n_rows, x.rows, routes.n_pairs) for w in ws]
+        assert all(linear.weight.n_stack == routes.n_experts for linear in linears)
+        outs = [self._rows(linear.weight.n_rows, x.rows, routes.n_pairs) for linear in linears]
         self._queue.tape.experts(
             x=self._use(x),
-            quantised=self._quantised(x, ws),
-            jobs=[self._job(w, out) for w, out in zip(ws, outs, strict=True)],
+            quantised=self._quantised(x, linears),
+            jobs=[self._job(linear, out) for linear, out in zip(linears, outs, strict=True)],
             starts=routes.starts.address,
             order=routes.order.address,
             n_experts=routes.n_experts,
@@ -309,7 +304,7 @@ class CpuBackend(Backend):
         )
         return outs
 
-    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
+    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
         inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
         self._queue.keep(inv_freq)
         out = self._per_token(step, 2 * len(inv_freq))
@@ -323,67 +318,53 @@ class CpuBackend(Backend):
         )
         return out
 
-    def rope_and_cache(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        angles: Tensor,
-        style: RopeStyle,
-        step: StepInputs,
-        kv: KVStore,
-        layer: int,
-        norms: HeadNorms | None = None,
-    ) -> Tensor:
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+        (q, k, v), norms = qkv, rotation.norms
         out = self._like(q)
-        self._queue.keep(step)
-        self._queue.keep(kv)
+        self._keep_memory(memory)
         self._queue.tape.rope_and_cache(
             n_rows=q.data.count.address,
-            n_q_heads=q.width // kv.shapes[layer].head_dim,
+            n_q_heads=q.width // memory.kv_shape.head_dim,
             q=self._use(q),
             k=self._use(k),
             v=self._use(v),
-            cos_sin=self._use(angles),
-            n_freqs=angles.width // 2,
-            style=style,
+            cos_sin=self._use(rotation.cos_sin),
+            n_freqs=rotation.cos_sin.width // 2,
+            style=rotation.style,
             q_gain=self._use_vector(norms.query if norms else None),
             k_gain=self._use_vector(norms.key if norms else None),
             eps=norms.eps if norms else 0.0,
-            slots=address_of(step.slot_mapping[kv.group_of[layer]]),
-            kv=kv.layers[layer].native,
+            slots=address_of(memory.slot_mapping),
+            kv=memory.data.native,
             out=out.data.address,
         )
         return out
 
-    def attention(
-        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
-    ) -> Tensor:
-        shape = kv.shapes[layer]
+    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+        step, shape = memory.step, memory.kv_shape
         n_q_heads = q.width // shape.head_dim
-        check_heads(n_q_heads, shape)
+        assert heads_fit(n_q_heads, shape), "`check_attention` refuses such a model"
         out = self._like(q)
-        n_spans = -(-step.limits.n_pages_per_seq * kv.page_size // native.KV_SPAN)
+        n_spans = -(-step.limits.n_pages_per_seq * memory.store.page_size // native.KV_SPAN)
         n_split = min(native.SPLIT_TOKENS, step.limits.n_tokens)
         partials = Buffer(
             self._queue.arena, Count(step.counts, 0, n_split), 4 * n_q_heads * n_spans * (shape.head_dim + 2)
         )
-        self._queue.keep(step)
-        self._queue.keep(kv)
+        self._keep_memory(memory)
         self._queue.tape.attention(
             counts=address_of(step.counts),
             positions=address_of(step.positions),
             starts=address_of(step.query_start),
             lengths=address_of(step.seq_lens),
-            page_table=address_of(step.page_table[kv.group_of[layer]]),
+            page_table=address_of(memory.page_table),
             n_pages_per_seq=step.limits.n_pages_per_seq,
             n_q_heads=n_q_heads,
             q=self._use(q),
             out=out.data.address,
-            kv=kv.layers[layer].native,
-            scale=scale,
-            softcap=softcap,
-            window=window,
+            kv=memory.data.native,
+            scale=spec.scale,
+            softcap=spec.softcap,
+            window=spec.window,
             partials=partials.address,
             n_spans=n_spans,
             # Heads are shared out one by one, so each must be whole blocks.
@@ -391,9 +372,9 @@ class CpuBackend(Backend):
         )
         return out
 
-    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
+    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
         self._queue.keep(step)
-        out = self._rows(x.width, Rows.PICKED, Count(step.counts, 1, step.limits.n_rows))
+        out = self._rows(x.width, Rows.LOGITS, Count(step.counts, 1, step.limits.n_rows))
         self._queue.tape.gather_rows(
             n_rows=out.data.count.address,
             width=x.width,

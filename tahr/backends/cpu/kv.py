@@ -23,7 +23,7 @@ KV_TYPES: dict[str, dict[str, tuple[type, int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CpuLayer:
+class PagedLayer:
     """One layer's keys and values, [n_pages, n_heads] each, and the same in the kernels' terms.
 
     Inside a page, keys lie [n_items, page_size] and values [page_size, n_items].
@@ -57,7 +57,7 @@ class CpuLayer:
             begin = end
 
 
-def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> CpuLayer:
+def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> PagedLayer:
     """Zeroed keys and values; pages nobody writes to take no memory."""
     page_bytes = page_size * stored_head_bytes(dtype, shape.head_dim)
     items = [(name, item, shape.head_dim // n) for name, (item, n) in KV_TYPES[dtype].items()]
@@ -76,14 +76,19 @@ def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> CpuL
         head_dim=shape.head_dim,
         page_size=page_size,
     )
-    return CpuLayer(keys, values, tuple(KV_TYPES[dtype]), layer)
+    return PagedLayer(keys, values, tuple(KV_TYPES[dtype]), layer)
+
+
+def heads_fit(n_q_heads: int, shape: KVShape) -> bool:
+    """Whether the attention kernel has room for heads of this shape."""
+    return shape.head_dim <= native.MAX_HEAD_DIM and n_q_heads // shape.n_heads <= native.MAX_QUERY_TILE
 
 
 def check_heads(n_q_heads: int, shape: KVShape) -> None:
     """Refuse head shapes the attention kernel has no room for."""
-    group = n_q_heads // shape.n_heads
-    if shape.head_dim > native.MAX_HEAD_DIM or group > native.MAX_QUERY_TILE:
+    if not heads_fit(n_q_heads, shape):
         raise UnsupportedModel(
             f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers in groups of up to "
-            f"{native.MAX_QUERY_TILE}; this model has heads of {shape.head_dim} in groups of {group}."
+            f"{native.MAX_QUERY_TILE}; this model has heads of {shape.head_dim} in groups of "
+            f"{n_q_heads // shape.n_heads}: choose another model or backend."
         )

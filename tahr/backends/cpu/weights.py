@@ -19,7 +19,7 @@ SLICE_BYTES = 4 << 20
 TABLES = ("token_embd.weight", "embed_tokens.weight")
 
 
-class Matrix:
+class PackedMatrix:
     """A weight matrix, or a stack of such."""
 
     def __init__(self, host: HostTensor, isa: str, pool: native.Pool):

@@ -6,43 +6,30 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tahr.backends.api import (
-    Activation,
-    Backend,
-    Bytes,
-    Doubles,
-    Floats,
-    HeadNorms,
-    Ints,
-    KVShape,
-    KVStore,
-    Memory,
-    Plan,
-    Rope,
-    RopeStyle,
-    Routing,
-    Rows,
-    StepInputs,
-    StepLimits,
-    Tensor,
-    Vector,
-    Weight,
-    layer_groups,
-)
+from tahr.backends import api
+from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.kernels import attention, experts, linear, rows
-from tahr.backends.cuda.kernels import rope_kv as place
-from tahr.backends.cuda.kernels import sample as draw
+from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows, sample
 from tahr.backends.cuda.presence import describe, interprets
-from tahr.backends.cuda.steps import Block, EagerPlan, GraphPlan, Stage, make_inputs
-from tahr.backends.cuda.weights import joined, take
+from tahr.backends.cuda.steps import (
+    DeviceRows,
+    EagerPlan,
+    FetchedRows,
+    GraphPlan,
+    RecordingContext,
+    decodes,
+    make_inputs,
+)
+from tahr.backends.cuda.weights import join, take
+from tahr.backends.memory_budget import device_kv_budget
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
+N_PICKS = 1 << 16  # tokens sampled at once
 
 
-class CudaBackend(Backend):
+class CudaBackend(api.Backend):
     """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
 
     A model in f32 is computed in f32 throughout (no TF32); in bf16 and f16 models the rows that enter products are
@@ -64,19 +51,21 @@ class CudaBackend(Backend):
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         self.summary = f"cuda: {', '.join(describe().values())}{', deterministic' if deterministic else ''}"
-        self.stage = Stage()
+        self.context = RecordingContext()
+        self.picks = torch.zeros(
+            N_PICKS, dtype=torch.int32, device=self.device
+        )  # the tokens sampled last, by their row
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        self._ropes: dict[int, tuple[Rope, torch.Tensor]] = {}
-        self._landing = torch.empty(0)
+        self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
-    def memory(self) -> Memory:
+    def kv_budget(self, share: float | None) -> int:
         if self.device.type == "cpu":
-            return super().memory()
+            return super().kv_budget(share)
         free, total = torch.cuda.mem_get_info(self.device)
         held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return Memory(free + held, total, own=True)  # what torch holds but does not use is free too
+        return device_kv_budget(free + held, total, share)  # what torch holds but does not use is free too
 
     def weight(self, tensor: HostTensor) -> Weight:
         return take(tensor, self.device)
@@ -84,200 +73,180 @@ class CudaBackend(Backend):
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
 
+    def join(self, linears: Sequence[api.Linear]) -> api.JoinedLinears:
+        return join(linears)
+
     def tensor(self, values: Floats) -> Tensor:
-        return Tensor(values.shape[1], Rows.FIXED, Block(torch.tensor(values, dtype=F32, device=self.device), F32))
+        return made(torch.tensor(values, dtype=F32, device=self.device), Rows.FIXED, F32)
 
     def read(self, tensor: Tensor) -> Floats:
-        live = tensor.data.live(tensor.rows)
-        if tensor.data.inputs is None or self.device.type == "cpu":
-            values: Floats = live.float().cpu().numpy()
-            return values
-        return self._land(live)
+        return self.fetch(tensor).collect()
 
-    def _land(self, live: torch.Tensor) -> Floats:
-        """A plan's result through pinned memory that every such read shares. Waits even when there is nothing to
-        fetch: from here on the step's inputs may be rewritten."""
-        if self._landing.numel() < live.numel():
-            self._landing = torch.empty(live.numel(), dtype=F32, pin_memory=True)
-        landed = self._landing[: live.numel()].view(live.shape)
-        landed.copy_(live.float(), non_blocking=True)
-        torch.cuda.current_stream(self.device).synchronize()
-        values: Floats = landed.numpy()
-        return values
+    def fetch(self, tensor: Tensor) -> api.Fetched:
+        live = tensor.data.live()
+        return api.HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
-    def step_inputs(self, limits: StepLimits) -> StepInputs:
-        return make_inputs(limits, self.device)
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+        return make_inputs(limits, self.picks)
 
-    def kv_store(
-        self,
-        shapes: Sequence[KVShape],
-        n_pages: Sequence[int],
-        page_size: int,
-        dtype: str,
-        groups: Sequence[Sequence[int]] | None = None,
-    ) -> KVStore:
-        group_of = layer_groups(len(shapes), groups)
-        layers = tuple(
-            cuda_kv.make(shape, n_pages[group], page_size, dtype, self.device)
-            for shape, group in zip(shapes, group_of, strict=True)
-        )
-        n_bytes = sum(layer.numel() * layer.element_size() for layer in layers)
-        return KVStore(tuple(shapes), tuple(n_pages), group_of, page_size, dtype, n_bytes, layers)
+    def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> torch.Tensor:
+        return cuda_kv.make(shape, n_pages, layout.page_size, layout.dtype, self.device)
 
-    def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
-        return [cuda_kv.read(layer, pages) for layer in kv.members(group)]
+    def state_layer(self, shape: api.StateShape, n_slots: int) -> torch.Tensor:
+        return torch.zeros((n_slots, *shape.shape), dtype=F32, device=self.device)
 
-    def write_pages(self, kv: KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
-        for layer, content in zip(kv.members(group), layers, strict=True):
+    def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        return [cuda_kv.read(layer, pages) for layer in kv.paged(group)]
+
+    def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        for layer, content in zip(kv.paged(group), layers, strict=True):
             cuda_kv.write(layer, pages, content)
 
-    def copy_pages(self, kv: KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
-        for layer in kv.members(group):
+    def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
+        for layer in kv.paged(group):
             cuda_kv.copy(layer, pairs)
+
+    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
+        return [layer[list(slots)].cpu().numpy() for layer in kv.states()]
+
+    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        for layer, content in zip(kv.states(), layers, strict=True):
+            layer[list(slots)] = torch.from_numpy(np.array(content)).to(self.device)
+
+    def copy_states(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]]) -> None:
+        for layer in kv.states():
+            layer[[to for _, to in pairs]] = layer[[source for source, _ in pairs]]
 
     # ---- running ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         pass  # ops are on the stream already
 
-    def record(self, step: Callable[[], Tensor]) -> Plan:
-        inputs, result = self.stage.look(step)
-        assert inputs is not None, "a step that reads no inputs need not be recorded"
-        decodes = inputs.limits.n_tokens_per_seq == 1
-        if decodes and self._pool is not None:
-            del result  # its memory is the capture's to use
+    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
+        padded = decodes(inputs.limits)
+        if padded and self._pool is not None:
             return self._capture(step, inputs, self._pool)
-        return EagerPlan(self.stage, step, inputs, result, padded=decodes)
+        return EagerPlan(self.context, step, inputs, padded)
 
-    def _capture(self, step: Callable[[], Tensor], inputs: StepInputs, pool: tuple[int, int]) -> Plan:
+    def _capture(self, step: Callable[[], Tensor], inputs: api.StepInputs, pool: tuple[int, int]) -> api.Plan:
         try:
-            return GraphPlan(self.stage, step, inputs, pool)
+            return GraphPlan(self.context, step, inputs, pool)
         except Exception:
             self._pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
             raise
 
-    def draw(self, logits: Tensor, n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
-        live = logits.data.live(logits.rows)
+    def draw(self, logits: Tensor, n_vocab: int, temperatures: api.Doubles, chances: api.Doubles) -> api.Ints:
+        live = logits.data.live()
         with np.errstate(divide="ignore"):
             heats = np.where(temperatures == 0, 0, np.minimum(1 / temperatures, 1e30)).astype(np.float32)
         sent = (torch.from_numpy(values).to(self.device) for values in (heats, chances))
-        tokens: Ints = draw.draw(live, n_vocab, *sent).cpu().numpy()
+        tokens: api.Ints = sample.draw(live, n_vocab, *sent).cpu().numpy()
         return tokens
 
-    def buckets(self, limits: StepLimits) -> Sequence[StepLimits]:
+    def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
         sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
-        decoding = [replace(limits, n_tokens=n, n_seqs=n, n_rows=n, n_tokens_per_seq=1) for n in sizes]
+        k = n_decode_tokens
+        decoding = [replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k) for n in sizes]
         return [*decoding, limits]
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Weight, step: StepInputs, scale: float = 1.0) -> Tensor:
-        inputs, values = self.stage.enter(step), table.data.values
-        n = self._n_tokens(step)
-        found = rows.gather(values, inputs.ids, inputs.counts, Rows.TOKENS.value, n, F32, scale)
-        return Tensor(table.n_cols, Rows.TOKENS, Block(found, values.dtype))
+    def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+        inputs, n = self.context.enter(step), self._n_tokens(step)
+        found = rows.embed(table.data, inputs, n, scale)
+        return made(found, Rows.TOKENS, table.data.dtype)
 
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
-        normed = rows.rms_norm(x.data.values, gain.data, eps, x.data.math)
-        return like(x, normed)
+        return like(x, rows.rms_norm(values(x), gain.data, eps, x.data.math))
 
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        return like(x, torch.add(x.data.values.float(), y.data.values.float(), alpha=scale))
+        return like(x, torch.add(values(x).float(), values(y).float(), alpha=scale))
 
     def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        s, normed = rows.add_rms_norm(x.data.values, y.data.values, gain.data, eps, scale, x.data.math)
+        s, normed = rows.add_rms_norm(values(x), values(y), gain.data, eps, scale, x.data.math)
         return like(x, s), like(x, normed)
 
-    def linear(self, x: Tensor, w: Weight, bias: Vector | None = None) -> Tensor:
-        return like(x, self._multiply(x, w.data.values, None if bias is None else bias.data))
+    def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
+        return like(x, self._multiply(x, linear.weight.data, None if linear.bias is None else linear.bias.data))
 
-    def linears(self, x: Tensor, ws: Sequence[Weight], biases: Sequence[Vector | None] | None = None) -> list[Tensor]:
-        one = joined(ws, biases or [None] * len(ws))
+    def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
+        one = joined.data
         if one is None:
-            return super().linears(x, ws, biases)
+            return super().linears(x, joined)
         return [like(x, part) for part in self._multiply(x, one.values, one.bias).split(one.heights, dim=1)]
 
     def _multiply(self, x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """x @ w.T + bias: f32 in our own tiles and for picked rows, which become logits; else the type of w."""
-        values = x.data.values
+        """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
         dtype = wider(x.data.math, w.dtype)
-        if not self.deterministic and dtype != F32 and len(values) <= linear.N_VECTORS:
-            return linear.vector_linear(values, w, bias, dtype)
-        if self.deterministic or dtype == F32 or len(values) <= linear.FEW:
-            return linear.tiled_linear(values, w, bias, dtype)
-        return linear.blas_linear(values, w, bias, F32 if x.rows is Rows.PICKED else w.dtype)
+        if not self.deterministic and dtype != F32 and len(values(x)) <= linear.N_VECTORS:
+            return linear.vector_linear(values(x), w, bias, dtype)
+        if self.deterministic or dtype == F32 or len(values(x)) <= linear.FEW:
+            return linear.tiled_linear(values(x), w, bias, dtype)
+        return linear.blas_linear(values(x), w, bias, F32 if x.rows is Rows.LOGITS else w.dtype)
 
-    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
-        return like(gate, rows.activate(gate.data.values, up.data.values, act, gate.data.math))
+    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
+        return like(gate, rows.activate(values(gate), values(up), act, gate.data.math))
 
-    def experts(
-        self, x: Tensor, scores: Tensor, gate: Weight, up: Weight, down: Weight, routing: Routing, act: Activation
-    ) -> Tensor:
-        mlp = experts.Mlp(gate.data.values, up.data.values, down.data.values, act)
-        tile_size = experts.tile_size_for(len(x.data.values), self.deterministic)
-        chosen = experts.assign(scores.data.values, routing, tile_size)
-        dtype = wider(x.data.math, *(m.dtype for m in (mlp.gate, mlp.up, mlp.down)))
-        return like(x, experts.run_experts(x.data.values, chosen, mlp, dtype))
+    def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
+        stacks = experts.ExpertStacks(mlps.gate.weight.data, mlps.up.weight.data, mlps.down.weight.data, mlps.act)
+        tile_size = experts.tile_size_for(len(values(x)), self.deterministic)
+        chosen = experts.assign(values(scores), mlps.routing, tile_size)
+        dtype = wider(x.data.math, *(stack.dtype for stack in (stacks.gate, stacks.up, stacks.down)))
+        return like(x, experts.run_experts(values(x), chosen, stacks, dtype))
 
-    def cos_sin(self, step: StepInputs, rope: Rope) -> Tensor:
-        inputs = self.stage.enter(step)
+    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
+        inputs = self.context.enter(step)
         if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
             self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
         angle = inputs.positions[: self._n_tokens(step), None].float() * self._ropes[id(rope)][1]
-        turned = torch.cat([angle.cos(), angle.sin()], dim=1) * rope.scale
-        return Tensor(turned.shape[1], Rows.TOKENS, Block(turned, F32))
+        return made(torch.cat([angle.cos(), angle.sin()], dim=1) * rope.scale, Rows.TOKENS, F32)
 
-    def rope_and_cache(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        angles: Tensor,
-        style: RopeStyle,
-        step: StepInputs,
-        kv: KVStore,
-        layer: int,
-        norms: HeadNorms | None = None,
-    ) -> Tensor:
-        inputs = self.stage.enter(step)
-        gains = (norms.query.data, norms.key.data, norms.eps) if norms else None
-        qkv = q.data.values, k.data.values, v.data.values
-        store, slots = kv.layers[layer], inputs.slot_mapping[kv.group_of[layer]]
-        return like(q, place.rope_and_cache(qkv, store, slots, angles.data.values, style, inputs, gains, q.data.math))
+    def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+        inputs, (q, k, v) = self.context.enter(memory.step), qkv
+        slots = inputs.slot_mapping[memory.group]
+        heads = values(q), values(k), values(v)
+        return like(q, rope_kv.rope_and_cache(heads, rotation, memory.data, slots, inputs.counts, q.data.math))
 
-    def attention(
-        self, q: Tensor, step: StepInputs, kv: KVStore, layer: int, scale: float, window: int = 0, softcap: float = 0.0
-    ) -> Tensor:
-        inputs, store = self.stage.enter(step), kv.layers[layer]
-        pages = inputs.page_tables[kv.group_of[layer]]
-        dtype = attention.product_type(q.data.math, store.dtype)
-        scoring = attention.Scoring(scale, window, softcap)
-        call = attention.AttentionCall(q.data.values, store, pages, inputs, scoring, dtype)
-        n_seqs = step.limits.n_seqs if self.stage.padded else step.n_seqs
+    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+        inputs, step = self.context.enter(memory.step), memory.step
+        pages = inputs.page_tables[memory.group]
+        dtype = attention.product_type(q.data.math, memory.data.dtype)
+        call = attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype)
+        n_seqs = step.limits.n_seqs if self.context.padded else step.n_seqs
         if self.deterministic:
             return like(q, attention.attend_exact(call, n_seqs))
-        decodes = step.limits.n_tokens_per_seq == 1
-        return like(q, attention.attend_decode(call) if decodes else attention.attend_mixed(call, n_seqs))
+        one_each = step.limits.n_tokens_per_seq == 1
+        return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))
 
-    def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
-        inputs, values = self.stage.enter(step), x.data.values
-        n = step.limits.n_rows if self.stage.padded else step.n_rows
-        picked = rows.gather(values, inputs.logit_rows, inputs.counts, Rows.PICKED.value, n, values.dtype)
-        return Tensor(x.width, Rows.PICKED, Block(picked, x.data.math))
+    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
+        inputs = self.context.enter(step)
+        n = step.limits.n_rows if self.context.padded else step.n_rows
+        return made(rows.gather(values(x), inputs, n), Rows.LOGITS, x.data.math)
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
-        return like(x, x.data.values.float() * factor)
+        return like(x, values(x).float() * factor)
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
-        return like(x, torch.tanh(x.data.values.float() / cap) * cap)
+        return like(x, torch.tanh(values(x).float() / cap) * cap)
 
-    def _n_tokens(self, step: StepInputs) -> int:
-        return step.limits.n_tokens if self.stage.padded else step.n_tokens
+    def _n_tokens(self, step: api.StepInputs) -> int:
+        return step.limits.n_tokens if self.context.padded else step.n_tokens
 
 
-def like(x: Tensor, values: torch.Tensor) -> Tensor:
+def values(x: Tensor) -> torch.Tensor:
+    """The rows of x, live or not."""
+    found: torch.Tensor = x.data.values
+    return found
+
+
+def made(found: torch.Tensor, rows_of: Rows, math: torch.dtype) -> Tensor:
+    """New rows."""
+    return Tensor(found.shape[1], rows_of, DeviceRows(found, math))
+
+
+def like(x: Tensor, found: torch.Tensor) -> Tensor:
     """New rows in place of x's."""
-    return Tensor(values.shape[1], x.rows, Block(values, x.data.math))
+    return made(found, x.rows, x.data.math)
 
 
 def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:

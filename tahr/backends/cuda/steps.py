@@ -4,22 +4,41 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
-import numpy as np
 import torch
 
-from tahr.backends.api import Rows, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Floats, StepInputs, StepLimits, Tensor
 
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
+N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
 
-@dataclass(frozen=True, slots=True)
+class Staging:
+    """Pinned memory from which inputs are sent. It is written again only when the device has read it."""
+
+    def __init__(self, n: int):
+        self._values = torch.zeros(n, dtype=torch.int32, pin_memory=True)
+        self._sent = torch.cuda.Event()
+
+    def send(self, host: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Copy `host` to `buffer` behind everything enqueued; `host` may change as soon as this returns."""
+        self._sent.synchronize()
+        values = self._values[: len(host)]
+        values.copy_(host)
+        buffer.copy_(values, non_blocking=True)
+        self._sent.record()
+
+
+@dataclass(eq=False, slots=True)
 class DeviceInputs:
-    """Step inputs on the device: views of one buffer, which one copy from pinned host memory fills."""
+    """Step inputs on the device: views of one buffer, which one copy fills."""
 
-    host: torch.Tensor
+    host: torch.Tensor  # what the arrays of the `StepInputs` are views of
     buffer: torch.Tensor
+    staging: list[Staging]  # empty where the device reads host memory: the interpreter
     n_fixed: int  # numbers before the page tables, which come last, those of a sequence together
+    picks: torch.Tensor  # what negative ids point at: see `CudaBackend.picks`
     counts: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
@@ -31,78 +50,90 @@ class DeviceInputs:
     page_tables: tuple[torch.Tensor, ...]  # by group
 
     def upload(self, n_seqs: int) -> None:
-        """Send what a step of `n_seqs` sequences needs. The host arrays may change again once a result is read."""
-        n = self.n_fixed + n_seqs * self.page_tables[0].stride(0)
-        self.buffer[:n].copy_(self.host[:n], non_blocking=True)
+        """Send what a step of `n_seqs` sequences needs. The host arrays may change as soon as this returns."""
+        n = self.n_fixed + (n_seqs * self.page_tables[0].stride(0) if self.page_tables else 0)
+        if not self.staging:
+            self.buffer[:n].copy_(self.host[:n])
+            return
+        self.staging.append(self.staging.pop(0))
+        self.staging[0].send(self.host[:n], self.buffer[:n])
 
 
-def make_inputs(limits: StepLimits, device: torch.device) -> StepInputs:
-    """Host arrays in pinned memory with their device copies behind them."""
-    n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
+def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
+    """Host arrays with their device copies behind them."""
+    device, n, s, g = picks.device, limits.n_tokens, limits.n_seqs, limits.n_groups
     shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
               "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,),
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins, at = {}, 0
     for name, shape in shapes.items():
         begins[name] = at
-        at += -(-int(np.prod(shape)) // ALIGN) * ALIGN
-    host = torch.zeros(at, dtype=torch.int32, pin_memory=device.type == "cuda")
+        at += -(-prod(shape) // ALIGN) * ALIGN
+    host = torch.zeros(at, dtype=torch.int32)
     buffer = torch.zeros(at, dtype=torch.int32, device=device)
 
     def views(of: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = {k: of[begins[k] : begins[k] + int(np.prod(shape))].view(shape) for k, shape in shapes.items()}
+        found = {k: of[begins[k] : begins[k] + prod(shape)].view(shape) for k, shape in shapes.items()}
         return {**found, "page_table": found["page_table"].transpose(0, 1)}
 
     there = views(buffer)
     slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
-    on_device = DeviceInputs(host, buffer, begins["page_table"], slot_mapping=slots, page_tables=tables, **there)
+    staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
+    on_device = DeviceInputs(
+        host, buffer, staging, begins["page_table"], picks, slot_mapping=slots, page_tables=tables, **there
+    )
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 
 
+def decodes(limits: StepLimits) -> bool:
+    """Whether a plan for these limits has a fixed shape: every sequence may have all the tokens one may have."""
+    return limits.n_seqs * limits.n_tokens_per_seq <= limits.n_tokens
+
+
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceRows:
     """Rows on the device: `math` is the type that products of them run in, narrower at times than they are stored.
 
-    `inputs` is set on the results of plans: its counts then say how many rows are alive.
+    The result of a plan says how many of its rows are alive.
     """
 
     values: torch.Tensor
     math: torch.dtype
-    inputs: StepInputs | None = None
+    n_live: int | None = None  # None: all
 
-    def live(self, rows: Rows) -> torch.Tensor:
+    def live(self) -> torch.Tensor:
         """The rows that mean something."""
-        if self.inputs is None or rows is Rows.FIXED:
-            return self.values
-        return self.values[: int(self.inputs.counts[rows.value])]
+        return self.values if self.n_live is None else self.values[: self.n_live]
 
 
-class Stage:
+class FetchedRows:
+    """Rows on their way to pinned memory."""
+
+    def __init__(self, rows: torch.Tensor):
+        self._rows = torch.empty(rows.shape, dtype=torch.float32, pin_memory=True)
+        self._rows.copy_(rows.float(), non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record()
+
+    def collect(self) -> Floats:
+        self._done.synchronize()
+        rows: Floats = self._rows.numpy()
+        return rows
+
+
+class RecordingContext:
     """Says how the ops of the moment see their step: sent already or not, padded to the limits or not."""
 
     def __init__(self) -> None:
         self.inside = False  # a plan is at work: its inputs have been sent
         self.padded = False
-        self.looking = False
-        self.seen: StepInputs | None = None
 
     def enter(self, step: StepInputs) -> DeviceInputs:
         """What an op calls first: the step's inputs on the device."""
         inputs: DeviceInputs = step.device
         if not self.inside:
             inputs.upload(step.n_seqs)
-        if self.looking and not self.inside:
-            self.seen, self.inside, self.padded = step, True, step.limits.n_tokens_per_seq == 1
         return inputs
-
-    def look(self, step: Callable[[], Tensor]) -> tuple[StepInputs | None, Tensor]:
-        """Call `step` to see which inputs it reads; this also compiles its kernels."""
-        self.seen, self.looking = None, True
-        try:
-            result = step()
-            return self.seen, result
-        finally:
-            self.looking = self.inside = self.padded = False
 
     def run(self, step: Callable[[], Tensor], padded: bool) -> Tensor:
         """Call `step`, whose inputs have been sent."""
@@ -116,29 +147,38 @@ class Stage:
 class EagerPlan:
     """Calls the function again at each run, for exactly as many rows as the step has (or padded, for testing that)."""
 
-    def __init__(self, stage: Stage, step: Callable[[], Tensor], inputs: StepInputs, result: Tensor, padded: bool):
-        self._stage, self._step, self._inputs, self._padded = stage, step, inputs, padded
-        self.result = owned(result, inputs)
+    def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, padded: bool):
+        self._context, self._step, self._inputs, self._padded = context, step, inputs, padded
+        self._result: Tensor | None = None
+
+    @property
+    def result(self) -> Tensor:
+        assert self._result is not None, "the plan has not run yet"
+        return self._result
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
-        self.result = owned(self._stage.run(self._step, self._padded), self._inputs)
+        self._result = computed_from(self._inputs, self._context.run(self._step, self._padded))
 
 
 class GraphPlan:
     """A captured CUDA graph: one copy and one launch per run."""
 
-    def __init__(self, stage: Stage, step: Callable[[], Tensor], inputs: StepInputs, pool: tuple[int, int]):
+    def __init__(
+        self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, pool: tuple[int, int]
+    ):
         self._inputs = inputs
+        inputs.device.counts.zero_()
+        context.run(step, padded=True)  # on a step without tokens: compiles kernels, touches no pages and no states
         self._graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile (another engine loads): only this thread must behave.
         with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            result = stage.run(step, padded=True)
-        self.result = owned(result, inputs)
+            self.result = context.run(step, padded=True)
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
         self._graph.replay()
+        self.result = computed_from(self._inputs, self.result)
 
 
 @contextmanager
@@ -153,6 +193,6 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def owned(result: Tensor, inputs: StepInputs) -> Tensor:
-    """The result of a plan, tied to the inputs whose counts say how much of it is alive."""
-    return replace(result, data=replace(result.data, inputs=inputs))
+def computed_from(inputs: StepInputs, result: Tensor) -> Tensor:
+    """The result of a plan on what its inputs hold now."""
+    return replace(result, data=replace(result.data, n_live=int(inputs.counts[result.rows.value])))

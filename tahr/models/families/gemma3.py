@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
-from tahr.models.blocks import Attention, GatedMLP, Layer
+from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.family import Family
@@ -18,9 +18,9 @@ N_LAYERS_27B = 62
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> Layer:
+    def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
-        return Layer(
+        return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, GatedMLP, Layer
+from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.family import Family
@@ -16,9 +16,9 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> Layer:
+    def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
-        return Layer(
+        return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn")),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),

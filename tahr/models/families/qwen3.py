@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, Experts, GatedMLP, Layer
+from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
 from tahr.models.config import ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
 from tahr.models.families import qwen2
@@ -16,9 +16,9 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> Layer:
+    def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
-        return Layer(
+        return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
             ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import triton
 
+from tahr.backends.api import AttentionSpec
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention_kernels as kernels
 from tahr.backends.cuda.kernels.dependent import OVERLAP
@@ -21,15 +22,6 @@ N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further on
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """How scores are made: their factor, how far back they reach (0: everywhere), their soft limit (0: none)."""
-
-    scale: float
-    window: int
-    softcap: float
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionCall:
     """The arguments every attention kernel shares."""
 
@@ -37,7 +29,7 @@ class AttentionCall:
     store: torch.Tensor  # of one layer: see `cuda_kv`
     pages: torch.Tensor  # page tables of the layer's group
     inputs: Any
-    scoring: Scoring
+    spec: AttentionSpec
     dtype: torch.dtype  # of the factors of products
 
     @property
@@ -69,12 +61,12 @@ class AttentionCall:
 
 def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     """Attention of any step; no row depends on other sequences or on how a prompt is cut into steps."""
-    store, pages, inputs, how = call.store, call.pages, call.inputs, call.scoring
+    store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     out = torch.zeros_like(call.q)  # rows of padding stay zero
     kernels.exact_kernel[(n_tiles(call, n_seqs, EXACT_ROWS), call.n_kv)](
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
-        inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), call.n_q, call.n_kv, call.dim,
-        store.shape[4], call.page_size, call.group, how.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store),
+        inputs.counts, spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv, call.dim,
+        store.shape[4], call.page_size, call.group, spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store),
         EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
     )  # fmt: skip
     return out
@@ -84,13 +76,13 @@ def attend_mixed(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     """Attention of a step with prompts and decoding sequences, each by its own kernel."""
     if not call.is_plain:
         return attend_exact(call, n_seqs)
-    store, pages, inputs, how = call.store, call.pages, call.inputs, call.scoring
+    store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     out = torch.zeros_like(call.q)  # rows of padding stay zero
     rows, keys, n_warps = LARGE_TILE if len(call.q) * call.group >= N_LARGE else SMALL_TILE
     kernels.prefill_kernel[(n_tiles(call, n_seqs, rows), call.n_kv)](
         out, call.q, store[0], store[1], pages, inputs.query_start, inputs.positions, inputs.counts,
-        how.scale, how.window, how.softcap, pages.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size,
-        call.group, n_seqs > 1, how.window > 0, how.softcap > 0, TYPES[call.dtype],
+        spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size,
+        call.group, n_seqs > 1, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
         rows, keys, call.dim, num_warps=n_warps, num_stages=2, **OVERLAP,
     )  # fmt: skip
     if n_seqs > 1:
@@ -107,14 +99,14 @@ def attend_decode(call: AttentionCall) -> torch.Tensor:
 
 def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
     """Write the rows of sequences that have one query."""
-    store, pages, inputs, how = call.store, call.pages, call.inputs, call.scoring
+    store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     n_splits = splits(n_seqs * call.n_kv, pages.shape[1] * call.page_size)
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
     kernels.decode_kernel[(n_seqs, call.n_kv, n_splits)](
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
-        inputs.seq_lens, inputs.counts, how.scale, how.window, how.softcap, pages.stride(0), call.n_q, call.n_kv,
-        call.dim, store.shape[4], call.page_size, call.group, mixed, how.softcap > 0, TYPES[call.dtype],
+        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv,
+        call.dim, store.shape[4], call.page_size, call.group, mixed, spec.softcap > 0, TYPES[call.dtype],
         cuda_kv.block_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)), EXACT_KEYS,
         block_d(call.dim), num_warps=4, **OVERLAP,
     )  # fmt: skip

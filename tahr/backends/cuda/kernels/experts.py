@@ -30,8 +30,8 @@ class Assignments:
 def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
     """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
     n_rows, n_experts = scores.shape
-    chances = torch.softmax(scores.float(), dim=1)
-    ranked, experts = torch.sort(chances, dim=1, descending=True, stable=True)  # stable: ties to the lower index
+    probabilities = torch.softmax(scores.float(), dim=1)
+    ranked, experts = torch.sort(probabilities, dim=1, descending=True, stable=True)  # stable: ties to the lower index
     shares, chosen = ranked[:, : routing.n_active], experts[:, : routing.n_active].reshape(-1)
     n = n_rows * routing.n_active
     per_expert = torch.zeros(n_experts, dtype=torch.int64, device=scores.device)
@@ -73,14 +73,14 @@ def gated_kernel(
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
     outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
     g, u = tl.zeros((block_m, block_n), tl.float32), tl.zeros((block_m, block_n), tl.float32)
-    place = (expert * n_out + outs)[:, None] * n_cols
+    base = (expert * n_out + outs)[:, None] * n_cols
     for begin in range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
         inside = cols[None, :] < n_cols
         mask = inside & (outs[:, None] < n_out)
         xs = tl.load(x + (row // n_active)[:, None] * x_stride + cols[None, :], mask=inside & alive[:, None], other=0.0)
-        gs = tl.load(gate + place + cols[None, :], mask=mask, other=0.0).to(dtype)
-        us = tl.load(up + place + cols[None, :], mask=mask, other=0.0).to(dtype)
+        gs = tl.load(gate + base + cols[None, :], mask=mask, other=0.0).to(dtype)
+        us = tl.load(up + base + cols[None, :], mask=mask, other=0.0).to(dtype)
         g = tl.dot(xs.to(dtype), tl.trans(gs), g, input_precision="ieee")
         u = tl.dot(xs.to(dtype), tl.trans(us), u, input_precision="ieee")
     result = narrow(activated(g, act) * u, out.dtype.element_ty)
@@ -100,12 +100,12 @@ def down_kernel(
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
     outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
     total = tl.zeros((block_m, block_n), tl.float32)
-    place = (expert * n_out + outs)[:, None] * n_cols
+    base = (expert * n_out + outs)[:, None] * n_cols
     for begin in range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
         inside = cols[None, :] < n_cols
         xs = tl.load(x + row[:, None] * n_cols + cols[None, :], mask=inside & alive[:, None], other=0.0).to(dtype)
-        ws = tl.load(down + place + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
+        ws = tl.load(down + base + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
         total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
     tl.store(out + row[:, None] * n_out + outs[None, :], total, mask=alive[:, None] & (outs[None, :] < n_out))
 
@@ -137,7 +137,7 @@ def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Mlp:
+class ExpertStacks:
     """The stacked matrices of all experts, [n_experts, n_out, n_cols] each."""
 
     gate: torch.Tensor
@@ -146,17 +146,17 @@ class Mlp:
     act: Activation
 
 
-def run_experts(x: torch.Tensor, chosen: Assignments, mlp: Mlp, dtype: torch.dtype) -> torch.Tensor:
+def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtype: torch.dtype) -> torch.Tensor:
     """Every row through its experts, summed by share, in f32; products of factors in `dtype`."""
-    n_experts, n_ffn, n_cols = mlp.gate.shape
+    n_experts, n_ffn, n_cols = stacks.gate.shape
     n_rows, n_active = chosen.shares.shape
     tiles = (chosen.order, chosen.tile_experts, chosen.tile_begins, chosen.tile_ends, n_experts)
     blocks = (TYPES[dtype], chosen.tile_size, BLOCK_N, BLOCK_K)
-    n_tiles, n_out = len(chosen.tile_experts), mlp.down.shape[1]
+    n_tiles, n_out = len(chosen.tile_experts), stacks.down.shape[1]
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
     gated_kernel[(n_tiles, triton.cdiv(n_ffn, BLOCK_N))](
-        inner, x, mlp.gate, mlp.up, *tiles, n_active, n_ffn, n_cols, x.stride(0), mlp.act, *blocks
+        inner, x, stacks.gate, stacks.up, *tiles, n_active, n_ffn, n_cols, x.stride(0), stacks.act, *blocks
     )
     outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
-    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](outer, inner, mlp.down, *tiles, n_out, n_ffn, *blocks)
+    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](outer, inner, stacks.down, *tiles, n_out, n_ffn, *blocks)
     return weighted(outer, chosen)

@@ -1,12 +1,10 @@
 """Head norms, rope and the cache write of a layer in one kernel."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
-from tahr.backends.api import RopeStyle
+from tahr.backends.api import Rotation
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.rows import narrow
@@ -96,26 +94,24 @@ def rope_and_cache_kernel(
 
 def rope_and_cache(
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    rotation: Rotation,
     store: torch.Tensor,
     slot_mapping: torch.Tensor,
-    cos_sin: torch.Tensor,
-    style: RopeStyle,
-    inputs: Any,
-    gains: tuple[torch.Tensor, torch.Tensor, float] | None,
+    counts: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Write the keys and values of live tokens to `store` (see `cuda_kv`); the rotated queries."""
-    q, k, v = qkv
+    (q, k, v), cos_sin, norms = qkv, rotation.cos_sin.data.values, rotation.norms
+    q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     _, _, n_kv, page_size, stored = store.shape
     dim = cuda_kv.head_dim(store)
     n_tokens, n_q = q.shape[0], q.shape[1] // dim
     n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
-    q_gain, k_gain, eps = gains or (cos_sin, cos_sin, 0.0)
     rope_and_cache_kernel[(n_tokens, (n_q + 2 * n_kv) // n_heads)](
-        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain, slot_mapping, inputs.counts,
+        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain, slot_mapping, counts,
         eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, stored, cos_sin.shape[1] // 2, page_size,
-        gains is not None, style == "pairs", cuda_kv.block_of(store), n_heads, triton.next_power_of_2(dim),
+        norms is not None, rotation.style == "pairs", cuda_kv.block_of(store), n_heads, triton.next_power_of_2(dim),
         num_warps=1 if n_heads == 1 else 2, enable_fp_fusion=False,  # a code is a rounded product, rounded again
         **OVERLAP,
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Kernels that treat rows one by one: gathering, norms, gated activations."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -20,32 +22,43 @@ def narrow(values, dtype: tl.constexpr):
 
 
 @triton.jit
-def gather_kernel(out, table, indices, counts, scale, width, table_stride, count: tl.constexpr, block: tl.constexpr):
+def gather_kernel(
+    out, table, indices, picks, counts, scale, width, table_stride,
+    count: tl.constexpr, has_picks: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Row `indices[i]` of the table. With `picks`, an index i < 0 stands for picks[~i]."""
     let_next_start()
     wait_for_previous()
     row = tl.program_id(0)
     cols = tl.program_id(1) * block + tl.arange(0, block)
-    end = tl.where(row < tl.load(counts + count), width, 0)  # indices below the live rows are left over: not followed
+    alive = row < tl.load(counts + count)  # indices below the live rows are left over: not followed
+    end = tl.where(alive, width, 0)
     index = tl.load(indices + row).to(tl.int64)
+    if has_picks:
+        picked = tl.load(picks + (-1 - index), mask=alive & (index < 0), other=0)
+        index = tl.where(index < 0, tl.maximum(picked, 0).to(tl.int64), index)  # a pick below 0 is an error, not a row
     values = tl.load(table + index * table_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
     at = out + row.to(tl.int64) * width + cols
     tl.store(at, narrow(values * scale, out.dtype.element_ty), mask=cols < width)
 
 
-def gather(
-    table: torch.Tensor,
-    indices: torch.Tensor,
-    counts: torch.Tensor,
-    count: int,
-    n_rows: int,
-    dtype: torch.dtype,
-    scale: float = 1.0,
-) -> torch.Tensor:
-    """scale * table[indices] for the first `counts[count]` of `n_rows` rows, zeros below them."""
+def embed(table: torch.Tensor, inputs: Any, n_tokens: int, scale: float) -> torch.Tensor:
+    """scale * table[ids] in f32 for the live ones of `n_tokens` tokens, zeros below them."""
     width = table.shape[1]
-    out = table.new_empty((n_rows, width), dtype=dtype)
-    grid = (n_rows, triton.cdiv(width, BLOCK))
-    gather_kernel[grid](out, table, indices, counts, scale, width, table.stride(0), count, BLOCK, **OVERLAP)
+    out = table.new_empty((n_tokens, width), dtype=torch.float32)
+    gather_kernel[(n_tokens, triton.cdiv(width, BLOCK))](
+        out, table, inputs.ids, inputs.picks, inputs.counts, scale, width, table.stride(0), 0, True, BLOCK, **OVERLAP
+    )
+    return out
+
+
+def gather(x: torch.Tensor, inputs: Any, n_rows: int) -> torch.Tensor:
+    """x[logit_rows] for the live ones of `n_rows` rows, zeros below them."""
+    width, index = x.shape[1], inputs.logit_rows
+    out = x.new_empty((n_rows, width))
+    gather_kernel[(n_rows, triton.cdiv(width, BLOCK))](
+        out, x, index, index, inputs.counts, 1.0, width, x.stride(0), 1, False, BLOCK, **OVERLAP
+    )
     return out
 
 
