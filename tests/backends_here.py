@@ -46,10 +46,11 @@ def kv_store(
     page_size: int,
     dtype: str,
     groups: Sequence[Sequence[int]] | None = None,
+    n_slots: int = 1,
 ) -> KVStore:
     """A store from plain lists."""
     of_groups = None if groups is None else tuple(map(tuple, groups))
-    return be.kv_store(MemoryLayout(tuple(layers), tuple(n_pages), page_size, dtype, of_groups))
+    return be.kv_store(MemoryLayout(tuple(layers), tuple(n_pages), page_size, dtype, of_groups, n_slots))
 
 
 def oracle(name: str) -> ReferenceBackend:

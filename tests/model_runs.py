@@ -14,7 +14,10 @@ Part = tuple[int, Sequence[int]]  # of one sequence: position of its first token
 
 
 class Runs:
-    """Sequences over one KV store; pages are handed out backwards, so that nothing works by being contiguous."""
+    """Sequences over one KV store; pages are handed out backwards, so that nothing works by being contiguous.
+
+    Sequence i has state slot i + 1.
+    """
 
     def __init__(self, loaded: Loaded, backend: Backend, n_tokens: int = 32, n_seqs: int = 1):
         self.decoder = loaded.decoder
@@ -24,7 +27,7 @@ class Runs:
         groups = [group.layers for group in kv_groups(shapes, windows, PAGE_SIZE, "f32")]
         # Of different sizes, so that no group can work by way of another's table.
         n_pages = [self.n_pages_per_seq * n_seqs + 3 * group for group in range(len(groups))]
-        self.kv: KVStore = kv_store(backend, shapes, n_pages, PAGE_SIZE, "f32", groups)
+        self.kv: KVStore = kv_store(backend, shapes, n_pages, PAGE_SIZE, "f32", groups, n_slots=n_seqs + 1)
         self.limits = StepLimits(
             n_tokens * n_seqs, n_seqs, n_tokens * n_seqs, self.n_pages_per_seq, n_groups=len(groups)
         )
@@ -44,6 +47,7 @@ class Runs:
             step.slot_mapping[:, here] = self.pages(seq)[:, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
             step.page_table[:, seq] = self.pages(seq)
             step.query_start[seq], step.seq_lens[seq] = at, begin + len(ids)
+            step.state_slots[seq] = seq + 1
             at += len(ids)
         step.query_start[len(parts)] = at
         step.logit_rows[:at] = np.arange(at)
