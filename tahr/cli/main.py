@@ -38,6 +38,7 @@ VERBS = {
     "info": Verb("info"),
     "verify": Verb("verify"),
     "devices": Verb("devices"),
+    "doctor": Verb("doctor"),
     "tokenize": Verb("tokenize"),
     "detokenize": Verb("detokenize"),
     "quantize": Verb("quantize"),

@@ -22,6 +22,7 @@ from tahr.kv.prefix import PrefixCache
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader import Source, load, open_model
+from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 
@@ -76,7 +77,8 @@ def assemble(
     model: str | None, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
 ) -> Assembled:
     """Everything from a model's name, fetching its files if they are not here."""
-    files = hub.resolve(model or hub.DEFAULT_MODEL, quant=quantization, progress=progress)
+    name = model or hub.DEFAULT_MODEL
+    files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
     backend = open_backend(config.backend, config.n_threads, config.deterministic)

@@ -7,6 +7,7 @@ from typing import Protocol
 from tahr.errors import DownloadError, ModelNotFound
 from tahr.hub import huggingface, local, ollama, package_index
 from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
 from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Kind, Ref, parse
 
@@ -15,10 +16,12 @@ __all__ = [
     "DEFAULT_MODEL",
     "Entry",
     "ModelFiles",
+    "Preview",
     "Progress",
     "Ref",
     "list_models",
     "parse",
+    "preview",
     "pull",
     "remove",
     "resolve",
@@ -29,7 +32,8 @@ class Source(Protocol):
     """What a module must offer to be a place models come from."""
 
     def cached(self, ref: Ref) -> ModelFiles | None: ...
-    def download(self, ref: Ref, progress: Progress) -> ModelFiles: ...
+    def download(self, ref: Ref, progress: Progress, check: Check) -> ModelFiles: ...
+    def preview(self, ref: Ref) -> Preview: ...
     def entries(self) -> list[Entry]: ...
     def remove(self, ref: Ref) -> int | None: ...
 
@@ -45,24 +49,41 @@ def resolve(
     offline: bool = False,
     download: bool = True,
     progress: Progress | None = None,
+    check: Check = accept,
 ) -> ModelFiles:
-    """Have a model's files on disk; what is there already is used without asking the network."""
+    """Have a model's files on disk; what is there already is used without asking the network.
+
+    `check` sees what is known of a model before its weights are fetched, and may refuse it.
+    """
     ref = parse(text, quant=quant, revision=revision)
     if found := SOURCES[ref.kind].cached(ref):
         return found
     if not download or _is_offline(ref, offline):
         raise ModelNotFound(f"{ref.name} is not on this machine: fetch it with `tahr pull {ref.name}` while online.")
-    return SOURCES[ref.kind].download(ref, progress or Progress())
+    return SOURCES[ref.kind].download(ref, progress or Progress(), check)
+
+
+def preview(text: str, *, quant: str | None = None, revision: str | None = None) -> Preview:
+    """What the source says of a model; only small files are fetched, and nothing is kept."""
+    ref = parse(text, quant=quant, revision=revision)
+    if _is_offline(ref, False):
+        raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}.")
+    return SOURCES[ref.kind].preview(ref)
 
 
 def pull(
-    text: str, *, quant: str | None = None, revision: str | None = None, progress: Progress | None = None
+    text: str,
+    *,
+    quant: str | None = None,
+    revision: str | None = None,
+    progress: Progress | None = None,
+    check: Check = accept,
 ) -> ModelFiles:
     """As `resolve`, but ask the source what is newest, and fetch that."""
     ref = parse(text, quant=quant, revision=revision)
     if _is_offline(ref, False):
         raise DownloadError(f"HF_HUB_OFFLINE forbids asking for {ref.name}: unset it to pull.")
-    return SOURCES[ref.kind].download(ref, progress or Progress())
+    return SOURCES[ref.kind].download(ref, progress or Progress(), check)
 
 
 def list_models() -> list[Entry]:

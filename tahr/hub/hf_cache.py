@@ -64,7 +64,7 @@ class Repo:
             return revision
         try:
             commit = (self.root / "refs" / revision).read_text(encoding="utf-8").strip()
-        except OSError:
+        except (OSError, ValueError):
             return None
         return commit if _COMMIT.fullmatch(commit) else None
 

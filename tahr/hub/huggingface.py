@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tahr.errors import CorruptFile, DownloadError, ModelNotFound, TahrError
 from tahr.hub import hf_cache, pick, store
-from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.files import Entry, Format, ModelFiles
+from tahr.hub.preview import Check, Preview, accept, read_config
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tahr.hub import transfer
 
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+MAX_NAME_CHARS = 1024
 
 
 @dataclass(frozen=True)
@@ -55,28 +57,69 @@ def cached(ref: Ref) -> ModelFiles | None:
     return hf_cache.find(ref)
 
 
-def download(ref: Ref, progress: Progress) -> ModelFiles:
+def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
     """Bring the newest commit of what the reference means into the cache, fetching only what is missing."""
     with store.disk_errors(hf_cache.directory()):
-        _bring(ref, _list(ref.repo, ref.revision), progress)
+        listing = _list(ref.repo, ref.revision)
+        with store.emptied_on_error(listing.repo.root, lambda: _holds_weights(listing.repo)):
+            _bring(ref, listing, progress, check)
         _fetch_sidecars(ref, progress)
     found = hf_cache.find(ref)
     assert found is not None, "everything the reference needs was just fetched"
     return found
 
 
-def _bring(ref: Ref, listing: Listing, progress: Progress) -> None:
-    snapshot = listing.repo.snapshot(listing.commit)
-    chosen = pick.choose_format(listing.files, ref)
-    # Small files first: once the weights are there, so is everything else.
-    _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files], progress)
-    if chosen == "gguf":
-        weights = pick.choose_gguf(listing.files, ref.selector, ref.repo).files
-    else:
-        weights = pick.safetensors_names(listing.files, snapshot)
+def _bring(ref: Ref, listing: Listing, progress: Progress, check: Check) -> None:
+    chosen, weights = _choose(ref, listing, progress)
+    if check is not accept:
+        check(_look(ref, listing, chosen, weights))
     _fetch(listing, weights, progress)
     # The reference moves last: an interrupted refresh leaves the old commit in use.
     listing.repo.write_ref(listing.revision, listing.commit)
+
+
+def _holds_weights(repo: hf_cache.Repo) -> bool:
+    endings = (".gguf", ".safetensors", ".tahr-partial")
+    return any(path.name.lower().endswith(endings) for path in repo.root.rglob("*"))
+
+
+def _choose(ref: Ref, listing: Listing, progress: Progress) -> tuple[Format, tuple[str, ...]]:
+    """The names of the weights. Small files are fetched first: once the weights are there, so is everything else."""
+    chosen = pick.choose_format(listing.files, ref)
+    _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files], progress)
+    if chosen == "gguf":
+        return chosen, pick.choose_gguf(listing.files, ref.selector, ref.repo).files
+    return chosen, pick.safetensors_names(listing.files, listing.repo.snapshot(listing.commit))
+
+
+def _look(ref: Ref, listing: Listing, chosen: Format, weights: tuple[str, ...]) -> Preview:
+    """What is known of the weights before they are fetched."""
+    size_bytes = sum(listing.files[name].size_bytes for name in weights if name in listing.files)
+    if chosen == "gguf":
+        return Preview(ref.repo, architecture=_architecture(listing, weights[0]), size_bytes=size_bytes)
+    config = read_config(listing.repo.snapshot(listing.commit) / "config.json")
+    return Preview(ref.repo, config=config, size_bytes=size_bytes)
+
+
+def _architecture(listing: Listing, name: str) -> str | None:
+    from tahr.hub import web
+
+    file = listing.files.get(name)
+    if file is None or listing.repo.blob(file.digest).exists():
+        return None
+    return web.architecture_at(_url(listing, file), _login(), name)
+
+
+def preview(ref: Ref) -> Preview:
+    """What the repository says of the model; what had to be fetched for that is removed again."""
+    with store.disk_errors(hf_cache.directory()):
+        listing = _list(ref.repo, ref.revision)
+        is_new = not listing.repo.root.exists()
+        try:
+            return _look(ref, listing, *_choose(ref, listing, Progress()))
+        finally:
+            if is_new:
+                store.remove_tree(listing.repo.root)
 
 
 def entries() -> list[Entry]:
@@ -122,7 +165,7 @@ def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
     from tahr.hub import transfer
 
     return transfer.Download(
-        url=f"{_endpoint()}/{listing.repo.id}/resolve/{listing.commit}/{quote(file.name)}",
+        url=_url(listing, file),
         target=listing.repo.blob(file.digest),
         size_bytes=file.size_bytes,
         digest=file.digest,
@@ -130,6 +173,10 @@ def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
         label=PurePosixPath(file.name).name,
         headers=_login(),
     )
+
+
+def _url(listing: Listing, file: RemoteFile) -> str:
+    return f"{_endpoint()}/{listing.repo.id}/resolve/{listing.commit}/{quote(file.name)}"
 
 
 def _endpoint() -> str:
@@ -161,22 +208,30 @@ def _list(repo: str, revision: str | None) -> Listing:
 
 
 def _checked(repo: str, revision: str, info: ModelInfo) -> Listing:
-    if not info.sha or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
+    if not isinstance(info.sha, str) or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
         raise DownloadError(f"{_endpoint()} gave no commit for {repo}: is HF_ENDPOINT a Hugging Face hub?")
     files = [_remote_file(repo, sibling) for sibling in info.siblings or []]
     return Listing(hf_cache.Repo(repo), revision, info.sha, {file.name: file for file in files})
 
 
 def _remote_file(repo: str, sibling: RepoSibling) -> RemoteFile:
-    name = sibling.rfilename
-    size_bytes = sibling.lfs.size if sibling.lfs else sibling.size
-    digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
+    name: Any = sibling.rfilename
+    size_bytes: Any = sibling.lfs.size if sibling.lfs else sibling.size
+    digest: Any = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     # These become paths on this disk, so a hub that sends anything else is not to be trusted with one.
-    if name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts:
+    if not isinstance(name, str) or not _is_inside(name):
         raise DownloadError(f"{repo} lists a file called {name!r}, which points outside it: do not use this model.")
-    if size_bytes is None or digest is None or not _DIGEST.fullmatch(digest):
+    if type(size_bytes) is not int or not 0 <= size_bytes < 1 << 62 or not _DIGEST.fullmatch(str(digest)):
         raise DownloadError(f"{_endpoint()} states no size and digest for {name} of {repo}, so it cannot be checked.")
     return RemoteFile(name, size_bytes, digest, sibling.lfs is not None)
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name can only be that of a file below the repository."""
+    long = len(name) > MAX_NAME_CHARS or any(len(part) > 255 for part in PurePosixPath(name).parts)
+    return name.isprintable() and not (
+        name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts or long
+    )
 
 
 def _explain(error: HfHubHTTPError, repo: str, revision: str) -> TahrError:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 from tahr.hub import pick
 from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.preview import Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
@@ -46,9 +47,15 @@ def _gguf(ref: Ref, path: Path) -> ModelFiles:
     return ModelFiles(ref, ref.name, "gguf", weights)
 
 
-def download(ref: Ref, progress: Progress) -> ModelFiles:
+def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
     """Nothing to download: the files are where they are."""
     return cached(ref)
+
+
+def preview(ref: Ref) -> Preview:
+    """The files are here, so there is nothing to ask."""
+    files = cached(ref)
+    return Preview(ref.name, size_bytes=sum(path.stat().st_size for path in files.weights))
 
 
 def entries() -> list[Entry]:

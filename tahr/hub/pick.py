@@ -142,11 +142,17 @@ def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
 def _indexed_names(index: Path) -> tuple[str, ...]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"{index} is not a safetensors index ({error!r}): fetch the model again.") from error
     for name in names:
         # A name with a folder in it could point anywhere on the disk.
-        if not isinstance(name, str) or PurePosixPath(name).name != name or "\\" in name or not name:
+        if (
+            not isinstance(name, str)
+            or PurePosixPath(name).name != name
+            or "\\" in name
+            or not name.isprintable()
+            or not name
+        ):
             raise CorruptFile(f"{index} names {name!r}, which is not a plain file name: do not use this model.")
     return tuple(sorted(names))
 

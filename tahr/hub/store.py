@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tahr.errors import DownloadError
+from tahr.errors import DownloadError, TahrError
 from tahr.hub.progress import human_bytes
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,6 +47,26 @@ def _acquire(path: Path, waiting: Callable[[], None]) -> int:
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)
+
+
+@contextmanager
+def emptied_on_error(root: Path, holds_weights: Callable[[], bool]) -> Iterator[None]:
+    """Remove a directory that this block made, if it fails before any part of the weights has come.
+
+    What was fetched of the weights stays, so that the next pull goes on from there.
+    """
+    is_new = not root.exists()
+    try:
+        yield
+    except TahrError:
+        if is_new and not holds_weights():
+            remove_tree(root)
+        raise
+
+
+def remove_tree(root: Path) -> None:
+    """Delete a directory, if it is there."""
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

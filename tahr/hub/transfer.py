@@ -105,9 +105,11 @@ class Partial:
             furthest = max((segment.position for segment in segments), default=0)
             if state["size_bytes"] != self.job.size_bytes or furthest > self.path.stat().st_size:
                 return []
+            if not all(0 <= segment.position <= segment.stop <= self.job.size_bytes for segment in segments):
+                return []
             self.etag = state["etag"]
             return segments
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return []  # nothing usable was left: start over
 
     def _fresh(self, n_segments: int) -> list[Segment]:

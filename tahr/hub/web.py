@@ -13,6 +13,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tahr.errors import DownloadError, ModelNotFound
+from tahr.hub.preview import HEAD_BYTES, architecture_of
 
 TIMEOUT_S = 30.0
 MAX_JSON_BYTES = 8 << 20
@@ -23,18 +24,31 @@ class Transient(Exception):
     """The connection failed in a way that may pass."""
 
 
+def architecture_at(url: str, headers: Mapping[str, str], what: str) -> str | None:
+    """The architecture of a GGUF from its first bytes; None where they cannot be had, or do not say."""
+    try:
+        with open_url(url, {**headers, "Range": f"bytes=0-{HEAD_BYTES - 1}"}, what) as response:
+            return architecture_of(response.read(HEAD_BYTES))
+    except (Transient, OSError, http.client.HTTPException):
+        return None
+
+
 def get_json(url: str, headers: Mapping[str, str], what: str) -> Any:
     """A small JSON document, or a sentence about why not."""
     try:
         with open_url(url, headers, what) as response:
             return json.loads(response.read(MAX_JSON_BYTES))
     except (Transient, OSError, http.client.HTTPException) as error:
-        raise DownloadError(
-            f"{urlsplit(url).netloc} cannot be reached for {what} ({error}): check the network. Models that are"
-            " already on this machine work without it (`tahr list`)."
-        ) from error
-    except ValueError as error:
+        raise _unreachable(url, what, error) from error
+    except (ValueError, RecursionError) as error:
         raise DownloadError(f"{urlsplit(url).netloc} answered for {what} with something that is no JSON.") from error
+
+
+def _unreachable(url: str, what: str, error: Exception) -> DownloadError:
+    return DownloadError(
+        f"{urlsplit(url).netloc} cannot be reached for {what} ({error}): check the network. Models that are"
+        " already on this machine work without it (`tahr list`)."
+    )
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -76,6 +90,8 @@ def open_url(url: str, headers: Mapping[str, str], what: str) -> http.client.HTT
         raise _explain(error, what) from error
     except (OSError, http.client.HTTPException) as error:
         raise Transient(str(getattr(error, "reason", error))) from error
+    except ValueError as error:  # an address, or one it was redirected to, that is none
+        raise DownloadError(f"The address of {what} cannot be used ({error}).") from error
 
 
 def _explain(error: urllib.error.HTTPError, what: str) -> Exception:

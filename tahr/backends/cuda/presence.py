@@ -32,7 +32,7 @@ def interprets() -> bool:
 def problem() -> str:
     """Why the cuda backend cannot run here and what to do; empty where it can."""
     if missing := missing_packages():
-        return f"{' and '.join(missing)} not installed; run `pip install tahr[cuda]`"
+        return f"{' and '.join(missing)} not installed; run `pip install '.[cuda]'` in Tahr's directory"
     if interprets() or n_gpus():
         return ""
     return "the NVIDIA driver is missing or finds no GPU; check `nvidia-smi`, or use the cpu backend"

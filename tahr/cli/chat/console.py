@@ -6,21 +6,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tahr.errors import printable
+
 if TYPE_CHECKING:
     from tahr import Completion
 
-# Replies and files may hold terminal escape sequences; a terminal gets only line breaks and tabs of them.
+# A reply may hold terminal escape sequences; a terminal gets only line breaks and tabs of them.
 CONTROL = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-
-
-def plain(text: str) -> str:
-    """Text from a file or the network without the characters that control a terminal."""
-    return text.translate(CONTROL)
 
 
 def note(text: str) -> None:
     """One line for the person at the keyboard; stdout is kept for replies."""
-    print(plain(text), file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def values_line(values: Mapping[str, Any]) -> str:
@@ -74,7 +71,7 @@ class TextOutput:
     def piece(self, text: str) -> None:
         if not text:
             return
-        sys.stdout.write(plain(text) if self._terminal else text)
+        sys.stdout.write(text.translate(CONTROL) if self._terminal else text)
         sys.stdout.flush()
         self._ends_line = text.endswith("\n")
 

@@ -243,6 +243,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-hf", "--hf-repo", metavar="REPO", help="the same as MODEL, for a Hugging Face repository")
     parser.add_argument("--weight-path", type=Path, metavar="PATH", help="a local file or directory instead of MODEL")
     parser.add_argument("-q", "--quantization", metavar="Q", help="which quantisation to fetch, such as q4_k_m")
+    parser.add_argument("--dry-run", action="store_true", help="say what the model's name stands for, fetch nothing")
 
 
 def given(args: argparse.Namespace, options: tuple[Option, ...]) -> dict[str, Any]:

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tahr.cli.chat.console import plain
-from tahr.errors import ConfigError, CorruptFile, GenerateError, ServerError
+from tahr.errors import ConfigError, CorruptFile, GenerateError, ServerError, printable
 
 HELP = "check a request that `serve --request-dump-dir` has dumped, or send it again"
 
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         again = ", and gives the same reply again" if args.url else ""
         status = response.get("status")
-        print(plain(f"PASS {facts['id']}: {len(NAMES)} files, status {status}, whole and unchanged{again}"))
+        print(printable(f"PASS {facts['id']}: {len(NAMES)} files, status {status}, whole and unchanged{again}"))
     return 0
 
 

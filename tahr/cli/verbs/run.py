@@ -79,6 +79,11 @@ def run(args: argparse.Namespace) -> int:
         print(effective_json(layers, SECTIONS))
         return 0
     name = source or default_model()
+    if args.dry_run:
+        from tahr.cli.verbs.doctor import describe_model
+
+        print(describe_model(name, args.quantization or quantization))
+        return 0
     prompt = read_prompt(args)
 
     from tahr import LLM

@@ -61,7 +61,12 @@ SERVER = (
 )
 WATCHING = (
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
-    Option(("--otlp-endpoint",), "otlp_endpoint", str, "send traces to this OpenTelemetry collector (tahr[otel])"),
+    Option(
+        ("--otlp-endpoint",),
+        "otlp_endpoint",
+        str,
+        "send traces to this OpenTelemetry collector (extra `otel`)",
+    ),
     Option(("--decision-trace-jsonl",), "decision_trace_jsonl", str, "a file that gets a line per step of the engine"),
     Option(("--chrome-trace",), "chrome_trace", str, "the same for chrome://tracing or Perfetto"),
     Option(("--request-dump-dir",), "request_dump_dir", str, "a folder that gets a folder per request, without texts"),
@@ -123,6 +128,12 @@ def run(args: argparse.Namespace) -> int:
     settings, choices = settings_of(args, layers), choices_of(args, layers, note)
     if args.effective_config_json:
         print(effective_json(layers, choices, SECTIONS))
+        return 0
+
+    if args.dry_run:
+        from tahr.cli.verbs.doctor import describe_model
+
+        print("\n\n".join(describe_model(choice.model.source, choice.model.quantization) for choice in choices))
         return 0
 
     from tahr.hub.progress import Progress

@@ -31,7 +31,7 @@ PARAMETERS = {  # attributes of the GenAI conventions, and the sampling paramete
 }
 EXPORT_TIMEOUT_S = 5.0
 CLOSE_S = 3.0  # for spans that are still to be sent when the server ends
-MISSING = "Traces need OpenTelemetry: install it with `pip install 'tahr[otel]'`, or leave out --otlp-endpoint."
+MISSING = "Traces need OpenTelemetry: run `pip install '.[otel]'` in Tahr's directory, or leave out --otlp-endpoint."
 
 
 def open_tracer(endpoint: str | None, host: str) -> "Tracer | None":
