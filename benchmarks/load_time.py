@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tahr.cli.verbs.bench import say
+from tahr.cli.bench.bench import say
 from tahr.tools.environment import environment, line
 
 FIGURES = ("load", "first token", "process")

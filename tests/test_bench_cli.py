@@ -13,8 +13,8 @@ import pytest
 
 from model_cases import CASES, make_weights
 from model_files import write_hf
+from tahr.cli.bench.bench_gate import judge, key_of
 from tahr.cli.main import main
-from tahr.cli.verbs.bench_gate import judge, key_of
 from tahr.models import open_model
 from tahr.models.convert import convert
 from tahr.tools import environment
@@ -227,7 +227,7 @@ def test_a_sweep_is_a_matrix_over_models_and_goes_on_after_a_bad_one(
 ) -> None:
     program(tmp_path, "llama-bench", FAKE_BENCH.replace("LOG", repr(str(tmp_path / "log"))))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("tahr.cli.verbs.compare.SWEEP", ((8, 0, 0), (0, 2, 0), (0, 2, 8), (16, 0, 8)))
+    monkeypatch.setattr("tahr.cli.bench.compare.SWEEP", ((8, 0, 0), (0, 2, 0), (0, 2, 8), (16, 0, 8)))
     (tmp_path / "bad.gguf").write_bytes(b"GGUF but not much more")
     assert main(["compare", str(model), str(tmp_path / "bad.gguf"), "--sweep", "-r", "1", *ON]) == 6
     shown, said = capsys.readouterr()

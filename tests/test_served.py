@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tahr.cli.settings.model_settings import Said, parse_said
+from tahr.cli.settings.model_settings import NamedModel, parse_model
 from tahr.cli.settings.settings_layers import option_paths
 from test_server_models import served
 from test_settings import bare, refused, shown, write
@@ -20,28 +20,28 @@ CTX = "engine.context_size"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("qwen3:0.6b", Said("qwen3:0.6b")),
-        ("chat=qwen3:0.6b", Said("qwen3:0.6b", "chat")),
-        ("c=qwen3:0.6b,ctx=4096,kv-dtype=q8_0", Said("qwen3:0.6b", "c", own={CTX: 4096, "engine.kv_dtype": "q8_0"})),
-        ("Org/Name:Q8_0,temp=0", Said("Org/Name:Q8_0", own={"sampling.temperature": 0.0})),
-        ("a=Org/Name,quant=q8_0,prefix_cache=off", Said("Org/Name", "a", "q8_0", own={"engine.prefix_cache": False})),
+        ("qwen3:0.6b", NamedModel("qwen3:0.6b")),
+        ("chat=qwen3:0.6b", NamedModel("qwen3:0.6b", "chat")),
+        ("c=qwen3:0.6b,ctx=9,kv-dtype=q8_0", NamedModel("qwen3:0.6b", "c", own={CTX: 9, "engine.kv_dtype": "q8_0"})),
+        ("Org/Name:Q8_0,temp=0", NamedModel("Org/Name:Q8_0", own={"sampling.temperature": 0.0})),
+        ("a=O/N,quant=q8_0,prefix_cache=off", NamedModel("O/N", "a", "q8_0", own={"engine.prefix_cache": False})),
         # what Tur writes
-        ("chat:Qwen/Qwen3-0.6B", Said("Qwen/Qwen3-0.6B", "chat")),
-        ("chat:Qwen/Qwen3-0.6B:Q4_K_M", Said("Qwen/Qwen3-0.6B", "chat", "Q4_K_M")),
-        ("qwen3-small:Qwen/Qwen3-0.6B:q8_0,ctx=64", Said("Qwen/Qwen3-0.6B", "qwen3-small", "q8_0", own={CTX: 64})),
-        ("chat:/models/x.gguf", Said("/models/x.gguf", "chat")),
-        ("chat:qwen3:0.6b", Said("qwen3:0.6b", "chat")),
-        ("chat:ollama:qwen3:0.6b", Said("ollama:qwen3:0.6b", "chat")),
+        ("chat:Qwen/Qwen3-0.6B", NamedModel("Qwen/Qwen3-0.6B", "chat")),
+        ("chat:Qwen/Qwen3-0.6B:Q4_K_M", NamedModel("Qwen/Qwen3-0.6B", "chat", "Q4_K_M")),
+        ("qwen3-s:Qwen/Qwen3-0.6B:q8_0,ctx=64", NamedModel("Qwen/Qwen3-0.6B", "qwen3-s", "q8_0", own={CTX: 64})),
+        ("chat:/models/x.gguf", NamedModel("/models/x.gguf", "chat")),
+        ("chat:qwen3:0.6b", NamedModel("qwen3:0.6b", "chat")),
+        ("chat:ollama:qwen3:0.6b", NamedModel("ollama:qwen3:0.6b", "chat")),
         # what only looks like one of the above
-        ("hf:Org/Name:Q8_0", Said("hf:Org/Name:Q8_0")),
-        ("ollama:name:tag", Said("ollama:name:tag")),
-        ("pypi:a==1,b==2.0", Said("pypi:a==1,b==2.0")),
-        ("x=pypi:a==1,b==2.0,ctx=64", Said("pypi:a==1,b==2.0", "x", own={CTX: 64})),
-        ("/models/a=b,c.gguf", Said("/models/a=b,c.gguf")),
+        ("hf:Org/Name:Q8_0", NamedModel("hf:Org/Name:Q8_0")),
+        ("ollama:name:tag", NamedModel("ollama:name:tag")),
+        ("pypi:a==1,b==2.0", NamedModel("pypi:a==1,b==2.0")),
+        ("x=pypi:a==1,b==2.0,ctx=64", NamedModel("pypi:a==1,b==2.0", "x", own={CTX: 64})),
+        ("/models/a=b,c.gguf", NamedModel("/models/a=b,c.gguf")),
     ],
 )  # fmt: skip
-def test_ways_to_name_a_model(text: str, expected: Said) -> None:
-    assert parse_said(text) == expected
+def test_ways_to_name_a_model(text: str, expected: NamedModel) -> None:
+    assert parse_model(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -301,3 +301,15 @@ def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
                 asked = {**body, name: list(default) if isinstance(default, tuple) else default}
                 httpx.post(f"{running.address}/v1/chat/completions", json=asked).raise_for_status()
                 assert getattr(engine.seen[-1].params, name) == default
+
+
+@pytest.mark.parametrize("verb", ["run", "serve"])
+def test_the_model_s_own_sampling_values_are_shown(
+    verb: str, smollm2: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = shown(capsys, str(smollm2), "--top-k", "7", verb=verb)
+    assert found["sampling.top_k"] == (7, "cli")
+    assert "model" in {source for _, source in found.values()}
+    assert found["sampling.typical_p"] == (None, "default") and found["sampling.max_tokens"] == (1024, "default")
+    assert main([verb, "org/none", "--effective-config-json"]) == 0
+    assert "not on this machine" in capsys.readouterr().err

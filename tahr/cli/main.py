@@ -30,25 +30,25 @@ class Verb:
 
 
 VERBS = {
-    "run": Verb("run", also=("chat",)),
-    "serve": Verb("serve"),
-    "pull": Verb("pull"),
-    "list": Verb("list", also=("ls",)),
-    "rm": Verb("rm"),
-    "info": Verb("info"),
-    "verify": Verb("verify"),
-    "devices": Verb("devices"),
-    "doctor": Verb("doctor"),
-    "tokenize": Verb("tokenize"),
-    "detokenize": Verb("detokenize"),
-    "quantize": Verb("quantize"),
-    "convert": Verb("convert"),
-    "bench": Verb("bench"),
-    "bench-serve": Verb("bench_serve"),
-    "compare": Verb("compare"),
-    "replay-bundle": Verb("replay_bundle"),
-    "perplexity": Verb("perplexity"),
-    "version": Verb("version"),
+    "run": Verb("verbs.run", also=("chat",)),
+    "serve": Verb("verbs.serve"),
+    "pull": Verb("verbs.pull"),
+    "list": Verb("verbs.list", also=("ls",)),
+    "rm": Verb("verbs.rm"),
+    "info": Verb("verbs.info"),
+    "verify": Verb("verbs.verify"),
+    "devices": Verb("verbs.devices"),
+    "doctor": Verb("verbs.doctor"),
+    "tokenize": Verb("verbs.tokenize"),
+    "detokenize": Verb("verbs.detokenize"),
+    "quantize": Verb("verbs.quantize"),
+    "convert": Verb("verbs.convert"),
+    "bench": Verb("bench.bench"),
+    "bench-serve": Verb("bench.bench_serve"),
+    "compare": Verb("bench.compare"),
+    "replay-bundle": Verb("verbs.replay_bundle"),
+    "perplexity": Verb("bench.perplexity"),
+    "version": Verb("verbs.version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
 
@@ -92,7 +92,7 @@ def dispatch(argv: Sequence[str]) -> int:
     name = "version" if argv[0] in ("-V", "--version") else argv[0]
     if name not in NAMES:
         raise ConfigError(unknown_verb(name))
-    verb = import_module(f"tahr.cli.verbs.{NAMES[name]}")
+    verb = import_module(f"tahr.cli.{NAMES[name]}")
     parser = Parser(
         prog=f"tahr {name}", description=verb.HELP, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -107,7 +107,7 @@ def overview() -> str:
     lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
     for name, verb in VERBS.items():
         shown = ", ".join((name, *verb.also))
-        lines.append(f"  {shown:<13} {import_module(f'tahr.cli.verbs.{verb.module}').HELP}")
+        lines.append(f"  {shown:<13} {import_module(f'tahr.cli.{verb.module}').HELP}")
     return "\n".join([*lines, "", EXAMPLES])
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tahr.errors import DownloadError, ModelNotFound
 from tahr.hub import huggingface, local, ollama, package_index
-from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
 from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Kind, Ref, parse
@@ -14,7 +14,7 @@ from tahr.hub.refs import ALIASES, DEFAULT_MODEL, Kind, Ref, parse
 __all__ = [
     "ALIASES",
     "DEFAULT_MODEL",
-    "Entry",
+    "ModelEntry",
     "ModelFiles",
     "Preview",
     "Progress",
@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """What a module must offer to be a place models come from."""
 
     def cached(self, ref: Ref) -> ModelFiles | None: ...
     def download(self, ref: Ref, progress: Progress, check: Check) -> ModelFiles: ...
     def preview(self, ref: Ref) -> Preview: ...
-    def entries(self) -> list[Entry]: ...
+    def entries(self) -> list[ModelEntry]: ...
     def remove(self, ref: Ref) -> int | None: ...
 
 
-SOURCES: dict[Kind, Source] = {"path": local, "hf": huggingface, "ollama": ollama, "pypi": package_index}
+SOURCES: dict[Kind, ModelSource] = {"path": local, "hf": huggingface, "ollama": ollama, "pypi": package_index}
 
 
 def resolve(
@@ -86,7 +86,7 @@ def pull(
     return SOURCES[ref.kind].download(ref, progress or Progress(), check)
 
 
-def list_models() -> list[Entry]:
+def list_models() -> list[ModelEntry]:
     """Every model on this machine: complete ones first, then by name."""
     found = [entry for source in SOURCES.values() for entry in source.entries()]
     return sorted(found, key=lambda entry: (entry.status != "ready", entry.name.lower()))

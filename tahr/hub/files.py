@@ -30,7 +30,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """One model on this machine."""
 
     name: str  # what `tahr run` and `tahr rm` take

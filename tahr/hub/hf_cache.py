@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tahr.hub import pick, store
-from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.refs import Ref
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -91,12 +91,12 @@ def _tokenizer_sidecars(ref: Ref) -> tuple[Path, ...]:
     return ()
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ModelEntry]:
     """Every language model in the cache, by anyone who put it there."""
     return [entry for root in sorted(directory().glob("models--*--*")) for entry in _repo_entries(root)]
 
 
-def _repo_entries(root: Path) -> Iterator[Entry]:
+def _repo_entries(root: Path) -> Iterator[ModelEntry]:
     repo = Repo(root.name.removeprefix("models--").replace("--", "/", 1))
     snapshots = repo.snapshots(None)
     models = next((found for snapshot in snapshots if (found := list(_models(repo, snapshot)))), [])
@@ -105,7 +105,7 @@ def _repo_entries(root: Path) -> Iterator[Entry]:
     half_done = [path for pattern in _PARTIAL for path in (root / "blobs").glob(pattern)]
     if half_done or (not models and any(_promises_weights(name) for path in snapshots for name in listing(path))):
         size_bytes = sum(map(store.disk_bytes, half_done)) if models else store.disk_bytes(root)
-        yield Entry(repo.id, size_bytes, "incomplete", root.stat().st_mtime, "hf")
+        yield ModelEntry(repo.id, size_bytes, "incomplete", root.stat().st_mtime, "hf")
 
 
 def _promises_weights(name: str) -> bool:
@@ -125,10 +125,10 @@ def _models(repo: Repo, snapshot: Path) -> Iterator[ModelFiles]:
             yield found
 
 
-def _entry(found: ModelFiles) -> Entry:
+def _entry(found: ModelFiles) -> ModelEntry:
     stats = [path.stat() for path in found.weights]
     modified = max(stat.st_mtime for stat in stats)
-    return Entry(found.name, sum(stat.st_size for stat in stats), "ready", modified, "hf")
+    return ModelEntry(found.name, sum(stat.st_size for stat in stats), "ready", modified, "hf")
 
 
 def remove(ref: Ref) -> int | None:

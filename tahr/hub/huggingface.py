@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tahr.errors import CorruptFile, DownloadError, ModelNotFound, TahrError
 from tahr.hub import hf_cache, pick, store
-from tahr.hub.files import Entry, Format, ModelFiles
+from tahr.hub.files import Format, ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept, read_config
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -38,7 +38,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Listing:
+class RepoListing:
     """What a repository holds at one commit."""
 
     repo: hf_cache.Repo
@@ -69,7 +69,7 @@ def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
     return found
 
 
-def _bring(ref: Ref, listing: Listing, progress: Progress, check: Check) -> None:
+def _bring(ref: Ref, listing: RepoListing, progress: Progress, check: Check) -> None:
     chosen, weights = _choose(ref, listing, progress)
     if check is not accept:
         check(_look(ref, listing, chosen, weights))
@@ -83,7 +83,7 @@ def _holds_weights(repo: hf_cache.Repo) -> bool:
     return any(path.name.lower().endswith(endings) for path in repo.root.rglob("*"))
 
 
-def _choose(ref: Ref, listing: Listing, progress: Progress) -> tuple[Format, tuple[str, ...]]:
+def _choose(ref: Ref, listing: RepoListing, progress: Progress) -> tuple[Format, tuple[str, ...]]:
     """The names of the weights. Small files are fetched first: once the weights are there, so is everything else."""
     chosen = pick.choose_format(listing.files, ref)
     _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files], progress)
@@ -92,7 +92,7 @@ def _choose(ref: Ref, listing: Listing, progress: Progress) -> tuple[Format, tup
     return chosen, pick.safetensors_names(listing.files, listing.repo.snapshot(listing.commit))
 
 
-def _look(ref: Ref, listing: Listing, chosen: Format, weights: tuple[str, ...]) -> Preview:
+def _look(ref: Ref, listing: RepoListing, chosen: Format, weights: tuple[str, ...]) -> Preview:
     """What is known of the weights before they are fetched."""
     size_bytes = sum(listing.files[name].size_bytes for name in weights if name in listing.files)
     if chosen == "gguf":
@@ -101,7 +101,7 @@ def _look(ref: Ref, listing: Listing, chosen: Format, weights: tuple[str, ...]) 
     return Preview(ref.repo, config=config, size_bytes=size_bytes)
 
 
-def _architecture(listing: Listing, name: str) -> str | None:
+def _architecture(listing: RepoListing, name: str) -> str | None:
     from tahr.hub import web
 
     file = listing.files.get(name)
@@ -122,7 +122,7 @@ def preview(ref: Ref) -> Preview:
                 store.remove_tree(listing.repo.root)
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ModelEntry]:
     """Every language model in the shared cache."""
     return hf_cache.entries()
 
@@ -145,7 +145,7 @@ def _fetch_sidecars(ref: Ref, progress: Progress) -> None:
         progress.note(f"Going on with the tokenizer inside the GGUF, since {ref.tokenizer_repo} gave none: {error}")
 
 
-def _fetch(listing: Listing, names: Iterable[str], progress: Progress) -> None:
+def _fetch(listing: RepoListing, names: Iterable[str], progress: Progress) -> None:
     from tahr.hub import transfer  # the network takes a while to import, and models already here do without
 
     repo, snapshot = listing.repo, listing.repo.snapshot(listing.commit)
@@ -161,7 +161,7 @@ def _fetch(listing: Listing, names: Iterable[str], progress: Progress) -> None:
         store.link(snapshot / name, blob)
 
 
-def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
+def _job(listing: RepoListing, file: RemoteFile) -> transfer.Download:
     from tahr.hub import transfer
 
     return transfer.Download(
@@ -175,7 +175,7 @@ def _job(listing: Listing, file: RemoteFile) -> transfer.Download:
     )
 
 
-def _url(listing: Listing, file: RemoteFile) -> str:
+def _url(listing: RepoListing, file: RemoteFile) -> str:
     return f"{_endpoint()}/{listing.repo.id}/resolve/{listing.commit}/{quote(file.name)}"
 
 
@@ -190,7 +190,7 @@ def _login() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _list(repo: str, revision: str | None) -> Listing:
+def _list(repo: str, revision: str | None) -> RepoListing:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -207,11 +207,11 @@ def _list(repo: str, revision: str | None) -> Listing:
     return _checked(repo, revision, info)
 
 
-def _checked(repo: str, revision: str, info: ModelInfo) -> Listing:
+def _checked(repo: str, revision: str, info: ModelInfo) -> RepoListing:
     if not isinstance(info.sha, str) or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
         raise DownloadError(f"{_endpoint()} gave no commit for {repo}: is HF_ENDPOINT a Hugging Face hub?")
     files = [_remote_file(repo, sibling) for sibling in info.siblings or []]
-    return Listing(hf_cache.Repo(repo), revision, info.sha, {file.name: file for file in files})
+    return RepoListing(hf_cache.Repo(repo), revision, info.sha, {file.name: file for file in files})
 
 
 def _remote_file(repo: str, sibling: RepoSibling) -> RemoteFile:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 from tahr.hub import pick
-from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -58,7 +58,7 @@ def preview(ref: Ref) -> Preview:
     return Preview(ref.name, size_bytes=sum(path.stat().st_size for path in files.weights))
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ModelEntry]:
     """Local files are the user's own and are not listed."""
     return []
 

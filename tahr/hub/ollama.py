@@ -13,7 +13,7 @@ from typing import Any
 
 from tahr.errors import DownloadError, UnsupportedModel
 from tahr.hub import store
-from tahr.hub.files import Entry, ModelFiles
+from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -23,7 +23,7 @@ MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 WEIGHTS = "model.gguf"
 MAX_LAYERS = 64
 
-# Layer type -> the name it gets beside the weights.
+# OllamaLayer type -> the name it gets beside the weights.
 LAYER_FILES = {
     "application/vnd.ollama.image.model": WEIGHTS,
     "application/vnd.ollama.image.projector": "mmproj.gguf",
@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Layer:
+class OllamaLayer:
     """One blob of a model, and the file name it is shown under."""
 
     file: str
@@ -86,7 +86,7 @@ def preview(ref: Ref) -> Preview:
     return _look(ref, _manifest(ref)[1])
 
 
-def _manifest(ref: Ref) -> tuple[Any, list[Layer]]:
+def _manifest(ref: Ref) -> tuple[Any, list[OllamaLayer]]:
     from tahr.hub import web
 
     url = f"{_registry()}/v2/{ref.repo}/manifests/{ref.selector}"
@@ -94,7 +94,7 @@ def _manifest(ref: Ref) -> tuple[Any, list[Layer]]:
     return manifest, list(_layers(manifest, ref.name))
 
 
-def _look(ref: Ref, layers: list[Layer]) -> Preview:
+def _look(ref: Ref, layers: list[OllamaLayer]) -> Preview:
     from tahr.hub import web
 
     weights = next(layer for layer in layers if layer.file == WEIGHTS)
@@ -104,11 +104,11 @@ def _look(ref: Ref, layers: list[Layer]) -> Preview:
     return Preview(ref.name, architecture=architecture, size_bytes=weights.size_bytes)
 
 
-def _url(ref: Ref, layer: Layer) -> str:
+def _url(ref: Ref, layer: OllamaLayer) -> str:
     return f"{_registry()}/v2/{ref.repo}/blobs/sha256:{layer.sha256}"
 
 
-def _fetch(ref: Ref, layer: Layer, progress: Progress) -> None:
+def _fetch(ref: Ref, layer: OllamaLayer, progress: Progress) -> None:
     from tahr.hub import transfer
 
     if layer.blob.exists():
@@ -119,7 +119,7 @@ def _fetch(ref: Ref, layer: Layer, progress: Progress) -> None:
     )
 
 
-def _layers(manifest: Any, name: str) -> Iterator[Layer]:
+def _layers(manifest: Any, name: str) -> Iterator[OllamaLayer]:
     try:
         stated = [(str(row["mediaType"]), str(row["digest"]), int(row["size"])) for row in manifest["layers"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -135,7 +135,7 @@ def _layers(manifest: Any, name: str) -> Iterator[Layer]:
             )
         if file := LAYER_FILES.get(media_type):
             n_seen[file] = n_seen.get(file, 0) + 1
-            yield Layer(_numbered(file, n_seen[file]), digest.removeprefix("sha256:"), size_bytes)
+            yield OllamaLayer(_numbered(file, n_seen[file]), digest.removeprefix("sha256:"), size_bytes)
 
 
 def _refuse_unusable(media_types: list[str], name: str) -> None:
@@ -150,17 +150,17 @@ def _numbered(file: str, nth: int) -> str:
     return file if nth == 1 else f"{Path(file).stem}-{nth}{Path(file).suffix}"
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ModelEntry]:
     """Every model pulled from the registry, finished or not."""
     return [_entry(path) for path in sorted((_root() / "models").glob("*/*/*")) if path.is_dir()]
 
 
-def _entry(directory: Path) -> Entry:
+def _entry(directory: Path) -> ModelEntry:
     namespace, model, tag = directory.parts[-3:]
     name = f"ollama:{model}:{tag}" if namespace == "library" else f"ollama:{namespace}/{model}:{tag}"
     ready = cached(Ref("ollama", name, repo=f"{namespace}/{model}", selector=tag)) is not None
     size_bytes = sum(store.disk_bytes(path) for path in _blobs(directory))
-    return Entry(name, size_bytes, "ready" if ready else "incomplete", directory.stat().st_mtime, "ollama")
+    return ModelEntry(name, size_bytes, "ready" if ready else "incomplete", directory.stat().st_mtime, "ollama")
 
 
 def remove(ref: Ref) -> int | None:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from tahr.errors import CorruptFile, DownloadError, LoadError, ModelNotFound, TahrError
 from tahr.hub import store
 from tahr.hub.aliases import ALIASES
-from tahr.hub.files import Entry, ModelFiles, Status
+from tahr.hub.files import ModelEntry, ModelFiles, Status
 from tahr.hub.preview import Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -254,18 +254,18 @@ def _join(group: list[Member], staging: Path, progress: Progress) -> tuple[Path,
     return draft, digest.hexdigest()
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ModelEntry]:
     """Every model from the package index, finished or not."""
     root = store.home() / "pypi"
     return [_entry(path.parent) for path in sorted(root.glob(f"*/{REFERENCE}"))]
 
 
-def _entry(directory: Path) -> Entry:
+def _entry(directory: Path) -> ModelEntry:
     reference = (directory / REFERENCE).read_text(encoding="utf-8", errors="replace")
     names = [alias for alias, target in ALIASES.items() if target == reference]
     status: Status = "ready" if (directory / DIGESTS).exists() else "incomplete"
     size_bytes, modified = store.disk_bytes(directory), directory.stat().st_mtime
-    return Entry(names[0] if names else reference, size_bytes, status, modified, "pypi")
+    return ModelEntry(names[0] if names else reference, size_bytes, status, modified, "pypi")
 
 
 def remove(ref: Ref) -> int | None:

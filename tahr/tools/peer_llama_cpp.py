@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 
-class Peer:
+class LlamaModel:
     """A loaded model; fed with made-up tokens like llama-bench, nothing sampled."""
 
     def __init__(self, path: str, n_threads: int, n_context: int, n_batch: int, n_seqs: int):
@@ -81,7 +81,7 @@ class Peer:
                 raise RuntimeError(f"llama_decode failed with {failed}")
 
 
-def answers(peer: Peer) -> Iterator[dict[str, Any]]:
+def answers(peer: LlamaModel) -> Iterator[dict[str, Any]]:
     yield {"version": f"llama_cpp {peer.lc.__version__}"}
     for line in sys.stdin:
         try:
@@ -96,7 +96,7 @@ def main() -> None:
     # llama.cpp writes its log where it likes; answers go to the stdout we were given, the rest to stderr.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for answer in answers(Peer(path, *map(int, numbers))):
+    for answer in answers(LlamaModel(path, *map(int, numbers))):
         print(json.dumps(answer), file=out, flush=True)
 
 

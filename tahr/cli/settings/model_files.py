@@ -1,7 +1,11 @@
 """A model's files for the verbs that look at a model without running it."""
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tahr.config import sampling_names
+from tahr.errors import TahrError
 
 if TYPE_CHECKING:
     from tahr.hub import ModelFiles
@@ -15,6 +19,21 @@ def find(model: str) -> "ModelFiles":
     from tahr.models.runnable import refuse_unsupported
 
     return resolve(model, progress=Progress(sys.stderr), check=refuse_unsupported)
+
+
+def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:
+    """The sampling settings the model's own files and family recommend, by path; nothing is fetched for them."""
+    from tahr.hub import resolve
+    from tahr.models import open_model
+
+    try:
+        files = resolve(model, quant=quantization, download=False)
+        source = open_model(files.weights, files.directory)
+        recommended = source.sampling(source.model_config())
+    except TahrError as error:
+        warn(f"note: The model's own sampling values are not shown. {error}")
+        return {}
+    return {f"sampling.{name}": getattr(recommended, name) for name in sampling_names() if recommended.asks_for(name)}
 
 
 def open_tokenizer(model: str) -> "Tokenizer":

@@ -32,7 +32,7 @@ FORM = "--model [NAME=]MODEL[,OPTION=VALUE...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NamedModel:
     """A model as it was named, and the values by path that were said with it, or in its table."""
 
     source: str
@@ -51,7 +51,7 @@ class Said:
 # ---- on the command line ------------------------------------------------------------------------------------
 
 
-def parse_said(text: str) -> Said:
+def parse_model(text: str) -> NamedModel:
     """`MODEL`, `NAME=MODEL`, or Tur's `NAME:MODEL[:QUANT]`; any of them with `,OPTION=VALUE` after it."""
     parts = text.split(",")
     # A comma may belong to the model: to a path, or to pins of packages.
@@ -65,19 +65,19 @@ def parse_said(text: str) -> Said:
     return replace(said, quantization=quantization, own=own)
 
 
-def parse_named(text: str) -> Said:
+def parse_named(text: str) -> NamedModel:
     name, equals, source = text.partition("=")
     if equals and "/" not in name and not source.startswith("="):
         if not name or not source:
             raise ConfigError(f"--model {text} is half empty: write --model NAME=MODEL.")
-        return Said(source, name)
+        return NamedModel(source, name)
     name, colon, source = text.partition(":")
     if not colon or not is_tur_form(text, name, source):
-        return Said(text)
+        return NamedModel(text)
     rest, colon, quant = source.rpartition(":")
     if colon and quant_of(quant) == quant.upper():
-        return Said(rest, name, quant)
-    return Said(source, name)
+        return NamedModel(rest, name, quant)
+    return NamedModel(source, name)
 
 
 def is_tur_form(text: str, name: str, source: str) -> bool:
@@ -115,7 +115,7 @@ def key_of(name: str, where: str) -> Key:
 # ---- in the settings ----------------------------------------------------------------------------------------
 
 
-def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> Said:
+def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> NamedModel:
     """A table `[models.NAME]`; without a source it speaks of a model that is named elsewhere."""
     where = f"[models.{name}]"
     for field_name, kind in TABLE.items():
@@ -128,10 +128,10 @@ def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> Said:
         elif option not in TABLE:
             warn(f"warning: {where} sets {option}, which is none a model can have{hint(option, paths)}")
     names = tuple(map(str, table.get("names", ())))
-    return Said(table.get("source", ""), name, table.get("quantization"), names, table=values, origin="config")
+    return NamedModel(table.get("source", ""), name, table.get("quantization"), names, table=values, origin="config")
 
 
-def merged(said: Said, tables: Mapping[str, Said]) -> Said:
+def merged(said: NamedModel, tables: Mapping[str, NamedModel]) -> NamedModel:
     """What was named, with what its table says; a name alone means the table's model."""
     alone = not said.name and said.source in tables
     table = tables.get(said.source if alone else said.name or "")
@@ -152,36 +152,36 @@ def merged(said: Said, tables: Mapping[str, Said]) -> Said:
 # ---- all of it ----------------------------------------------------------------------------------------------
 
 
-def said_models(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Said]:
+def named_models(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[NamedModel]:
     """The models that were named, in that order; those of the settings if none was; else the default one."""
-    from tahr.cli.verbs.run import default_model
-
     tables = {name: parse_table(name, table, warn) for name, table in layers.models.items()}
     named = options.model_name(args)
     if named and args.models:
         raise ConfigError(f"The model is named by {named} and by --model: use --model for all of them.")
     if args.weight_path is not None:
-        return [Said(str(named), quantization=args.quantization)]
+        return [NamedModel(str(named), quantization=args.quantization)]
     named = named or options.model_of_environment()
     texts: Sequence[str] = args.models or ([named] if named else [])
-    found = [merged(parse_said(text), tables) for text in texts]
+    found = [merged(parse_model(text), tables) for text in texts]
     if not found:
-        found = [table for table in tables.values() if table.source] or [Said(default_model(), origin="default")]
+        found = [table for table in tables.values() if table.source] or [
+            NamedModel(options.default_model(warn), origin="default")
+        ]
     return [replace(said, quantization=said.quantization or args.quantization) for said in found]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelSettings:
     """A model to serve, and who said what about it."""
 
     model: ModelChoice
-    said: Said
+    said: NamedModel
     layers: Layers
 
 
-def choices_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Choice]:
+def models_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[ModelSettings]:
     """All models with what holds for each, checked."""
-    choices = [choice_of(said, layers, warn) for said in said_models(args, layers, warn)]
+    choices = [settings_for(said, layers, warn) for said in named_models(args, layers, warn)]
     if args.served_model_name:
         first = choices[0]
         names = (*args.served_model_name, *first.model.other_names)
@@ -189,7 +189,7 @@ def choices_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Cho
     return choices
 
 
-def choice_of(said: Said, layers: Layers, warn: Warn) -> Choice:
+def settings_for(said: NamedModel, layers: Layers, warn: Warn) -> ModelSettings:
     about = layers.about({**profile_values(said.source, MODEL_SECTIONS, warn), **said.table}, said.own)
     try:
         config, sampling = EngineConfig(**about.values("engine")), SamplingParams.of(about.values("sampling"))
@@ -197,11 +197,19 @@ def choice_of(said: Said, layers: Layers, warn: Warn) -> Choice:
         raise (ConfigError(f"Of the model {said.label}, {error}") if said.own or said.table else error) from error
     config = options.within_cores(config, warn)
     model = ModelChoice(said.source, said.name, said.quantization, said.other_names, config, sampling)
-    return Choice(model, said, about)
+    return ModelSettings(model, said, about)
 
 
-def effective_json(layers: Layers, choices: Sequence[Choice], sections: Sequence[str]) -> str:
+def own_values(choice: ModelSettings, warn: Warn) -> dict[str, Any]:
+    """The sampling settings that the files of this model recommend."""
+    from tahr.cli.settings.model_files import model_values
+
+    return model_values(choice.model.source, choice.model.quantization, warn)
+
+
+def effective_json(layers: Layers, choices: Sequence[ModelSettings], sections: Sequence[str], warn: Warn) -> str:
     """Every key, its value and who said it; where one of several models has its own, the key is `models.NAME...`."""
+    choices = [replace(choice, layers=choice.layers.over_model(own_values(choice, warn))) for choice in choices]
     if len(choices) == 1:
         return json.dumps(choices[0].layers.effective(sections), indent=1)
     rows = general = layers.effective(sections)

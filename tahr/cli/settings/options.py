@@ -271,6 +271,14 @@ def model_of_environment() -> str | None:
     return os.environ.get("HF_MODEL_ID") or os.environ.get("MODEL_WEIGHT_PATH") or None
 
 
+def default_model(warn: Callable[[str], None]) -> str:
+    """The model for those who name none, and a line that says so."""
+    from tahr.hub.refs import DEFAULT_MODEL
+
+    warn(f"No model was named: using {DEFAULT_MODEL}.")
+    return DEFAULT_MODEL
+
+
 def local(path: Path) -> str:
     """A path as a model name that can only mean that path."""
     if not path.exists():

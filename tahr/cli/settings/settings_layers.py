@@ -16,7 +16,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tahr.cli.settings.sizes import Share, whole_number
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.server.settings import Settings
 
@@ -108,14 +108,16 @@ def key_of(section: str, field: "Field[Any]", hint: Any) -> Key | None:
     if len(kinds) != 1 or kinds[0] not in KINDS:
         return None
     default = field.default if field.default is not MISSING else None
+    if section == "sampling" and default is None:
+        default = getattr(NEUTRAL_SAMPLING, field.name)
     return Key(f"{section}.{field.name}", kinds[0], many, default)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class SettingsLayer:
     """Values from one place."""
 
-    source: str  # config, env or cli
+    source: str  # model, config, env or cli
     values: Mapping[str, Any]
 
 
@@ -123,13 +125,17 @@ class Layer:
 class Layers:
     """Lowest first; and the tables `[models.NAME]` of the file, unread."""
 
-    layers: Sequence[Layer] = ()
+    layers: Sequence[SettingsLayer] = ()
     models: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self, file: Mapping[str, Any], own: Mapping[str, Any]) -> "Layers":
         """For one model: over the general file what files say about it, over everything what was said with its name."""
         general, *rest = self.layers
-        return Layers([general, Layer("config", file), *rest, Layer("cli", own)])
+        return Layers([general, SettingsLayer("config", file), *rest, SettingsLayer("cli", own)])
+
+    def over_model(self, values: Mapping[str, Any]) -> "Layers":
+        """With the model's own values below everything that was set."""
+        return Layers([SettingsLayer("model", values), *self.layers], self.models)
 
     def values(self, section: str) -> dict[str, Any]:
         """What was said about a section; what nobody said is left to its defaults."""
@@ -164,15 +170,15 @@ def read_layers(
     file = read_file(find_file(args.config), warn)
     models = file.content.pop("models", {})
     layers = [
-        Layer("config", mine(file_values(file, known, warn), usable)),
-        Layer("env", mine(env_values(os.environ, known, warn), usable)),
-        Layer("cli", set_values(args.sets or [], usable)),
+        SettingsLayer("config", mine(file_values(file, known, warn), usable)),
+        SettingsLayer("env", mine(env_values(os.environ, known, warn), usable)),
+        SettingsLayer("cli", set_values(args.sets or [], usable)),
     ]
     for path in sorted(layers[-1].values.keys() & flags.keys()):
         warn(f"warning: {path} is set by --set and by an option of its own, which wins.")
     if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
         raise ConfigError("models in the settings must be tables, one for each model: write [models.NAME].")
-    return Layers([*layers, Layer("cli", flags)], models)
+    return Layers([*layers, SettingsLayer("cli", flags)], models)
 
 
 def usable_keys(sections: Sequence[str]) -> dict[str, Key]:

@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything that needs no model first: a wrong option must not cost a download."""
     from tahr.cli.chat.prompt import read_prompt
+    from tahr.cli.settings.model_files import model_values
     from tahr.cli.settings.settings_layers import effective_json, flags_in, profile_values, read_layers
     from tahr.hub.refs import DEFAULT_MODEL
 
@@ -76,9 +77,10 @@ def run(args: argparse.Namespace) -> int:
     sampling = SamplingParams.of(layers.values("sampling"))
     config = options.within_cores(EngineConfig(**layers.values("engine")), note)
     if args.effective_config_json:
-        print(effective_json(layers, SECTIONS))
+        own = model_values(source or DEFAULT_MODEL, args.quantization or quantization, note)
+        print(effective_json(layers.over_model(own), SECTIONS))
         return 0
-    name = source or default_model()
+    name = source or options.default_model(note)
     if args.dry_run:
         from tahr.cli.verbs.doctor import describe_model
 
@@ -109,9 +111,9 @@ def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapp
     """A model that the settings know by that name: where it comes from, its options, which quantisation of it."""
     if named is None or named not in layers.models:
         return named, {}, None
-    from tahr.cli.settings.model_settings import Said, merged, parse_table
+    from tahr.cli.settings.model_settings import NamedModel, merged, parse_table
 
-    said = merged(Said(named), {named: parse_table(named, layers.models[named], note)})
+    said = merged(NamedModel(named), {named: parse_table(named, layers.models[named], note)})
     return said.source, said.table, said.quantization
 
 
@@ -126,13 +128,6 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
 def looks_like_a_prompt(name: str) -> bool:
     # Path.exists would raise for a text too long to be a path.
     return " " in name and not name.startswith("pypi:") and not os.path.exists(name)  # noqa: PTH110
-
-
-def default_model() -> str:
-    from tahr.hub.refs import DEFAULT_MODEL
-
-    note(f"No model was named: using {DEFAULT_MODEL}.")
-    return DEFAULT_MODEL
 
 
 def is_base_model(llm: "LLM", system: str | None) -> bool:

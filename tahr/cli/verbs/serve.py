@@ -122,12 +122,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    from tahr.cli.settings.model_settings import choices_of, effective_json
+    from tahr.cli.settings.model_settings import effective_json, models_of
 
     layers = layers_of(args)
-    settings, choices = settings_of(args, layers), choices_of(args, layers, note)
+    settings, choices = settings_of(args, layers), models_of(args, layers, note)
     if args.effective_config_json:
-        print(effective_json(layers, choices, SECTIONS))
+        print(effective_json(layers, choices, SECTIONS, note))
         return 0
 
     if args.dry_run:

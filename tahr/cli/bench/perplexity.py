@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
+from tahr.cli.bench.bench import say, wipe
+from tahr.cli.bench.bench_shapes import add_machine, engine, positive
 from tahr.cli.chat.console import note
-from tahr.cli.settings.bench_shapes import add_machine, engine, positive
-from tahr.cli.verbs.bench import say, wipe
 from tahr.errors import ConfigError
 
 HELP = "measure how well a model predicts a text"

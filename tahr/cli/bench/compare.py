@@ -5,9 +5,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tahr.cli.bench.bench import say, wipe
+from tahr.cli.bench.bench_shapes import add_machine, add_shapes, counts, engine, shapes
 from tahr.cli.chat.console import note
-from tahr.cli.settings.bench_shapes import add_machine, add_shapes, counts, engine, shapes
-from tahr.cli.verbs.bench import say, wipe
 from tahr.errors import TahrError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tahr.cli.bench.bench_gate import judge, read_baseline
+from tahr.cli.bench.bench_shapes import add_machine, add_shapes, engine, shapes
 from tahr.cli.chat.console import note
-from tahr.cli.settings.bench_shapes import add_machine, add_shapes, engine, shapes
-from tahr.cli.verbs.bench_gate import judge, read_baseline
 
 if TYPE_CHECKING:
     from tahr.tools.bench import Shape
