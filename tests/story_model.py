@@ -72,7 +72,7 @@ def vocabulary_metadata() -> dict[str, Typed]:
     }
 
 
-def to_gguf(weights: Arrays) -> bytes:
+def to_gguf(weights: Arrays, chat_template: str | None = None) -> bytes:
     """The whole model as one GGUF in f32."""
     metadata = {
         "general.architecture": Typed("str", "llama"),
@@ -83,6 +83,8 @@ def to_gguf(weights: Arrays) -> bytes:
         **{f"llama.{key}": value for key, value in gguf_keys(CONFIG).items()},
         **vocabulary_metadata(),
     }
+    if chat_template is not None:
+        metadata["tokenizer.chat_template"] = Typed("str", chat_template)
     tensors = gguf_arrays(CONFIG, weights)
     return Gguf(metadata, [Stored(n, a.shape[::-1], 0, a.tobytes()) for n, a in tensors.items()]).to_bytes()
 

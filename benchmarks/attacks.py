@@ -1,0 +1,260 @@
+"""A hostile client: every attack over HTTP we know, one after another in random order, each bounded in time and bytes.
+
+usage: benchmarks/attacks.py http://127.0.0.1:PORT [--seconds 300] [--attack-seconds 4] [--seed 0]
+hostile.py starts it beside ordinary streams.
+"""
+
+import argparse
+import json
+import random
+import socket
+import struct
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+CHAT, TEXT, EMBED, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"
+MAX_HELD = 32  # connections held open without reading
+HELLO = [{"role": "user", "content": "hello"}]
+IDS = list(range(3, 250))
+
+
+class Target:
+    """Where the server listens, and the connections that are held open on purpose."""
+
+    def __init__(self, address: str, rng: random.Random, attack_s: float):
+        url = urlsplit(address)
+        assert url.hostname == "127.0.0.1" and url.port, "attacks stay on this machine"
+        self.address, self.rng = (url.hostname, url.port), rng
+        self.attack_s = attack_s  # the longest a single attack keeps at it
+        self._held: deque[socket.socket] = deque()
+
+    @contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        with self.connect() as made:
+            yield made
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=self.attack_s)
+
+    def hold(self, connection: socket.socket) -> None:
+        """Keep it open and unread; the oldest are let go."""
+        self._held.append(connection)
+        while len(self._held) > MAX_HELD:
+            self._held.popleft().close()
+
+
+def head(path: str, n_bytes: int, *more: str, host: str = "127.0.0.1") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", f"host: {host}", "content-type: application/json", *more]
+    if n_bytes >= 0:
+        lines.append(f"content-length: {n_bytes}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def whole(path: str, body: Any) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return head(path, len(data)) + data
+
+
+def read(connection: socket.socket, seconds: float) -> None:
+    """Read for a while, so that a reply in pieces cannot keep the attacker for ever either."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and connection.recv(1 << 20):
+        pass
+
+
+def exchange(target: Target, data: bytes) -> None:
+    with target.connected() as connection:
+        connection.sendall(data)
+        read(connection, target.attack_s)
+
+
+def send(path: str, body: Any) -> Callable[[Target], None]:
+    """An attack that is one request, its reply read."""
+    data = whole(path, body)
+    return lambda target: exchange(target, data)
+
+
+def send_and_leave(path: str, body: Any, after_s: float = 0.2) -> Callable[[Target], None]:
+    """An attack that hangs up without reading."""
+    data = whole(path, body)
+
+    def attack(target: Target) -> None:
+        with target.connected() as connection:
+            connection.sendall(data)
+            time.sleep(after_s)
+            if target.rng.random() < 0.5:  # a reset instead of an orderly end
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    return attack
+
+
+def send_unread(path: str, body: Any) -> Callable[[Target], None]:
+    """An attack that holds the connection and reads nothing."""
+    data = whole(path, body)
+
+    def attack(target: Target) -> None:
+        connection = target.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(data)
+        target.hold(connection)
+
+    return attack
+
+
+def drip(target: Target, start: bytes, piece: bytes, pause_s: float) -> None:
+    """Send a little at a time for as long as an attack may take."""
+    with target.connected() as connection:
+        connection.sendall(start)
+        until = time.monotonic() + target.attack_s
+        while time.monotonic() < until:
+            connection.sendall(piece)
+            time.sleep(pause_s)
+
+
+def trailers(target: Target) -> None:
+    """A chunked body whose trailers do not end, 16 MB of them."""
+    line = b"x-padding: " + b"a" * 4000 + b"\r\n"
+    with target.connected() as connection:
+        connection.sendall(head(CHAT, -1, "transfer-encoding: chunked") + b"2\r\n{}\r\n0\r\n")
+        for _ in range(4000):
+            connection.sendall(line)
+        read(connection, 1)
+
+
+def dripped_trailers(target: Target) -> None:
+    drip(target, head(CHAT, -1, "transfer-encoding: chunked") + b"2\r\n{}\r\n0\r\n", b"x-a: b\r\n" * 50, 0.05)
+
+
+def dripped_body(target: Target) -> None:
+    drip(target, head(CHAT, 100_000), b'{"m' * 3, 0.1)
+
+
+def dripped_header(target: Target) -> None:
+    drip(target, b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"x-a: b\r\n", 0.1)
+
+
+def body_after_the_answer(target: Target) -> None:
+    """The route does not exist, so the answer comes first; the body goes on for seconds."""
+    drip(target, head("/absent", 9_000_000), b"a" * 1000, 0.02)
+
+
+def idle_connections(target: Target) -> None:
+    """A hundred connections that say nothing for a second."""
+    opened = [target.connect() for _ in range(100)]
+    time.sleep(1)
+    for connection in opened:
+        connection.close()
+
+
+def foreign_hosts(target: Target) -> None:
+    body = json.dumps({"messages": HELLO}).encode()
+    for host in ("evil.example", "127.0.0.1.evil.example", "a" * 5000, "localhost:99999", "\u2028"):
+        exchange_quietly(target, head(CHAT, len(body), "connection: close", host=host) + body)
+
+
+def upgrade(target: Target) -> None:
+    body = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()
+    more = ("connection: upgrade, close", "upgrade: websocket")
+    exchange_quietly(target, head(CHAT, len(body), *more) + body)
+
+
+def pipelined(target: Target) -> None:
+    """Three hundred requests at once on one connection."""
+    exchange(target, b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 300)
+
+
+def noise(target: Target) -> None:
+    exchange_quietly(target, b"\x16\x03\x01" + target.rng.randbytes(2000))
+    exchange_quietly(target, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
+
+
+def exchange_quietly(target: Target, data: bytes) -> None:
+    """One of several exchanges of an attack: a server that closes early ends only this one."""
+    with suppress(OSError):
+        exchange(target, data)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"messages": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+def kwargs(value: Any) -> dict[str, Any]:
+    return {"messages": HELLO, "max_tokens": 1, "chat_template_kwargs": value}
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+WORDS = "one goat after another went up the hill and came down again, "
+ATTACKS: dict[str, Callable[[Target], None]] = {
+    "2.6 MB of prompt": send(TEXT, {"prompt": (WORDS * 50_000)[:2_600_000], "max_tokens": 1}),
+    "9.9 MB to tokenise": send(TOKENIZE, {"content": (WORDS * 200_000)[:9_900_000]}),
+    "9.9 MB without a space": send(TOKENIZE, {"content": "a" * 9_900_000}),
+    "2 MB of a chat": send(CHAT, {"messages": [{"role": "user", "content": (WORDS * 40_000)[:2_000_000]}]}),
+    "n times prompt_logprobs": send(TEXT, {"prompt": IDS, "n": 128, "prompt_logprobs": 20, "max_tokens": 1}),
+    "n times echoed logprobs": send(TEXT, {"prompt": IDS, "n": 64, "echo": True, "logprobs": 5, "max_tokens": 1}),
+    "prompts times n": send(TEXT, {"prompt": ["hello"] * 200, "n": 16, "max_tokens": 1}),
+    "embeddings of many ids": send_and_leave(EMBED, {"input": [IDS] * 64}),
+    "embeddings of many texts": send_and_leave(EMBED, {"input": ["goat"] * 2000}),
+    "embeddings unread": send_unread(EMBED, {"input": ["goat"] * 500}),
+    "a stream unread": send_unread(CHAT, {"messages": HELLO, "stream": True, "max_tokens": 200}),
+    "logprobs unread": send_unread(TEXT, {"prompt": IDS, "n": 8, "prompt_logprobs": 20, "max_tokens": 1}),
+    "a stream left": send_and_leave(CHAT, {"messages": HELLO, "stream": True, "max_tokens": 200, "n": 4}),
+    "trailers without end": trailers,
+    "dripped trailers": dripped_trailers,
+    "a dripped body": dripped_body,
+    "a dripped header": dripped_header,
+    "a body after the answer": body_after_the_answer,
+    "idle connections": idle_connections,
+    "foreign hosts": foreign_hosts,
+    "an upgrade with a body": upgrade,
+    "pipelined requests": pipelined,
+    "noise": noise,
+    "deep JSON": send(CHAT, nested(4_000_000)),
+    "a number of 4 million digits": send(CHAT, b'{"messages": [], "max_tokens": ' + b"9" * 4_000_000 + b"}"),
+    "a bias key of 5,000 digits": send(CHAT, {"messages": HELLO, "logit_bias": {"9" * 5000: 1}}),
+    "100,000 biases": send(CHAT, {"messages": HELLO, "logit_bias": {str(i): 1 for i in range(100_000)}}),
+    "100,000 stops": send(CHAT, {"messages": HELLO, "max_tokens": 1, "stop": [f"x{i}" for i in range(100_000)]}),
+    "infinite temperature": send(CHAT, b'{"messages": [], "temperature": 1e999}'),
+    "deep template arguments": send(CHAT, kwargs(deep(900))),
+    "wide template arguments": send(CHAT, kwargs({f"k{i}": "v" * 100 for i in range(50_000)})),
+    "100,000 messages": send(CHAT, {"messages": HELLO * 100_000, "max_tokens": 1}),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Attack until the time is over; print how often each attack was made."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--attack-seconds", type=float, default=4.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    target = Target(args.address, random.Random(args.seed), args.attack_seconds)
+    made: Counter[str] = Counter()
+    until = time.monotonic() + args.seconds
+    while time.monotonic() < until:
+        names = list(ATTACKS)
+        target.rng.shuffle(names)
+        for name in names:
+            if time.monotonic() > until:
+                break
+            began = time.monotonic()
+            with suppress(OSError):  # refused, reset or timed out: what attackers get
+                ATTACKS[name](target)
+            made[name] += 1
+            print(f"{began:.3f} {time.monotonic():.3f} {name}", file=sys.stderr, flush=True)
+    print(json.dumps(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""One hostile client beside eight ordinary streams, for twenty seconds (benchmarks/hostile.py takes five minutes)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import story_model
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+SECONDS, MOST_GAP_S = 20, 5  # a machine that does other things too stalls for a second by itself
+
+
+@pytest.mark.xfail(reason="long texts, embeddings and products of options still hold the server", strict=False)
+@pytest.mark.timeout(120)
+def test_streams_do_not_notice(tmp_path: Path) -> None:
+    model = tmp_path / "story.gguf"
+    model.write_bytes(story_model.to_gguf(story_model.arrays(), TEMPLATE))
+    command = [sys.executable, str(ROOT / "benchmarks" / "hostile.py"), str(model), "--seconds", str(SECONDS)]
+    command += ["--attack-seconds", "0.5", "--most-gap", str(MOST_GAP_S), "--log", str(tmp_path / "attacks.log")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ordinary streams ended" in done.stdout
