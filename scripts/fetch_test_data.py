@@ -49,6 +49,7 @@ class Package:
     backend: str  # the module that builds it, which ours replaces
     members: tuple[tuple[str, str], ...]  # pattern of a member's path -> where it goes (\1 is the first group)
     n_files: int
+    samples: tuple[str, ...]  # present once everything is
 
 
 PACKAGES = (
@@ -58,13 +59,14 @@ PACKAGES = (
         "scikit_build_core.build",
         (
             (
-                r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-(?:bert-bge|gpt-2|llama-bpe|llama-spm|qwen2)"
-                r"\.gguf(?:\.inp|\.out)?)",
+                r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-(?:bert-bge|command-r|deepseek-coder|deepseek-llm|falcon|"
+                r"gemma-4|gpt-2|llama-bpe|llama-spm|mpt|phi-3|qwen2|qwen35|refact|starcoder)\.gguf(?:\.inp|\.out)?)",
                 r"tokenizers/\1",
             ),
             (r"[^/]+/vendor/llama\.cpp/models/templates/([\w.+-]+\.jinja)", r"chat-templates/\1"),
         ),
-        85,
+        115,
+        ("tokenizers/ggml-vocab-starcoder.gguf.out", "chat-templates/Qwen3-Coder.jinja"),
     ),
     Package(
         "jsonschema==4.25.1",
@@ -72,6 +74,7 @@ PACKAGES = (
         "hatchling.build",
         ((r"[^/]+/json/tests/draft2020-12/([\w-]+\.json)", r"json-schema-test-suite/\1"),),
         46,
+        ("json-schema-test-suite/allOf.json",),  # for grammars
     ),
 )
 
@@ -161,7 +164,7 @@ def parts(package: Package) -> set[str]:
 def main() -> None:
     """Fetch what is missing."""
     for package in PACKAGES:
-        if all(assets.find(part) for part in parts(package)):
+        if all(assets.find(name) for name in package.samples):
             continue
         print(f"Fetching test data out of {package.requirement} ...", flush=True)
         try:
