@@ -119,7 +119,7 @@ def test_pieces_join_to_the_text(engine: InferenceEngine) -> None:
     text = engine.generate(PROMPT, 30, pieces.append)
     assert text == "".join(pieces)
     assert all(pieces)
-    assert text.startswith(", there was a little girl named Lily")
+    assert text.startswith(", there was a ")
     assert engine.kv_cache_seq_len() == len(engine.tokenize(PROMPT)) + 29  # the last token is picked, not fed
 
 
@@ -148,7 +148,7 @@ def test_nothing_to_say(engine: InferenceEngine) -> None:
 
 def test_what_ends_a_reply(engine: InferenceEngine) -> None:
     plain = engine.generate(PROMPT, 30)
-    assert engine.generate_with_config(PROMPT, 30, replace(GREEDY, stop=(" girl",))) == plain[: plain.index(" girl")]
+    assert engine.generate_with_config(PROMPT, 30, replace(GREEDY, stop=(" was",))) == plain[: plain.index(" was")]
     comma = engine.tokenize(PROMPT + ",")[-1]
     assert engine.generate_with_config(PROMPT, 30, replace(GREEDY, stop_token_ids=(comma,))) == ""
 
@@ -422,7 +422,7 @@ def test_another_tokenizer(stories: Path, tmp_path: Path) -> None:
     ):
         assert len(other.tokenize("a dog")) == 5
         assert other.decode_token(other.tokenize("x")[0]) == "x"
-    with pytest.raises(ModelNotFound, match="tokenizer_path"):
+    with pytest.raises(ModelNotFound, match="There is no tokenizer at"):
         load(stories, tokenizer_path="nowhere.json")
 
 

@@ -1,0 +1,1 @@
+"""Decides which sequences advance, runs the step, and samples the next tokens."""

@@ -1,0 +1,1 @@
+"""What `from tahr import ...` gives: LLM, AsyncLLM, sessions, beams, embeddings, snapshots."""
