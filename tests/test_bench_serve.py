@@ -17,7 +17,7 @@ from tahr.bench_serve import figures
 from tahr.bench_serve.client import parse_target
 from tahr.bench_serve.loads import RandomMaker
 from tahr.bench_serve.measured import FAULTS, Events, Load, Record, is_bulk, measure
-from tahr.bench_serve.plan import Level, Plan, parse_slo
+from tahr.bench_serve.plan import BenchPlan, Level, parse_slo
 from tahr.bench_serve.report import env_hash
 from tahr.cli.main import main
 from tahr.errors import ConfigError
@@ -324,7 +324,7 @@ def test_events_may_be_cut_anywhere() -> None:
 
 def test_the_same_seed_makes_the_same_requests() -> None:
     def made(seed: int, run: str) -> list[Load]:
-        return RandomMaker(Plan(seed=seed), "m", range(1000)).make(run, 3)
+        return RandomMaker(BenchPlan(seed=seed), "m", range(1000)).make(run, 3)
 
     assert made(1, "a") == made(1, "a") != made(2, "a")
     assert made(1, "a") != made(1, "b")
@@ -372,7 +372,7 @@ def test_slo() -> None:
     with pytest.raises(ConfigError):
         parse_slo("ttft:-1")
     with pytest.raises(ConfigError):
-        Plan(slo_ms={"ttft": 1}, levels=(Level(concurrency=1),))
+        BenchPlan(slo_ms={"ttft": 1}, levels=(Level(concurrency=1),))
 
 
 def test_our_own_server_under_our_own_bench(capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,19 +117,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 # Cycles still to be cut: a group may only lose members.
-KNOWN_CYCLES: list[set[str]] = [
-    {"tahr.backends.api", "tahr.backends.api.backend", "tahr.backends.host_memory", "tahr.backends.row_sampler"},
-    {"tahr.server.app", "tahr.server.openai.openapi"},
-    {
-        "tahr.server.http.guard",
-        "tahr.server.http.request",
-        "tahr.server.observe.request_dumps",
-        "tahr.server.observe.tracing",
-        "tahr.server.openai.generation",
-        "tahr.server.state",
-    },
-    {"tahr.text.stream", "tahr.text.tokenizer"},
-]
+KNOWN_CYCLES: list[set[str]] = []
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from tahr.bench_serve.client import Target, fetch
 from tahr.bench_serve.drive import press
-from tahr.bench_serve.figures import Run, run_of
+from tahr.bench_serve.figures import LoadRun, run_of
 from tahr.bench_serve.loads import Encode, Maker, make_maker
 from tahr.bench_serve.measured import Load, Record, faults_of, measure
-from tahr.bench_serve.plan import Level, Plan
+from tahr.bench_serve.plan import BenchPlan, Level
 from tahr.errors import ServerError
 
 Say = Callable[[str], None]
@@ -20,7 +20,7 @@ class Cell:
     """All runs of one level."""
 
     level: Level
-    runs: list[Run]
+    runs: list[LoadRun]
 
     @property
     def n_errored(self) -> int:
@@ -32,7 +32,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BenchTarget:
     """Who is asked, and what it says of itself."""
 
     target: Target
@@ -40,7 +40,7 @@ class Server:
     backend: str
 
 
-async def find_server(target: Target, model: str | None) -> Server:
+async def find_server(target: Target, model: str | None) -> BenchTarget:
     """The model that was named or else the first that is served, and the backend where the server tells."""
     if model is None:
         listed = await fetch(target, "GET", "/v1/models")
@@ -48,7 +48,7 @@ async def find_server(target: Target, model: str | None) -> Server:
             model = str(listed["data"][0]["id"])
         except (KeyError, IndexError, TypeError) as error:
             raise ServerError("The server lists no models at /v1/models: name one with --model.") from error
-    return Server(target, model, await backend_of(target, model))
+    return BenchTarget(target, model, await backend_of(target, model))
 
 
 async def backend_of(target: Target, model: str) -> str:
@@ -60,7 +60,7 @@ async def backend_of(target: Target, model: str) -> str:
         return "unknown"
 
 
-def ask_server(server: Server) -> Encode:
+def server_tokenizer(server: BenchTarget) -> Encode:
     """Tokenising by the server itself, at /tokenize."""
 
     async def encode(text: str) -> list[int]:
@@ -74,13 +74,13 @@ def ask_server(server: Server) -> Encode:
     return encode
 
 
-async def bench(server: Server, plan: Plan, encode: Encode, say: Say) -> list[Cell]:
+async def bench(server: BenchTarget, plan: BenchPlan, encode: Encode, say: Say) -> list[Cell]:
     """Every level in turn."""
     maker = await make_maker(plan, server.model, encode)
     return [await bench_level(server, plan, maker, level, say) for level in plan.levels]
 
 
-async def bench_level(server: Server, plan: Plan, maker: Maker, level: Level, say: Say) -> Cell:
+async def bench_level(server: BenchTarget, plan: BenchPlan, maker: Maker, level: Level, say: Say) -> Cell:
     async def one(load: Load) -> Record:
         return await measure(server.target, load, plan.timeout_s)
 
@@ -105,7 +105,7 @@ def check_warmup(records: list[Record]) -> None:
         raise ServerError(f"The warm-up went wrong, so nothing was measured ({shown}). The first was: {detail}")
 
 
-def check_errors(plan: Plan, cells: Sequence[Cell]) -> None:
+def check_errors(plan: BenchPlan, cells: Sequence[Cell]) -> None:
     """Fail after the report, where failing was asked for."""
     n_errored, n_requests = sum(c.n_errored for c in cells), sum(c.n_requests for c in cells)
     most = 0.0 if plan.fail_on_error else plan.max_error_rate
@@ -115,7 +115,7 @@ def check_errors(plan: Plan, cells: Sequence[Cell]) -> None:
         raise ServerError(f"{n_errored} of {n_requests} requests failed and {allowed} may. The first: {detail}")
 
 
-def facts_of(plan: Plan) -> dict[str, Any]:
+def facts_of(plan: BenchPlan) -> dict[str, Any]:
     """What shapes the load, for the record."""
     return {
         "dataset": plan.dataset,

@@ -1,4 +1,4 @@
-"""Just enough HTTP/1.1 to stream an answer and know when each byte of it came."""
+"""Just enough HTTP/1.1 to stream a response and to time each byte of it."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ from tahr.errors import ConfigError, ServerError
 READ_BYTES = 1 << 16
 
 
-class BrokenAnswer(Exception):
-    """The answer ended too early, or was no HTTP."""
+class BrokenResponse(Exception):
+    """The response ended too early, or was no HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def parse_target(url: str, api_key: str | None = None) -> Target:
 
 
 class Response:
-    """An answer on its way; the parser calls the methods whose names begin with on_."""
+    """A response while it arrives; the parser calls the methods whose names begin with on_."""
 
     def __init__(self, reader: asyncio.StreamReader):
         self.status = 0
@@ -100,13 +100,13 @@ class Response:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise BrokenAnswer(f"The answer is no HTTP ({error}).") from error
+            raise BrokenResponse(f"The response is no HTTP ({error}).") from error
 
     def _check_end(self) -> None:
-        # Without a length of any kind the end of the connection is the end of the answer.
+        # Without a length of any kind the end of the connection is the end of the response.
         lengths = {"content-length", "transfer-encoding"}
         if not self.status or lengths & self.headers.keys():
-            raise BrokenAnswer("The connection was closed before the answer was complete.")
+            raise BrokenResponse("The connection was closed before the response was complete.")
 
 
 @asynccontextmanager
@@ -124,15 +124,15 @@ async def sent(target: Target, method: str, path: str, body: Any = None) -> Asyn
 
 
 async def fetch(target: Target, method: str, path: str, body: Any = None) -> Any:
-    """A whole JSON answer, or an error that says what came instead."""
+    """A whole JSON response, or an error that says what came instead."""
     where = f"{target.host}:{target.port}{target.path}{path}"
     try:
         async with sent(target, method, path, body) as response:
             data = await response.body()
     except OSError as error:
         raise ServerError(f"Nobody answers at {where} ({error}): start `tahr serve`, or name --base-url.") from error
-    except BrokenAnswer as error:
-        raise ServerError(f"{where} gave no usable answer: {error}") from error
+    except BrokenResponse as error:
+        raise ServerError(f"{where} gave no usable response: {error}") from error
     if response.status != 200:
         text = data[:200].decode(errors="replace")
         raise ServerError(f"{where} answered {response.status} instead of 200: {text}")

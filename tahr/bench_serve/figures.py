@@ -21,7 +21,7 @@ Z95 = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """One pass over its requests: samples of times, one value of each rate."""
 
     times: dict[str, list[float]]
@@ -35,7 +35,7 @@ class Run:
     first_detail: str
 
 
-def run_of(records: list[Record], slo_ms: dict[str, float]) -> Run:
+def run_of(records: list[Record], slo_ms: dict[str, float]) -> LoadRun:
     """The figures of one run. Only requests that succeeded count, but their time is the time of all."""
     good = [record for record in records if record.ok]
     duration_s = max(r.ended_at for r in records) - min(r.sent_at for r in records)
@@ -45,7 +45,7 @@ def run_of(records: list[Record], slo_ms: dict[str, float]) -> Run:
     }  # fmt: skip
     if slo_ms:
         totals["goodput"] = sum(meets(record, slo_ms) for record in good)
-    return Run(
+    return LoadRun(
         times=times_of(good),
         rates={name: total / duration_s if duration_s else 0.0 for name, total in totals.items()},
         n_completed=len(good),
@@ -74,7 +74,7 @@ def meets(record: Record, slo_ms: dict[str, float]) -> bool:
     return all(1e3 * took[name] <= most for name, most in slo_ms.items())
 
 
-def distributions(runs: Sequence[Run]) -> dict[str, dict[str, float | None]]:
+def distributions(runs: Sequence[LoadRun]) -> dict[str, dict[str, float | None]]:
     """Each figure over all runs: times over all requests of all runs, rates over the runs."""
     made = {}
     for name in TIMES:
@@ -118,7 +118,7 @@ def t95(n_free: int) -> float:
     return Z95 + (Z95**3 + Z95) / (4 * n_free) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * n_free**2)
 
 
-def totals(runs: Sequence[Run]) -> dict[str, Any]:
+def totals(runs: Sequence[LoadRun]) -> dict[str, Any]:
     """What happened how often, per run and in all."""
     return {
         "completed_per_run": [run.n_completed for run in runs],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.bench_serve.measured import Load
-from tahr.bench_serve.plan import Plan
+from tahr.bench_serve.plan import BenchPlan
 from tahr.errors import ConfigError
 
 Encode = Callable[[str], Awaitable[list[int]]]  # a text as tokens, without special ones
@@ -27,7 +27,7 @@ WORDS = (
 MIN_TOKENS, MAX_PROMPT, MAX_BOTH = 4, 1024, 2048
 
 
-async def make_maker(plan: Plan, model: str, encode: Encode) -> "Maker":
+async def make_maker(plan: BenchPlan, model: str, encode: Encode) -> "Maker":
     """What makes the requests of each run."""
     if plan.dataset == "sharegpt":
         assert plan.dataset_path is not None
@@ -40,7 +40,7 @@ async def make_maker(plan: Plan, model: str, encode: Encode) -> "Maker":
 class Maker:
     """Makes requests for one model."""
 
-    def __init__(self, plan: Plan, model: str):
+    def __init__(self, plan: BenchPlan, model: str):
         self._plan, self._model = plan, model
 
     def make(self, run: str, n: int) -> list[Load]:
@@ -60,7 +60,7 @@ class Maker:
 class RandomMaker(Maker):
     """Prompts of exactly so many tokens, sent as tokens; with shared-prefix they all begin alike."""
 
-    def __init__(self, plan: Plan, model: str, pool: Sequence[int]):
+    def __init__(self, plan: BenchPlan, model: str, pool: Sequence[int]):
         super().__init__(plan, model)
         self._pool = pool
         n_prefix = plan.n_prefix if plan.dataset == "shared-prefix" else 0
@@ -76,7 +76,7 @@ class RandomMaker(Maker):
 class ShareGptMaker(Maker):
     """First messages of recorded conversations, answered at the length of the recorded answer."""
 
-    def __init__(self, plan: Plan, model: str, pairs: Sequence[tuple[str, int]]):
+    def __init__(self, plan: BenchPlan, model: str, pairs: Sequence[tuple[str, int]]):
         super().__init__(plan, model)
         self._pairs = pairs
 
@@ -107,7 +107,7 @@ def first_pair(entry: Any) -> tuple[str, str] | None:
     return (message, answer) if from_person and isinstance(message, str) and isinstance(answer, str) else None
 
 
-async def measured_pairs(pairs: Sequence[tuple[str, str]], encode: Encode, plan: Plan) -> list[tuple[str, int]]:
+async def measured_pairs(pairs: Sequence[tuple[str, str]], encode: Encode, plan: BenchPlan) -> list[tuple[str, int]]:
     """Messages with the number of tokens of their answers: as many as a run needs, in random order."""
     shuffled = random.Random(f"{plan.seed}/file").sample(pairs, len(pairs))
     kept: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""One request: what was asked, when its tokens came, and what was wrong with the answer."""
+"""One request: what was sent, when its tokens came, and what was wrong with the response."""
 
 import asyncio
 import json
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from tahr.bench_serve.client import BrokenAnswer, Response, Target, sent
+from tahr.bench_serve.client import BrokenResponse, Response, Target, sent
 
-# All that can be wrong with an answer. Only the last leaves the request a success.
+# All that can be wrong with a response. Only the last leaves the request a success.
 FAULTS = {
     "http_500": "the server failed (any status from 500)",
     "http_refused": "another status than 200",
@@ -52,7 +52,7 @@ class Record:
     n_prompt: int = 0
     n_output: int = 0  # as the server counts
     faults: list[str] = field(default_factory=list)
-    detail: str = ""  # the first thing that went wrong, for people
+    detail: str = ""  # the first thing that went wrong, in a sentence
 
     @property
     def ok(self) -> bool:
@@ -88,7 +88,7 @@ class Record:
 
 @dataclass(slots=True)
 class Events:
-    """The server-sent events of one answer, as they come apart and together again."""
+    """The server-sent events of one response, put together from the pieces they arrive in."""
 
     data: list[str] = field(default_factory=list)
     _rest: bytes = b""
@@ -112,7 +112,7 @@ class Events:
 
 
 async def measure(target: Target, load: Load, timeout_s: float) -> Record:
-    """Send one request and watch its answer; never raises for what a server does."""
+    """Send one request and record its response; never raises for what a server does."""
     record = Record(perf_counter())
     try:
         async with asyncio.timeout(timeout_s), sent(target, "POST", load.path, load.body) as response:
@@ -120,7 +120,7 @@ async def measure(target: Target, load: Load, timeout_s: float) -> Record:
             await watch(response, load, record)
     except TimeoutError:
         record.blame("timeout", f"No end after {timeout_s:g} seconds.")
-    except BrokenAnswer as error:
+    except BrokenResponse as error:
         record.blame("malformed_stream", str(error))
     except OSError as error:
         record.blame("connection_failed", f"The connection failed: {error}.")
@@ -129,21 +129,21 @@ async def measure(target: Target, load: Load, timeout_s: float) -> Record:
 
 
 async def watch(response: Response, load: Load, record: Record) -> None:
-    answer = Answer(record)
+    reader = EventStreamReader(record)
     body = b""
     async for at, data in response.arrivals():
         if response.status == 200:
-            answer.hear(at, data)
+            reader.feed(at, data)
         else:
             body += data
     if response.status != 200:
         fault = "http_500" if response.status >= 500 else "http_refused"
         record.blame(fault, f"Status {response.status}: {body[:200].decode(errors='replace')}")
     else:
-        answer.judge(load, response.headers.get("content-type", ""))
+        reader.judge(load, response.headers.get("content-type", ""))
 
 
-class Answer:
+class EventStreamReader:
     """Reads one stream into a record."""
 
     def __init__(self, record: Record):
@@ -153,7 +153,7 @@ class Answer:
         self._text = ""
         self._n_done = 0
 
-    def hear(self, at: float, data: bytes) -> None:
+    def feed(self, at: float, data: bytes) -> None:
         """Bytes that came at one moment."""
         for event in self._events.feed(data):
             self.record.ended_at = at
@@ -162,9 +162,9 @@ class Answer:
             elif self._n_done:
                 self.record.blame("duplicate_done", "Something came after [DONE].")
             else:
-                self._hear_chunk(at, event)
+                self._read_chunk(at, event)
 
-    def _hear_chunk(self, at: float, event: str) -> None:
+    def _read_chunk(self, at: float, event: str) -> None:
         try:
             chunk = json.loads(event)
             if "error" in chunk:
@@ -182,7 +182,7 @@ class Answer:
         """Everything that can be said only at the end."""
         record = self.record
         if not kind.startswith("text/event-stream"):
-            record.blame("malformed_stream", f"The answer is of type {kind!r}, not text/event-stream.")
+            record.blame("malformed_stream", f"The response is of type {kind!r}, not text/event-stream.")
         if self._events.unfinished:
             record.blame("malformed_stream", "The stream ends inside an event.")
         if self._n_done != 1:

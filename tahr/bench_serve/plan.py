@@ -33,7 +33,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """Frozen and checked."""
 
     levels: tuple[Level, ...] = (Level(concurrency=32),)

@@ -5,10 +5,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tahr.bench_serve.bench import Cell, Server, facts_of
+from tahr.bench_serve.bench import BenchTarget, Cell, facts_of
 from tahr.bench_serve.figures import RATES, TIMES, distributions, totals
 from tahr.bench_serve.loads import N_INPUT
-from tahr.bench_serve.plan import Plan
+from tahr.bench_serve.plan import BenchPlan
 
 Report = dict[str, Any]
 
@@ -25,13 +25,13 @@ NAMES = {
 COLUMNS = ("mean", "stddev", "ci95", "p50", "p75", "p95", "p99")
 
 
-def reports(server: Server, plan: Plan, cells: Sequence[Cell], env: dict[str, Any]) -> list[Report]:
+def reports(server: BenchTarget, plan: BenchPlan, cells: Sequence[Cell], env: dict[str, Any]) -> list[Report]:
     """One record per level."""
     full_env = {**env, "flags": facts_of(plan)}
     return [record(server, plan, cell, full_env) for cell in cells]
 
 
-def record(server: Server, plan: Plan, cell: Cell, env: dict[str, Any]) -> Report:
+def record(server: BenchTarget, plan: BenchPlan, cell: Cell, env: dict[str, Any]) -> Report:
     return {
         "model": server.model,
         "backend": server.backend,
@@ -48,7 +48,7 @@ def record(server: Server, plan: Plan, cell: Cell, env: dict[str, Any]) -> Repor
     }
 
 
-def lengths(plan: Plan) -> dict[str, int | None]:
+def lengths(plan: BenchPlan) -> dict[str, int | None]:
     """Tokens per request; those of a file differ from request to request."""
     if plan.dataset == "sharegpt":
         return {"n_prompt": None, "n_prefix": 0, "n_gen": None}

@@ -12,9 +12,9 @@ from tahr.cli.settings.options import Option
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tahr.bench_serve.bench import Cell, Server
+    from tahr.bench_serve.bench import BenchTarget, Cell
     from tahr.bench_serve.loads import Encode
-    from tahr.bench_serve.plan import Level, Plan
+    from tahr.bench_serve.plan import BenchPlan, Level
 
 HELP = "put load on a running server and measure what its clients see"
 
@@ -87,26 +87,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def measure(args: argparse.Namespace, plan: "Plan") -> "tuple[Server, list[Cell]]":
-    from tahr.bench_serve.bench import ask_server, bench, find_server
+async def measure(args: argparse.Namespace, plan: "BenchPlan") -> "tuple[BenchTarget, list[Cell]]":
+    from tahr.bench_serve.bench import bench, find_server, server_tokenizer
     from tahr.bench_serve.client import parse_target
 
     target = parse_target(args.base_url, args.api_key or os.environ.get("TAHR_API_KEY"))
     server = await find_server(target, args.model)
     note(f"{server.model} on {server.backend}")
-    encode = local_encode(args.tokenizer) if args.tokenizer else ask_server(server)
+    encode = local_encode(args.tokenizer) if args.tokenizer else server_tokenizer(server)
     return server, await bench(server, plan, encode, note)
 
 
-def plan_of(args: argparse.Namespace) -> "Plan":
-    from tahr.bench_serve.plan import Plan, parse_slo
+def plan_of(args: argparse.Namespace) -> "BenchPlan":
+    from tahr.bench_serve.plan import BenchPlan, parse_slo
 
     said: dict[str, Any] = options.given(args, LOAD)
     if args.goodput is not None:
         said["slo_ms"] = parse_slo(args.goodput)
     if levels := levels_of(args):
         said["levels"] = levels
-    return Plan(
+    return BenchPlan(
         **said, respect_eos=args.respect_eos, fail_on_error=args.fail_on_error, require_ci=args.require_ci,
     )  # fmt: skip
 
@@ -137,7 +137,7 @@ def local_encode(model: str) -> "Encode":
     return encode
 
 
-def write(args: argparse.Namespace, server: "Server", plan: "Plan", cells: "list[Cell]") -> None:
+def write(args: argparse.Namespace, server: "BenchTarget", plan: "BenchPlan", cells: "list[Cell]") -> None:
     from tahr.bench_serve.picture import picture
     from tahr.bench_serve.report import FORMATS as WRITERS
     from tahr.bench_serve.report import reports
