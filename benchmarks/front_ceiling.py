@@ -80,7 +80,7 @@ class Script:
 
 def serve(model: str | None, step_s: float, interval_s: float) -> None:
     """In a process of its own."""
-    from tahr.server.lifecycle import Server
+    from tahr.server.lifecycle import HttpServer
     from tahr.server.llm_engine import LlmEngine
     from tahr.server.models import ServedModel
     from tahr.server.settings import Settings
@@ -92,7 +92,7 @@ def serve(model: str | None, step_s: float, interval_s: float) -> None:
         return [ServedModel(("scripted",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
 
     settings = Settings(port=0, log_interval_s=0, stream_interval_s=interval_s)
-    Server(settings, load, lambda address, _: print(address, flush=True)).run()
+    HttpServer(settings, load, lambda address, _: print(address, flush=True)).run()
 
 
 async def press(address: str, data: bytes, n_connections: int, seconds: float) -> list[bytes]:

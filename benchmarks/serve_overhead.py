@@ -48,7 +48,7 @@ def prompts(n: int) -> list[str]:
 def serve(args: argparse.Namespace) -> None:
     """In a process of its own: a server, and for every line that comes a run of the library."""
     from tahr import LLM, AsyncLLM
-    from tahr.server.lifecycle import Server
+    from tahr.server.lifecycle import HttpServer
     from tahr.server.llm_engine import LlmEngine
     from tahr.server.models import ServedModel
     from tahr.server.settings import Settings
@@ -56,7 +56,7 @@ def serve(args: argparse.Namespace) -> None:
     llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0, stream_interval_s=args.stream_interval)
     served = [ServedModel(("model",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
     threading.Thread(target=run_library, args=(llm, args), daemon=True).start()
-    Server(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
+    HttpServer(settings, lambda: served, lambda address, _: print(address, flush=True)).run()
 
 
 def run_library(llm: Any, args: argparse.Namespace) -> None:

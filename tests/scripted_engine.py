@@ -23,7 +23,7 @@ from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk, Completion
 from tahr.server.engine_port import PromptProgress
-from tahr.server.lifecycle import Server
+from tahr.server.lifecycle import HttpServer
 from tahr.server.models import ServedModel
 from tahr.server.settings import Settings
 from tahr.text.chat import ChatTemplate
@@ -203,11 +203,13 @@ class ScriptedEngine:
 @contextmanager
 def serving(
     *engines: Any, settings: Settings | None = None, load: Callable[[], list[ServedModel]] | None = None
-) -> Iterator[Server]:
+) -> Iterator[HttpServer]:
     """A server on a free port, on a thread with an event loop of its own."""
     models = [ServedModel((engine.name,), engine) for engine in engines]
     ready = threading.Event()
-    running = Server(settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set())
+    running = HttpServer(
+        settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set()
+    )
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

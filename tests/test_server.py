@@ -13,7 +13,7 @@ from scripted_engine import BOS, EOS, ScriptedEngine, reply_to, serving
 from tahr import __version__
 from tahr.config import SamplingParams, sampling_names
 from tahr.server.app import ROUTES
-from tahr.server.lifecycle import Server
+from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import bodies
 from tahr.server.openai.sampling import SPELLED
 
@@ -28,13 +28,13 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: ScriptedEngine) -> Iterator[Server]:
+def server(engine: ScriptedEngine) -> Iterator[HttpServer]:
     with serving(engine, ScriptedEngine("other", template=None)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
+def client(server: HttpServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=20) as made:
         yield made
 

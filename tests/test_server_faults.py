@@ -15,7 +15,7 @@ from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
 from tahr.engine.sequence import Sequence
 from tahr.server.http.request import HttpRequest
-from tahr.server.lifecycle import Server
+from tahr.server.lifecycle import HttpServer
 from tahr.server.llm_engine import LlmEngine
 from tahr.server.openai import chat as chat_route
 from tahr.text.chat import ChatTemplate
@@ -38,7 +38,7 @@ def engine(stories: Path) -> LlmEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: LlmEngine) -> Iterator[Server]:
+def server(engine: LlmEngine) -> Iterator[HttpServer]:
     with serving(engine) as running:
         yield running
 
@@ -139,7 +139,7 @@ def is_streamed(i: int) -> bool:
     return bool(i % 2)
 
 
-def ask_all(server: Server, cut: bool = False) -> list[tuple[int, str]]:
+def ask_all(server: HttpServer, cut: bool = False) -> list[tuple[int, str]]:
     """Status and body of all answers, without what is different each time."""
 
     async def one(client: httpx.AsyncClient, i: int) -> tuple[int, str]:
@@ -167,7 +167,7 @@ def joined(stream: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sound(server: Server) -> list[tuple[int, str]]:
+def sound(server: HttpServer) -> list[tuple[int, str]]:
     made = ask_all(server)
     assert all(status == 200 for status, _ in made)
     return made
@@ -176,7 +176,7 @@ def sound(server: Server) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_others_get_the_same_bytes(
-    stage: str, streamed: bool, server: Server, engine: LlmEngine, sound: list[tuple[int, str]],
+    stage: str, streamed: bool, server: HttpServer, engine: LlmEngine, sound: list[tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(f"{__name__}.is_streamed", lambda i: streamed if i == VICTIM else bool(i % 2))

@@ -18,7 +18,7 @@ from tahr.server import models as served_models
 from tahr.server.app import ROUTES
 from tahr.server.http import protocol, rate_limit
 from tahr.server.http.rate_limit import RateLimit
-from tahr.server.lifecycle import Server
+from tahr.server.lifecycle import HttpServer
 from tahr.server.models import STALLED_AFTER_S, Health, ServedModel
 from tahr.server.settings import Settings
 
@@ -30,7 +30,7 @@ def settings(**more: Any) -> Settings:
     return Settings(port=0, log_interval_s=0, **more)
 
 
-def exchange(server: Server, data: bytes) -> bytes:
+def exchange(server: HttpServer, data: bytes) -> bytes:
     """Bytes out, bytes in, until the server closes."""
     host, port = server.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -45,13 +45,13 @@ def exchange(server: Server, data: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def locked() -> Iterator[Server]:
+def locked() -> Iterator[HttpServer]:
     with serving(ScriptedEngine(), settings=settings(api_keys=("first-key", "second-key"))) as running:
         yield running
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_every_route_but_health_needs_a_key(locked: Server, route: Any) -> None:
+def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any) -> None:
     path = route.path + "scripted" if route.path == "/v1/models/" else route.path
     bare = httpx.request(route.method, locked.address + path)
     assert bare.status_code == (200 if route.is_open else 401)
@@ -62,18 +62,18 @@ def test_every_route_but_health_needs_a_key(locked: Server, route: Any) -> None:
     assert right.status_code in (200, 400)
 
 
-def test_an_unknown_route_says_nothing_without_a_key(locked: Server) -> None:
+def test_an_unknown_route_says_nothing_without_a_key(locked: HttpServer) -> None:
     response = httpx.get(locked.address + "/admin")
     assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("value", ["", "Bearer", "first-key", "Basic first-key", "Basic ::::", "Bearer \xff"])
-def test_what_is_no_key(locked: Server, value: str) -> None:
+def test_what_is_no_key(locked: HttpServer, value: str) -> None:
     sent = {"authorization": value.encode("latin-1")}
     assert httpx.post(locked.address + CHAT, json=BODY, headers=sent).status_code == 401  # type: ignore[arg-type]
 
 
-def test_a_browser_can_ask_for_the_key(locked: Server) -> None:
+def test_a_browser_can_ask_for_the_key(locked: HttpServer) -> None:
     asked = httpx.get(locked.address + "/")
     assert asked.headers["www-authenticate"].startswith("Basic")
     coded = base64.b64encode(b"anyone:first-key").decode()
@@ -95,35 +95,35 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def limited(engine: ScriptedEngine) -> Iterator[Server]:
+def limited(engine: ScriptedEngine) -> Iterator[HttpServer]:
     made = settings(max_body_bytes=4096, max_requests=2, max_tokens_cap=50, request_timeout_s=1.0, body_timeout_s=0.5)
     with serving(engine, settings=made) as running:
         yield running
 
 
-def test_a_body_that_is_too_large(limited: Server) -> None:
+def test_a_body_that_is_too_large(limited: HttpServer) -> None:
     for sent in ({"content": b"x" * 5000}, {"content": (b"x" * 1000 for _ in range(5))}):
         response = httpx.post(limited.address + CHAT, **sent)  # type: ignore[arg-type]
         assert response.status_code == 413 and response.json()["error"]["code"] == "body_too_large"
 
 
-def test_a_body_that_lies_about_its_size(limited: Server) -> None:
+def test_a_body_that_lies_about_its_size(limited: HttpServer) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999999\r\n\r\n"
     assert exchange(limited, head).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_never_ends(limited: Server) -> None:
+def test_a_body_that_never_ends(limited: HttpServer) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
     assert b"did not arrive" in exchange(limited, head)
 
 
-def test_headers_that_are_too_large(limited: Server) -> None:
+def test_headers_that_are_too_large(limited: HttpServer) -> None:
     for head in (b"GET /health HTTP/1.1\r\nx: ", b"GET /"):
         answer = exchange(limited, head.ljust(protocol.MAX_HEAD_BYTES + 1, b"y"))
         assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer
 
 
-def test_a_large_head_that_comes_all_at_once(limited: Server) -> None:
+def test_a_large_head_that_comes_all_at_once(limited: HttpServer) -> None:
     many = b"".join(b"x%d: y\r\n" % i for i in range(protocol.MAX_HEAD_BYTES // 8))
     answer = exchange(limited, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + many + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 431") and answer.count(b"HTTP/1.1") == 1
@@ -142,7 +142,7 @@ def test_a_deadline_of_0_is_none() -> None:
         assert httpx.post(running.address + CHAT, json=slow).status_code == 200
 
 
-def test_many_requests_on_one_connection_are_not_large_headers(limited: Server) -> None:
+def test_many_requests_on_one_connection_are_not_large_headers(limited: HttpServer) -> None:
     with httpx.Client(base_url=limited.address) as client:
         for _ in range(50):
             assert client.post("/tokenize", json={"prompt": "x" * 3000}).status_code == 200
@@ -156,12 +156,12 @@ def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_what_is_not_http(limited: Server) -> None:
+def test_what_is_not_http(limited: HttpServer) -> None:
     answer = exchange(limited, b"\x16\x03\x01 hello\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400") and b'"error"' in answer
 
 
-def test_the_cap_on_tokens(limited: Server, engine: ScriptedEngine) -> None:
+def test_the_cap_on_tokens(limited: HttpServer, engine: ScriptedEngine) -> None:
     over = httpx.post(limited.address + CHAT, json={**BODY, "max_tokens": 51})
     assert over.status_code == 400 and over.json()["error"]["param"] == "max_tokens"
     assert httpx.post(limited.address + CHAT, json=BODY).status_code == 200
@@ -169,7 +169,7 @@ def test_the_cap_on_tokens(limited: Server, engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_deadline(limited: Server, engine: ScriptedEngine, stream: bool) -> None:
+def test_the_deadline(limited: HttpServer, engine: ScriptedEngine, stream: bool) -> None:
     hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": stream}
     response = httpx.post(limited.address + CHAT, json=hanging, timeout=10)
     assert response.status_code == (200 if stream else 504)
@@ -177,7 +177,7 @@ def test_the_deadline(limited: Server, engine: ScriptedEngine, stream: bool) -> 
     assert not engine.live
 
 
-def test_more_requests_than_the_server_takes(limited: Server, engine: ScriptedEngine) -> None:
+def test_more_requests_than_the_server_takes(limited: HttpServer, engine: ScriptedEngine) -> None:
     with httpx.Client(base_url=limited.address, timeout=10) as client:
         hanging = {"messages": [{"role": "user", "content": "HANG@1"}], "stream": True}
         with client.stream("POST", CHAT, json=hanging), client.stream("POST", CHAT, json=hanging):
@@ -226,7 +226,7 @@ def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- other sites --------------------------------------------------------------------------------------------
 
 
-def test_other_sites_are_kept_out_unless_asked_for(limited: Server) -> None:
+def test_other_sites_are_kept_out_unless_asked_for(limited: HttpServer) -> None:
     response = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": "https://elsewhere.example"})
     assert response.status_code == 403 and "--cors-origin" in response.json()["error"]["message"]
     same = httpx.post(limited.address + CHAT, json=BODY, headers={"origin": limited.address})
@@ -234,7 +234,7 @@ def test_other_sites_are_kept_out_unless_asked_for(limited: Server) -> None:
     assert httpx.options(limited.address + CHAT).status_code == 405
 
 
-def test_a_name_that_somebody_points_to_this_machine_is_another_site(limited: Server) -> None:
+def test_a_name_that_somebody_points_to_this_machine_is_another_site(limited: HttpServer) -> None:
     port = limited.address.rsplit(":", 1)[1]
     for name, status in (("evil.example", 403), ("localhost", 200), ("127.0.0.1", 200), ("[::1", 403)):
         headers = {"origin": f"http://{name}:{port}", "host": f"{name}:{port}"}
@@ -306,13 +306,13 @@ def test_a_model_that_does_not_load_ends_the_server() -> None:
         raise ServerError("This model is broken: take another.")
 
     with pytest.raises(ServerError, match="broken"):
-        Server(settings(), load, lambda *_: None).run()
+        HttpServer(settings(), load, lambda *_: None).run()
 
 
-def test_a_taken_port_is_a_sentence(limited: Server) -> None:
+def test_a_taken_port_is_a_sentence(limited: HttpServer) -> None:
     port = int(limited.address.rsplit(":", 1)[1])
     with pytest.raises(ServerError, match="--port"):
-        Server(Settings(port=port), list, lambda *_: None)
+        HttpServer(Settings(port=port), list, lambda *_: None)
 
 
 # ---- the log ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, reply_to, serving
-from tahr.server.lifecycle import Server
+from tahr.server.lifecycle import HttpServer
 from tahr.server.settings import Settings
 
 CHAT = "/v1/chat/completions"
@@ -24,13 +24,13 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: ScriptedEngine) -> Iterator[Server]:
+def server(engine: ScriptedEngine) -> Iterator[HttpServer]:
     with serving(engine, settings=Settings(port=0, keep_alive_s=0.2, log_interval_s=0)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
+def client(server: HttpServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.address, timeout=20) as made:
         yield made
 
@@ -141,7 +141,7 @@ def test_one_of_several_prompts_fails(client: httpx.Client) -> None:
     assert "error" in events(raw(client, TEXT, body))[-1]
 
 
-def test_one_failing_request_of_32_leaves_31_alone(server: Server, engine: ScriptedEngine) -> None:
+def test_one_failing_request_of_32_leaves_31_alone(server: HttpServer, engine: ScriptedEngine) -> None:
     async def one(client: httpx.AsyncClient, i: int) -> tuple[int, str]:
         text = "FAIL@4" if i == 13 else f"request {i} SLOW"
         response = await client.post(CHAT, json=chat(text, stream=bool(i % 2)))
@@ -162,7 +162,7 @@ def test_one_failing_request_of_32_leaves_31_alone(server: Server, engine: Scrip
     assert not engine.live
 
 
-def test_comments_keep_a_silent_stream_alive(server: Server) -> None:
+def test_comments_keep_a_silent_stream_alive(server: HttpServer) -> None:
     seen = ""
     with httpx.stream("POST", server.address + CHAT, json=chat("HANG@2", stream=True), timeout=5) as response:
         for part in response.iter_text():
@@ -172,7 +172,7 @@ def test_comments_keep_a_silent_stream_alive(server: Server) -> None:
     assert '"role":"assistant"' in seen
 
 
-def test_progress_of_a_prompt(server: Server) -> None:
+def test_progress_of_a_prompt(server: HttpServer) -> None:
     found: list[dict[str, Any]] = []
     body = chat("HANG@0", stream=True, return_progress=True)
     with httpx.stream("POST", server.address + CHAT, json=body, timeout=5) as response:
@@ -198,7 +198,7 @@ def until(condition: Any, seconds: float = 5.0) -> bool:
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("at", ["HANG@0", "HANG@5", "SLOW"])
 def test_a_client_that_leaves_frees_its_sequence(
-    server: Server, engine: ScriptedEngine, path: str, stream: bool, at: str
+    server: HttpServer, engine: ScriptedEngine, path: str, stream: bool, at: str
 ) -> None:
     before = len(engine.seen)
     text = at + " leaving" * 5
@@ -229,13 +229,13 @@ def test_a_client_that_never_reads_frees_its_sequence() -> None:
         assert engine.seen[-1].aborted and httpx.get(running.address + "/health").status_code == 200
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body(server: Server, client: httpx.Client) -> None:
+def test_a_client_that_leaves_in_the_middle_of_its_body(server: HttpServer, client: httpx.Client) -> None:
     with socket.create_connection(server.address.removeprefix("http://").split(":")) as connection:  # type: ignore[arg-type]
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
     assert client.get("/health").status_code == 200
 
 
-def test_32_at_once_all_complete(server: Server) -> None:
+def test_32_at_once_all_complete(server: HttpServer) -> None:
     async def read(client: httpx.AsyncClient, i: int) -> AsyncIterator[str]:
         async with client.stream("POST", CHAT, json=chat(f"number {i}", stream=True)) as response:
             assert response.status_code == 200

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, reply_to, serving
+from scripted_engine import TEMPLATE, ScriptedEngine, reply_to, serving
 from tahr.errors import ConfigError
+from tahr.server.lifecycle import HttpServer
 from tahr.server.settings import Settings
 
 CHAT = "/v1/chat/completions"
@@ -18,8 +19,8 @@ CHAT = "/v1/chat/completions"
 class Talk:
     """A server and the engine behind it; `say` sends one message."""
 
-    def __init__(self, client: httpx.Client, engine: ScriptedEngine):
-        self.client, self.engine = client, engine
+    def __init__(self, client: httpx.Client, engine: ScriptedEngine, server: HttpServer):
+        self.client, self.engine, self.server = client, engine, server
 
     def say(self, text: str, session: str | None = None, key: str = "", **more: Any) -> str:
         """What the engine was asked in the end."""
@@ -39,11 +40,11 @@ class Talk:
 
 
 @contextmanager
-def talking(context_size: int = 4096, **settings: Any) -> Iterator[Talk]:
-    engine = ScriptedEngine(context_size=context_size)
+def talking(context_size: int = 4096, template: str = TEMPLATE, **settings: Any) -> Iterator[Talk]:
+    engine = ScriptedEngine(context_size=context_size, template=template)
     made = Settings(**{"port": 0, "log_interval_s": 0, "session_cache": "memory", **settings})
     with serving(engine, settings=made) as server, httpx.Client(base_url=server.address, timeout=20) as client:
-        yield Talk(client, engine)
+        yield Talk(client, engine, server)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -179,3 +180,29 @@ def test_errors_number_the_messages_that_were_sent() -> None:
 def test_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Settings(**wrong)
+
+
+def test_fields_no_template_reads_are_not_remembered() -> None:
+    with talking() as talk:
+        message = {"role": "assistant", "content": "hm", "annotations": ["x" * 100_000], "refusal": "y" * 100_000}
+        talk.say("", "a", messages=[{"role": "user", "content": "hi"}, message, {"role": "user", "content": "go on"}])
+        (stored,) = talk.server.state.sessions._entries.values()
+        assert len(repr(stored)) < 2000 and len(stored) == 4
+        assert talk.metric("tahr_session_cache_tokens") >= 4 * 8, "what a template adds is counted"
+
+
+def test_short_turns_never_make_a_session_useless() -> None:
+    with talking(context_size=200, session_max_tokens=100_000) as talk:
+        for number in range(160):
+            response = talk.post(f"{number}", "a", max_tokens=1)
+            assert response.status_code == 200, (number, response.text)
+        assert talk.metric("tahr_session_cache_dropped_messages_total") > 100
+
+
+def test_a_template_that_adds_much_is_measured_not_guessed() -> None:
+    template = "{% for m in messages %}" + "-" * 40 + "[{{ m.role }}]{{ m.content }}\n{% endfor %}[assistant]"
+    with talking(context_size=400, template=template) as talk:
+        for number in range(30):
+            response = talk.post(f"{number}", "a", max_tokens=20)
+            assert response.status_code == 200, (number, response.text)
+        assert talk.engine.seen[-1].text.count("[user]") > 1, "as much is remembered as fits"

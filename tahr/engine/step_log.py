@@ -4,8 +4,10 @@ Off unless an engine is given one; then it costs one write per step, and the fil
 """
 
 import json
+import logging
 import threading
 from collections.abc import Sequence as ListOf
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -21,6 +23,8 @@ MAX_BYTES = 64 * 2**20
 MAX_IDS = 64  # of one kind in one line
 
 Facts = dict[str, Any]
+
+log = logging.getLogger("tahr.engine")
 
 
 class StepLog(Protocol):
@@ -82,10 +86,14 @@ class BoundedFile:
             if self._left <= 0 or self._file.closed:
                 return
             self._left -= len(line) + 1
-            self._file.write((line if self._left > 0 else full) + "\n")
+            try:
+                self._file.write((line if self._left > 0 else full) + "\n")
+            except OSError as error:  # a full disk, say: requests go on
+                self._left = 0
+                log.error("A trace ends here (%s); requests go on.", error.strerror)
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._file.close()
 
 

@@ -42,7 +42,7 @@ class UvicornServer(uvicorn.Server):
         yield
 
 
-class Server:
+class HttpServer:
     """One server from start to end. `load` runs on a thread of its own while requests already get a 503."""
 
     def __init__(self, settings: Settings, load: Load, announce: Announce):

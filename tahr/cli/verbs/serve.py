@@ -103,8 +103,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="cors_origins",
         action="append",
         metavar="ORIGIN",
-        help="a site whose pages may ask (repeatable; * for all)",
+        help="a site whose pages may use the server (repeatable; * for all)",
     )
+    add(
+        "--allowed-hosts",
+        dest="allowed_hosts",
+        action="append",
+        metavar="NAME",
+        help="a name clients may use for this server, besides localhost, its own and addresses (repeatable; * for all)",
+    )
+    text = "one prefix cache for all API keys: cached_tokens then tells clients of each other's prompts"
+    add("--shared-prefix-cache", action="store_true", default=None, help=text)
     group = parser.add_argument_group("limits")
     for option in SERVER:
         option.add_to(group)
@@ -137,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     from tahr.hub.progress import Progress
-    from tahr.server.lifecycle import Server
+    from tahr.server.lifecycle import HttpServer
     from tahr.server.loading import check_names, load_models
 
     models = [choice.model for choice in choices]
@@ -147,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings) as logs:
         load = partial(load_models, models, Progress(sys.stderr), logs, settings.stream_interval_s)
-        server = Server(settings, load, announce)
+        server = HttpServer(settings, load, announce)
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
         return server.run()
 

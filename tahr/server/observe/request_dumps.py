@@ -38,7 +38,7 @@ KNOWN = {
     name
     for body in (
         *(bodies.ChatBody, bodies.CompletionBody, bodies.EmbeddingBody),
-        *(bodies.Message, bodies.Part, bodies.StreamOptions),
+        *(bodies.Message, bodies.ContentPart, bodies.StreamOptions),
     )
     for name in body.__struct_fields__
 }

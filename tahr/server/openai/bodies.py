@@ -85,7 +85,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_retention: Inert = None
 
 
-class Part(Struct):
+class ContentPart(Struct):
     """A part of a message; unknown fields are looked at only to refuse the type."""
 
     type: str
@@ -94,7 +94,7 @@ class Part(Struct):
 
 class Message(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Limited = None

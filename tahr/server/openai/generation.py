@@ -57,7 +57,7 @@ class GenerationRequest:
 
 
 @dataclass(slots=True)
-class Run:
+class ActiveGeneration:
     """A request while the engine works on it."""
 
     request: HttpRequest
@@ -73,11 +73,11 @@ async def generate(request: HttpRequest, state: ServerState, asked: GenerationRe
     """Respond to a request. However it ends, the engine holds nothing of it afterwards."""
     record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
     request.response_headers["x-request-id"] = asked.formatter.id
-    run = Run(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
-    with state.admission.admitted(request), observed(run):
+    active = ActiveGeneration(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
+    with state.admission.admitted(request), observed(active):
         try:
-            async with request.cancellable(), submitted(run):
-                await (respond_streamed(run) if asked.stream else respond_whole(run))
+            async with request.cancellable(), submitted(active):
+                await (respond_streamed(active) if asked.stream else respond_whole(active))
         except ClientGone:
             raise
         except Exception as error:
@@ -102,9 +102,9 @@ def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> Ge
 
 
 @contextmanager
-def observed(run: Run) -> Iterator[None]:
+def observed(active: ActiveGeneration) -> Iterator[None]:
     """Observers hear of the beginning and of the end, whatever the end is."""
-    record, observers = run.record, run.observers
+    record, observers = active.record, active.observers
     observers.notify("generation_started", record)
     try:
         yield
@@ -117,15 +117,15 @@ def observed(run: Run) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def submitted(run: Run) -> AsyncIterator[None]:
+async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
     """All prompts are with the engine; aborted on the way out."""
-    engine, asked = run.asked.model.engine, run.asked
+    engine, asked = active.asked.model.engine, active.asked
     try:
         for each in asked.inputs:
-            run.streams.append(await engine.submit(each.tokens, each.params, asked.is_reply, whole=not asked.stream))
+            active.streams.append(await engine.submit(each.tokens, each.params, asked.is_reply, whole=not asked.stream))
         yield
     finally:
-        for stream in run.streams:
+        for stream in active.streams:
             stream.abort()
 
 
@@ -134,28 +134,28 @@ def usage(record: GenerationRecord) -> Usage:
     return Usage(n_prompt, n_new, n_prompt + n_new, CachedDetails(record.n_cached), ReasoningDetails())
 
 
-def received(run: Run, choice: int, chunk: Chunk) -> Chunk:
+def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
     """What happens to every chunk before it is formatted. Runs for every token."""
     if chunk.finish_reason == "cancelled":
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
-    if run.asked.prefill_only:
+    if active.asked.prefill_only:
         chunk = replace(chunk, deltas=(), token_ids=[], logprobs=())
-    if run.asked.turn:
-        run.asked.turn.add(chunk)
-    run.observers.chunk(run.record, choice, chunk)
+    if active.asked.turn:
+        active.asked.turn.add(chunk)
+    active.observers.chunk(active.record, choice, chunk)
     return chunk
 
 
 # ---- whole --------------------------------------------------------------------------------------------------
 
 
-async def respond_whole(run: Run) -> None:
-    asked, tokenizer = run.asked, run.asked.model.engine.tokenizer
-    outputs = [ChoiceOutput() for _ in range(len(run.streams) * asked.n)]
+async def respond_whole(active: ActiveGeneration) -> None:
+    asked, tokenizer = active.asked, active.asked.model.engine.tokenizer
+    outputs = [ChoiceOutput() for _ in range(len(active.streams) * asked.n)]
 
     def reader(first_choice: int) -> OnChunk:
         def on_chunk(chunk: Chunk) -> bool:
-            chunk = received(run, first_choice + chunk.index, chunk)
+            chunk = received(active, first_choice + chunk.index, chunk)
             output = outputs[first_choice + chunk.index]
             output.deltas += chunk.deltas
             output.logprobs.extend(shown(tokenizer, chunk))
@@ -165,11 +165,11 @@ async def respond_whole(run: Run) -> None:
         return on_chunk
 
     def body() -> bytes:
-        return encode(asked.formatter.whole(outputs, run.streams, usage(run.record)))
+        return encode(asked.formatter.whole(outputs, active.streams, usage(active.record)))
 
-    await run_together([stream.read(reader(at * asked.n)) for at, stream in enumerate(run.streams)])
+    await run_together([stream.read(reader(at * asked.n)) for at, stream in enumerate(active.streams)])
     # Log-probabilities make a response so large that making it would hold up the loop.
-    await run.request.respond(await run.text_pool.run(body) if asked.formatter.has_logprobs else body())
+    await active.request.respond(await active.text_pool.run(body) if asked.formatter.has_logprobs else body())
 
 
 async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
@@ -188,56 +188,56 @@ async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
 # ---- streamed -----------------------------------------------------------------------------------------------
 
 
-async def respond_streamed(run: Run) -> None:
+async def respond_streamed(active: ActiveGeneration) -> None:
     """Events up to [DONE]; what goes wrong on the way becomes an event too, in `generate`."""
-    await run.request.begin_stream(HEADERS)
-    opening = run.asked.formatter.opening()
-    if run.asked.return_progress:
-        opening += run.asked.formatter.progress(run.streams[0].progress, perf_counter() - run.record.began)
-    await run.request.send(opening)
-    keeping_alive = asyncio.create_task(keep_alive(run))
+    await active.request.begin_stream(HEADERS)
+    opening = active.asked.formatter.opening()
+    if active.asked.return_progress:
+        opening += active.asked.formatter.progress(active.streams[0].progress, perf_counter() - active.record.began)
+    await active.request.send(opening)
+    keeping_alive = asyncio.create_task(keep_alive(active))
     try:
-        last = await send_chunks(run)
+        last = await send_chunks(active)
     finally:
         keeping_alive.cancel()
-    tail = run.asked.formatter.usage(usage(run.record)) if run.asked.include_usage else b""
-    await run.request.end_stream(last + tail + DONE)
+    tail = active.asked.formatter.usage(usage(active.record)) if active.asked.include_usage else b""
+    await active.request.end_stream(last + tail + DONE)
 
 
-async def send_chunks(run: Run) -> bytes:
+async def send_chunks(active: ActiveGeneration) -> bytes:
     """Send all but the last events, which are returned, so that the end is one write."""
-    events = EventWriter(run)
-    await run_together([events.follow(at) for at in range(len(run.streams))])
+    events = EventWriter(active)
+    await run_together([events.follow(at) for at in range(len(active.streams))])
     return events.last
 
 
 class EventWriter:
     """Formats chunks and sends them as events; the last is kept in `last`."""
 
-    def __init__(self, run: Run):
-        self._run = run
-        self._n_left = len(run.streams) * run.asked.n  # choices
+    def __init__(self, active: ActiveGeneration):
+        self._active = active
+        self._n_left = len(active.streams) * active.asked.n  # choices
         self.last = b""
 
     async def follow(self, at: int) -> None:
         """Everything of one prompt."""
-        run, heavy = self._run, list[tuple[int, Chunk]]()
+        active, heavy = self._active, list[tuple[int, Chunk]]()
         on_chunk = self._reader(at, heavy)
-        while await run.streams[at].read(on_chunk):
+        while await active.streams[at].read(on_chunk):
             for choice, chunk in heavy:
-                self._send(choice, chunk, await run.text_pool.run(partial(self._format, at, choice, chunk)))
+                self._send(choice, chunk, await active.text_pool.run(partial(self._format, at, choice, chunk)))
             heavy.clear()
-            await run.request.drained()
+            await active.request.drained()
 
     def _reader(self, at: int, heavy: list[tuple[int, Chunk]]) -> OnChunk:
-        run, first_choice = self._run, at * self._run.asked.n
-        is_heavy, reports = run.asked.formatter.is_heavy, run.asked.return_progress
+        active, first_choice = self._active, at * self._active.asked.n
+        is_heavy, reports = active.asked.formatter.is_heavy, active.asked.return_progress
 
         def on_chunk(chunk: Chunk) -> bool:
             choice = first_choice + chunk.index
-            if reports and not run.record.token_at:
-                run.request.send_chunk(last_progress(run))
-            chunk = received(run, choice, chunk)
+            if reports and not active.record.token_at:
+                active.request.send_chunk(last_progress(active))
+            chunk = received(active, choice, chunk)
             if is_heavy(choice):
                 heavy.append((choice, chunk))
                 return False
@@ -246,8 +246,8 @@ class EventWriter:
         return on_chunk
 
     def _format(self, at: int, choice: int, chunk: Chunk) -> bytes:
-        data = self._run.asked.formatter.chunk(choice, chunk, self._run.streams[at])
-        return data + self._run.asked.formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
+        data = self._active.asked.formatter.chunk(choice, chunk, self._active.streams[at])
+        return data + self._active.asked.formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
 
     def _send(self, choice: int, chunk: Chunk, data: bytes) -> bool:
         """Whether the client keeps up."""
@@ -256,31 +256,31 @@ class EventWriter:
         if not self._n_left:
             self.last = data
             return True
-        return self._run.request.send_chunk(data)
+        return self._active.request.send_chunk(data)
 
 
-async def keep_alive(run: Run) -> None:
+async def keep_alive(active: ActiveGeneration) -> None:
     """Progress while the prompt is in prefill; comments while there is no event, so that no proxy closes the stream.
 
     A client that reads neither is cut off by its connection.
     """
-    record, reports = run.record, run.asked.return_progress
-    quiet_since, n_reported = perf_counter(), run.streams[0].progress.n_computed
+    record, reports = active.record, active.asked.return_progress
+    quiet_since, n_reported = perf_counter(), active.streams[0].progress.n_computed
     while True:
-        await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else run.keep_alive_s)
+        await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else active.keep_alive_s)
         now = perf_counter()
         quiet_since = max(quiet_since, record.last_token_at)
-        progress = run.streams[0].progress
+        progress = active.streams[0].progress
         if reports and not record.token_at and progress.n_computed != n_reported:
             n_reported, quiet_since = progress.n_computed, now
-            await run.request.send(run.asked.formatter.progress(progress, now - record.began))
-        elif now - quiet_since >= run.keep_alive_s * 0.9:
-            await run.request.send(KEEP_ALIVE)
+            await active.request.send(active.asked.formatter.progress(progress, now - record.began))
+        elif now - quiet_since >= active.keep_alive_s * 0.9:
+            await active.request.send(KEEP_ALIVE)
             quiet_since = now
 
 
-def last_progress(run: Run) -> bytes:
+def last_progress(active: ActiveGeneration) -> bytes:
     """The event before the first token: all of the prompt is processed."""
-    progress = run.streams[0].progress
+    progress = active.streams[0].progress
     whole = replace(progress, n_computed=progress.n_tokens)
-    return run.asked.formatter.progress(whole, perf_counter() - run.record.began)
+    return active.asked.formatter.progress(whole, perf_counter() - active.record.began)

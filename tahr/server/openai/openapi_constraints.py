@@ -5,7 +5,7 @@ from math import isinf
 from typing import Any
 
 from tahr.config import Range, SamplingParams, whole
-from tahr.server.openai.bodies import ONLY, Message, Part
+from tahr.server.openai.bodies import ONLY, ContentPart, Message
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.prompts import ROLES
 from tahr.server.openai.sampling import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST, SPELLED
@@ -24,7 +24,7 @@ RANGES: Mapping[str, Range] = {
     "top_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "prompt_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "dimensions": whole(1),
-    # Conventional values that mean: off, any, as long as it fits, only the likeliest.
+    # With the conventional values that mean: off, any, as long as it fits, only the most likely token.
     "top_k": whole(-1),
     "seed": whole(-1, 2**64 - 1),
     "max_tokens": whole(-1),
@@ -49,7 +49,7 @@ NOT_EMPTY = {  # /tokenize takes an empty text
 
 def tighten(schemas: dict[str, Any], bodies: Iterable[type]) -> None:
     """Add the bounds of all fields of these bodies and of what is inside them, in place."""
-    for title in (body.__name__ for body in (*bodies, Message, Part)):
+    for title in (body.__name__ for body in (*bodies, Message, ContentPart)):
         for field, declared in schemas[title]["properties"].items():
             tighten_field(title, field, declared)
 

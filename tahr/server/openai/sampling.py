@@ -32,7 +32,6 @@ MOST = {  # entries of a list or a mapping
 N_CACHED = 256  # parameters that were checked before: most requests ask for the same
 MAX_CHARS = 1024  # of a stop string, a breaker or a salt
 MAX_ID_DIGITS = 10
-ONLY_THE_LIKELIEST = 1e-6  # of top_p: the range of the sampler begins above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +146,10 @@ def clean_stop(stop: str | list[str]) -> list[str]:
     return [text for text in ([stop] if isinstance(stop, str) else stop) if text]
 
 
-def unset_if_minus_one(value: int) -> int | None:
-    return None if value == -1 else value
-
-
 CLEAN: dict[str, Callable[[Any], Any]] = {
     "logit_bias": clean_bias,
     "stop": clean_stop,
-    "top_k": lambda value: 0 if value == -1 else value,  # off
-    "top_p": lambda value: value or ONLY_THE_LIKELIEST,
-    "seed": unset_if_minus_one,  # any
-    "max_tokens": unset_if_minus_one,  # as long as it fits
+    "max_tokens": lambda value: None if value == -1 else value,  # as long as it fits
 }
 
 
