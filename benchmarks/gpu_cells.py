@@ -1,6 +1,8 @@
 """A GPU beside vLLM and its own roof: Qwen3 shapes with random bf16 weights, whole requests through the engine.
 
-usage: benchmarks/gpu_cells.py [0.6B] [8B]      (default: both; about two minutes each)
+usage: benchmarks/gpu_cells.py [0.6B] [8B] [--profile]      (default: both shapes; about two minutes each)
+
+--profile prints where the device's time goes in a few kinds of steps instead.
 """
 
 import sys
@@ -14,7 +16,7 @@ import torch
 from tahr.backends.api import Weight
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.steps import EagerPlan
-from tahr.config import NEUTRAL_SAMPLING, EngineConfig
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.models.decoder import Decoder
@@ -24,7 +26,6 @@ from tahr.weights.tensor import HostTensor
 
 N_IN, N_OUT, LONG = 256, 128, 3900
 N_VOCAB, HEAD_DIM = 151_936, 128
-MOST_S = 100  # per shape: cells that would begin later are left out
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,14 @@ class Shape:
     vllm_first_ms: float
     vllm_long_ms: float
     vllm: dict[int, int]
+    vllm_mixed: int  # tokens/s of 256 requests of 100 to 1,024 tokens in and out
 
 
 SHAPES = {
     "0.6B": Shape(1024, 28, 16, 8, 3072, True, 10.9, 22.0,
-                  {1: 608, 4: 2057, 16: 7307, 32: 12858, 128: 30269, 256: 36398}),
+                  {1: 608, 4: 2057, 16: 7307, 32: 12858, 128: 30269, 256: 36398}, 21455),
     "8B": Shape(4096, 36, 32, 8, 12288, False, 9.8, 96.5,
-                {1: 192, 4: 728, 16: 2618, 32: 4437, 128: 9142, 256: 10432}),
+                {1: 192, 4: 728, 16: 2618, 32: 4437, 128: 9142, 256: 10432}, 9110),
 }  # fmt: skip
 
 
@@ -109,11 +111,11 @@ class Silent:
 
     stopped = False
 
-    def push(self, token: int) -> str:
-        return ""
+    def push(self, token: int) -> tuple[()]:
+        return ()
 
-    def flush(self) -> str:
-        return ""
+    def flush(self) -> tuple[()]:
+        return ()
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,23 @@ class Times:
         return (self.n_tokens - 1) / (self.all_s - self.first_s)
 
 
-def serve(engine: Engine, n_requests: int, n_in: int, n_out: int) -> Times:
-    """Submit everything, step until nothing is left."""
-    rng = np.random.default_rng(n_requests)
-    params = replace(NEUTRAL_SAMPLING, temperature=0.0 if n_requests == 1 else 1.0, max_tokens=n_out, ignore_eos=True)
+PLAIN = replace(NEUTRAL_SAMPLING, temperature=1.0, ignore_eos=True)
+GREEDY = replace(PLAIN, temperature=0.0)
+CHAT = replace(PLAIN, temperature=0.6, top_k=20, top_p=0.95)  # what chat models ask for
+WARM = replace(PLAIN, temperature=0.6)
+
+
+def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams) -> Times:
+    """Submit requests of (tokens in, tokens out) at once, step until nothing is left."""
+    rng = np.random.default_rng(len(lengths))
     begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
-    for _ in range(n_requests):
-        engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), params, Silent)
+    for n_in, n_out in lengths:
+        engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out), Silent)
     while engine.busy:
         n_tokens += sum(len(event.tokens) for event in engine.step())
         first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
-    if n_tokens != n_requests * n_out:
-        raise SystemExit(f"Only {n_tokens} of {n_requests * n_out} tokens came: requests failed.")
+    if n_tokens != sum(n_out for _, n_out in lengths):
+        raise SystemExit(f"Only {n_tokens} of {sum(n_out for _, n_out in lengths)} tokens came: requests failed.")
     return Times(first_s, time.perf_counter() - begin, n_tokens)
 
 
@@ -174,13 +181,12 @@ def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]
     """Wall seconds of the same step of one sequence: launched op by op, and as a captured graph."""
     runner = engine.runner
     bucket = runner.buckets[0]
-    step = runner.step.within(bucket)
+    step = runner.inputs[0].within(bucket)
 
     def forward():  # type: ignore[no-untyped-def]
         return runner.forward(backend, step, runner.kv)
 
-    _, result = backend.stage.look(forward)
-    eager = EagerPlan(backend.stage, forward, step, result, padded=True)
+    eager = EagerPlan(backend.context, forward, step)
     return wall_seconds(eager.run), wall_seconds(runner.plan_for(bucket).run)
 
 
@@ -213,19 +219,18 @@ def make_engine(decoder: Decoder, backend: RandomBackend) -> Engine:
 
 def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int, roof: tuple[float, float]) -> None:
     """The cells of one request."""
-    serve(engine, 1, N_IN, 4)  # compiles the kernels
-    serve(engine, 1, LONG, 2)
-    one, long = serve(engine, 1, N_IN, N_OUT), serve(engine, 1, LONG, 1)
+    for lengths in [[(N_IN, 4)], [(LONG, 2)]] * 2:  # compiles the kernels, captures the graphs
+        serve(engine, lengths, GREEDY)
+    one, long = serve(engine, [(N_IN, N_OUT)], GREEDY), serve(engine, [(LONG, 1)], GREEDY)
     row("1 request, decode", one.decode_rate, "tok/s", shape.vllm[1],
         note=f"{one.decode_rate * n_bytes / roof[0]:.0%} of the memory roof")  # fmt: skip
     row("1 request, first token", one.first_s * 1e3, "ms", shape.vllm_first_ms, lower=True)
     n_flop = 2 * (n_bytes / 2 - N_VOCAB * shape.width) * LONG  # the head multiplies one row only
     row(f"prefill of {LONG}", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True,
         note=f"{n_flop / long.first_s / roof[1]:.0%} of the matrix roof")  # fmt: skip
-    serve(engine, 1, N_IN, 4)  # leaves the inputs of a decoding step
+    serve(engine, [(N_IN, 4)], GREEDY)  # leaves the inputs of a decode step
     eager_s, graph_s = eager_and_graph(engine, backend)
-    print(f"  one step of one request: eager {eager_s * 1e3:.2f} ms, graph {graph_s * 1e3:.3f} ms: "
-          f"{eager_s / graph_s:.1f}x (at least 3x is asked for)", flush=True)  # fmt: skip
+    print(f"  one step of one request: eager {eager_s * 1e3:.2f} ms, graph {graph_s * 1e3:.3f} ms", flush=True)
 
 
 def measure(name: str, roof: tuple[float, float]) -> None:
@@ -238,32 +243,47 @@ def measure(name: str, roof: tuple[float, float]) -> None:
     print(f"Qwen3-{name} shape, bf16: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
     measure_one(engine, backend, shape, n_bytes, roof)
     for n, vllm in list(shape.vllm.items())[1:]:
-        if time.perf_counter() - began > MOST_S:
-            print(f"  {n} requests: left out, {MOST_S} s are over")
-            continue
-        serve(engine, n, N_IN, 3)  # captures the graph
-        times = serve(engine, n, N_IN, N_OUT)
+        serve(engine, [(N_IN, 3)] * n, PLAIN)  # captures the graphs
+        times = serve(engine, [(N_IN, N_OUT)] * n, PLAIN)
         note = f"device alone decodes {n / plan_seconds(engine, n):,.0f} tok/s"
         row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm, note=note)
-    del engine
-    measure_deterministic(make_engine(decoder, RandomBackend(deterministic=True)), shape)
+    serve(engine, [(N_IN, 3)] * 256, CHAT)
+    times = serve(engine, [(N_IN, N_OUT)] * 256, CHAT)
+    row("256, top-k 20 and top-p 0.95", times.n_tokens / times.all_s, "tok/s", shape.vllm[256])
+    rng = np.random.default_rng(0)
+    mixed = [(int(rng.integers(100, 1025)), int(rng.integers(100, 1025))) for _ in range(256)]
+    times = serve(engine, mixed, WARM)
+    row("256 of 100-1,024 in and out", times.n_tokens / times.all_s, "tok/s", shape.vllm_mixed)
 
 
-def measure_deterministic(engine: Engine, shape: Shape) -> None:
-    """What `--deterministic` costs; sampling is then the host's, so many requests at once say nothing of the device."""
-    serve(engine, 1, N_IN, 4)
-    serve(engine, 1, LONG, 2)
-    one, long = serve(engine, 1, N_IN, N_OUT), serve(engine, 1, LONG, 1)
-    row("deterministic, decode", one.decode_rate, "tok/s", shape.vllm[1])
-    row(f"deterministic, {LONG} read", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True)
+def profile(name: str) -> None:
+    """Device time by kernel of decode steps of 1, 32 and 256 sequences, and of a prompt."""
+    backend = RandomBackend()
+    engine = make_engine(make_decoder(SHAPES[name], backend)[0], backend)
+    loads = {"decode of 1": [(N_IN, 20)], "decode of 32": [(N_IN, 20)] * 32, "decode of 256": [(N_IN, 20)] * 256,
+             "prefill of 256": [(N_IN, 1)], f"prefill of {LONG}": [(LONG, 1)]}  # fmt: skip
+    for title, lengths in loads.items():
+        serve(engine, lengths, CHAT)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            wall_s = serve(engine, lengths, CHAT).all_s
+        n_steps = max(n_out for _, n_out in lengths)
+        events = sorted(seen.key_averages(), key=lambda e: -e.device_time_total)
+        total = sum(e.device_time_total for e in events)
+        print(f"{name}, {title}: wall {wall_s * 1e3 / n_steps:.2f} ms, device {total / 1e3 / n_steps:.2f} ms per token")
+        for e in events[:12]:
+            print(
+                f"    {e.device_time_total / 1e3 / n_steps:8.3f} ms  {e.count / n_steps:7.1f} x  {e.key[:80]}",
+                flush=True,
+            )
 
 
 def main() -> None:
     """Measure the roofs, then every shape asked for."""
     roof = roofs()
     print(f"{torch.cuda.get_device_name()}: reads {roof[0] / 1e9:,.0f} GB/s, multiplies {roof[1] / 1e12:,.0f} TFLOP/s")
-    for name in sys.argv[1:] or SHAPES:
-        measure(name, roof)
+    names = [name for name in sys.argv[1:] if name in SHAPES] or list(SHAPES)
+    for name in names:
+        profile(name) if "--profile" in sys.argv else measure(name, roof)
         torch.cuda.empty_cache()
 
 

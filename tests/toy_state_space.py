@@ -10,7 +10,7 @@ from model_cases import LLAMA, make_weights, values
 from tahr.backends.api import LayerMemory, StateShape, Tensor, Vector
 from tahr.backends.reference import ReferenceBackend
 from tahr.models import Loaded, from_hf
-from tahr.models.blocks import Attention, DecoderLayer, ForwardPass, GatedMLP
+from tahr.models.blocks import Attention, DecoderLayer, ForwardPass, GatedMLP, NormedInput
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.weights import Weights
@@ -46,10 +46,12 @@ class DecayingSum:
         self.decay = w.vector("decay", cfg.width)
         self.out = w.linear("out_proj", cfg.width, cfg.width)
 
-    def __call__(self, run: ForwardPass, x: Tensor) -> Tensor:
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         be = run.backend
         assert isinstance(be, ToyBackend)
-        return be.linear(be.decaying_sum(be.linear(x, self.inward), self.decay, run.memory(self.layer)), self.out)
+        return be.linear(
+            be.decaying_sum(be.linear(x.rows(), self.inward), self.decay, run.memory(self.layer)), self.out
+        )
 
 
 def toy(be: ToyBackend, hybrid: bool = False) -> Loaded:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tahr.backends.api import (
+    Activation,
+    AddedNorm,
     AttentionSpec,
     Backend,
     ExpertMLPs,
     HeadNorms,
+    JoinedLinears,
     KVShape,
     KVStore,
     LayerMemory,
@@ -42,20 +45,6 @@ class ForwardPass:
         return LayerMemory(self.step, self.kv, layer)
 
 
-class Sublayer(Protocol):
-    """One half of a decoder layer: rows in, what to add to the residual stream out."""
-
-    def __call__(self, run: ForwardPass, x: Tensor) -> Tensor: ...
-
-
-class Mixer(Sublayer, Protocol):
-    """The half in which tokens read each other, through what the layer remembers of their sequence."""
-
-    @property
-    def memory(self) -> LayerShape:
-        """What it remembers."""
-
-
 class ResidualStream:
     """The residual stream. What a sublayer adds is added only when the next norm reads it, so both are one op."""
 
@@ -73,6 +62,12 @@ class ResidualStream:
         self.pending = None
         return normed
 
+    def take_pending(self, norm: Norm) -> AddedNorm:
+        """What the next norm reads, for an op that also returns the new rows of the stream."""
+        assert self.pending is not None
+        pending, self.pending = self.pending, None
+        return AddedNorm(self.rows, pending, norm.gain, norm.eps, self.scale)
+
     def add(self, delta: Tensor) -> None:
         """Add `delta` before the next norm."""
         assert self.pending is None
@@ -82,6 +77,47 @@ class ResidualStream:
         """Go on with the rows whose logits are wanted."""
         self.rows = self.backend.gather_rows(self.rows, step)
         self.pending = self.backend.gather_rows(self.pending, step) if self.pending else None
+
+
+class NormedInput:
+    """The residual stream as a sublayer reads it, once: through a norm, in one op with the product that follows."""
+
+    def __init__(self, stream: ResidualStream, norm: Norm):
+        self._stream, self._norm = stream, norm
+
+    def rows(self) -> Tensor:
+        """The normed rows themselves."""
+        return self._stream.normed(self._norm)
+
+    def linears(self, joined: JoinedLinears) -> list[Tensor]:
+        """Several linears of the normed rows."""
+        stream = self._stream
+        if stream.pending is None:
+            return stream.backend.linears(self.rows(), joined)
+        stream.rows, results = stream.backend.norm_linears(stream.take_pending(self._norm), joined)
+        return results
+
+    def gated(self, gate_up: JoinedLinears, act: Activation) -> Tensor:
+        """act(gate) * up of the normed rows."""
+        stream = self._stream
+        if stream.pending is None:
+            return stream.backend.gated(self.rows(), gate_up, act)
+        stream.rows, result = stream.backend.norm_gated(stream.take_pending(self._norm), gate_up, act)
+        return result
+
+
+class Sublayer(Protocol):
+    """One half of a decoder layer: the normed stream in, what to add to it out."""
+
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor: ...
+
+
+class Mixer(Sublayer, Protocol):
+    """The half in which tokens read each other, through what the layer remembers of their sequence."""
+
+    @property
+    def memory(self) -> LayerShape:
+        """What it remembers."""
 
 
 class Attention:
@@ -98,9 +134,9 @@ class Attention:
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
         self.norms = head_norms(cfg, w) if qk_norm else None
 
-    def __call__(self, run: ForwardPass, x: Tensor) -> Tensor:
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         b, memory = run.backend, run.memory(self.layer)
-        qkv = b.linears(x, self.qkv)
+        qkv = x.linears(self.qkv)
         q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms), memory)
         del qkv  # its memory is free for what follows
         return b.linear(b.attention(q, self.spec, memory), self.out)
@@ -119,8 +155,8 @@ class GatedMLP:
         self.gate_up = w.joined({"gate_proj": cfg.ffn_width, "up_proj": cfg.ffn_width}, cfg.width, cfg.mlp_bias)
         self.down = w.linear("down_proj", cfg.width, cfg.ffn_width, cfg.mlp_bias)
 
-    def __call__(self, run: ForwardPass, x: Tensor) -> Tensor:
-        return run.backend.linear(run.backend.gated(x, self.gate_up, self.act), self.down)
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
+        return run.backend.linear(x.gated(self.gate_up, self.act), self.down)
 
 
 class Experts:
@@ -138,8 +174,9 @@ class Experts:
             act=cfg.activation,
         )
 
-    def __call__(self, run: ForwardPass, x: Tensor) -> Tensor:
-        return run.backend.experts(x, run.backend.linear(x, self.router), self.mlps)
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
+        rows = x.rows()
+        return run.backend.experts(rows, run.backend.linear(rows, self.router), self.mlps)
 
 
 class DecoderLayer:
@@ -160,7 +197,7 @@ class DecoderLayer:
         self._half(1, run, stream)
 
     def _half(self, i: int, run: ForwardPass, stream: ResidualStream) -> None:
-        delta = self.halves[i](run, stream.normed(self.norms[i]))
+        delta = self.halves[i](run, NormedInput(stream, self.norms[i]))
         if self.after:
             delta = run.backend.rms_norm(delta, self.after[i].gain, self.after[i].eps)
         stream.add(delta)

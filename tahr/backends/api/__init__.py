@@ -13,6 +13,7 @@ depend on which other rows are in the batch (on a backend that is not `determini
 
 from tahr.backends.api.arguments import (
     Activation,
+    AddedNorm,
     AttentionSpec,
     ExpertMLPs,
     HeadNorms,
@@ -53,6 +54,7 @@ __all__ = [
     "KV_BLOCK",
     "NULL_SLOT",
     "Activation",
+    "AddedNorm",
     "AttentionSpec",
     "Backend",
     "Bytes",

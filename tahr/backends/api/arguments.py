@@ -82,3 +82,14 @@ class ExpertMLPs:
     down: Linear
     routing: Routing
     act: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class AddedNorm:
+    """The rows rms_norm(x + scale * y): how a residual stream enters a product."""
+
+    x: Tensor
+    y: Tensor
+    gain: Vector
+    eps: float
+    scale: float

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tahr.backends.api.arguments import Activation, AttentionSpec, ExpertMLPs, Rope, Rotation
+from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Doubles, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
@@ -220,6 +220,16 @@ class Backend(ABC):
         """act(gate(x)) * up(x): the first half of a gated MLP."""
         gate, up = self.linears(x, gate_up)
         return self.activate(gate, up, act)
+
+    def norm_linears(self, norm: AddedNorm, joined: JoinedLinears) -> tuple[Tensor, list[Tensor]]:
+        """(s, linears of rms_norm(s)) for s = x + scale * y."""
+        s, normed = self.add_rms_norm(norm.x, norm.y, norm.gain, norm.eps, norm.scale)
+        return s, self.linears(normed, joined)
+
+    def norm_gated(self, norm: AddedNorm, gate_up: JoinedLinears, act: Activation) -> tuple[Tensor, Tensor]:
+        """(s, gated of rms_norm(s)) for s = x + scale * y."""
+        s, normed = self.add_rms_norm(norm.x, norm.y, norm.gain, norm.eps, norm.scale)
+        return s, self.gated(normed, gate_up, act)
 
     @abstractmethod
     def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:

@@ -1,7 +1,6 @@
 """The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from tahr.backends.cuda.steps import (
     FetchedRows,
     GraphPlan,
     RecordingContext,
-    decodes,
+    buckets,
     make_inputs,
 )
 from tahr.backends.cuda.weights import join, take
@@ -123,10 +122,7 @@ class CudaBackend(api.Backend):
         pass  # ops are on the stream already
 
     def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
-        padded = decodes(inputs.limits)
-        if padded and self._pool is not None:
-            return self._capture(step, inputs, self._pool)
-        return EagerPlan(self.context, step, inputs, padded)
+        return self._capture(step, inputs, self._pool) if self._pool else EagerPlan(self.context, step, inputs)
 
     def _capture(self, step: Callable[[], Tensor], inputs: api.StepInputs, pool: tuple[int, int]) -> api.Plan:
         try:
@@ -144,10 +140,7 @@ class CudaBackend(api.Backend):
         return tokens
 
     def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
-        sizes = [1 << i for i in range(limits.n_seqs.bit_length()) if 1 << i < limits.n_seqs] + [limits.n_seqs]
-        k = n_decode_tokens
-        decoding = [replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k) for n in sizes]
-        return [*decoding, limits]
+        return buckets(limits, n_decode_tokens)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
@@ -178,11 +171,39 @@ class CudaBackend(api.Backend):
     def _multiply(self, x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
         dtype = wider(x.data.math, w.dtype)
-        if not self.deterministic and dtype != F32 and len(values(x)) <= linear.N_VECTORS:
+        if self._is_vector(x, w):
             return linear.vector_linear(values(x), w, bias, dtype)
         if self.deterministic or dtype == F32 or len(values(x)) <= linear.FEW:
             return linear.tiled_linear(values(x), w, bias, dtype)
         return linear.blas_linear(values(x), w, bias, F32 if x.rows is Rows.LOGITS else w.dtype)
+
+    def _is_vector(self, x: Tensor, w: torch.Tensor) -> bool:
+        """Whether so few rows meet the matrix that plain additions keep up with the memory."""
+        is_short = wider(x.data.math, w.dtype) != F32
+        return is_short and not self.deterministic and len(values(x)) <= linear.N_VECTORS
+
+    def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
+        one = gate_up.data
+        if one is None or not self._is_vector(x, one.values):
+            return super().gated(x, gate_up, act)
+        return like(x, linear.vector_linear(values(x), one.values, one.bias, one.values.dtype, act))
+
+    def norm_linears(self, norm: api.AddedNorm, joined: api.JoinedLinears) -> tuple[Tensor, list[Tensor]]:
+        one = joined.data
+        if one is None or not self._norms_vector(norm, one.values):
+            return super().norm_linears(norm, joined)
+        s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype)
+        return like(norm.x, s), [like(norm.x, part) for part in result.split(one.heights, dim=1)]
+
+    def norm_gated(self, norm: api.AddedNorm, gate_up: api.JoinedLinears, act: api.Activation) -> tuple[Tensor, Tensor]:
+        one = gate_up.data
+        if one is None or not self._norms_vector(norm, one.values):
+            return super().norm_gated(norm, gate_up, act)
+        s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype, act)
+        return like(norm.x, s), like(norm.x, result)
+
+    def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor) -> bool:
+        return self._is_vector(norm.x, w) and norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
 
     def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
         return like(gate, rows.activate(values(gate), values(up), act, gate.data.math))
@@ -212,7 +233,7 @@ class CudaBackend(api.Backend):
         pages = inputs.page_tables[memory.group]
         dtype = attention.product_type(q.data.math, memory.data.dtype)
         call = attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype)
-        n_seqs = step.limits.n_seqs if self.context.padded else step.n_seqs
+        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
         if self.deterministic:
             return like(q, attention.attend_exact(call, n_seqs))
         one_each = step.limits.n_tokens_per_seq == 1
@@ -220,7 +241,7 @@ class CudaBackend(api.Backend):
 
     def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
         inputs = self.context.enter(step)
-        n = step.limits.n_rows if self.context.padded else step.n_rows
+        n = step.limits.n_rows if self.context.inside else step.n_rows
         return made(rows.gather(values(x), inputs, n), Rows.LOGITS, x.data.math)
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
@@ -230,7 +251,7 @@ class CudaBackend(api.Backend):
         return like(x, torch.tanh(values(x).float() / cap) * cap)
 
     def _n_tokens(self, step: api.StepInputs) -> int:
-        return step.limits.n_tokens if self.context.padded else step.n_tokens
+        return step.limits.n_tokens if self.context.inside else step.n_tokens
 
 
 def values(x: Tensor) -> torch.Tensor:
@@ -247,6 +268,11 @@ def made(found: torch.Tensor, rows_of: Rows, math: torch.dtype) -> Tensor:
 def like(x: Tensor, found: torch.Tensor) -> Tensor:
     """New rows in place of x's."""
     return made(found, x.rows, x.data.math)
+
+
+def row_norm(norm: api.AddedNorm) -> linear.RowNorm:
+    x = values(norm.x)
+    return linear.RowNorm(x, x, values(norm.y), norm.gain.data, norm.eps, norm.scale)
 
 
 def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:

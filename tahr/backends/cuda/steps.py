@@ -1,15 +1,20 @@
 """What changes from step to step on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import prod
 
 import torch
 
 from tahr.backends.api import Floats, StepInputs, StepLimits, Tensor
 
+POWERS = [1 << i for i in range(31)]
+# Tokens of a step: half as many again between powers of two, so that padding costs a third at most.
+TOKENS = [16, 32, 64, *(n for i in range(7, 31) for n in (1 << i, 3 << (i - 1)))]
+CROWDS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
@@ -85,9 +90,27 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 
 
-def decodes(limits: StepLimits) -> bool:
-    """Whether a plan for these limits has a fixed shape: every sequence may have all the tokens one may have."""
-    return limits.n_seqs * limits.n_tokens_per_seq <= limits.n_tokens
+def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
+    """Sizes of plans, smallest first: steps in which all sequences decode, then steps of any kind by their tokens.
+
+    A step is padded to its bucket, so sizes lie close together; sequences and rows cost little and come in few sizes.
+    """
+    k, most = n_decode_tokens, limits.n_seqs
+    decoding = [
+        replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k) for n in up_to(most, POWERS)
+    ]
+    crowds = [(n, n) for n in CROWDS if n < most] + [(most, limits.n_rows)]
+    mixed = [
+        replace(limits, n_tokens=n_tokens, n_seqs=n_seqs, n_rows=n_rows)
+        for n_tokens in up_to(limits.n_tokens, TOKENS)
+        for n_seqs, n_rows in crowds
+    ]
+    return decoding + mixed
+
+
+def up_to(most: int, sizes: Iterable[int]) -> list[int]:
+    """The sizes below `most`, and `most`."""
+    return [*takewhile(lambda size: size < most, sizes), most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +145,10 @@ class FetchedRows:
 
 
 class RecordingContext:
-    """Says how the ops of the moment see their step: sent already or not, padded to the limits or not."""
+    """Says how an op sees its step: inside a plan, the inputs have been sent, and rows are padded to the limits."""
 
     def __init__(self) -> None:
-        self.inside = False  # a plan is at work: its inputs have been sent
-        self.padded = False
+        self.inside = False
 
     def enter(self, step: StepInputs) -> DeviceInputs:
         """What an op calls first: the step's inputs on the device."""
@@ -135,20 +157,20 @@ class RecordingContext:
             inputs.upload(step.n_seqs)
         return inputs
 
-    def run(self, step: Callable[[], Tensor], padded: bool) -> Tensor:
+    def run(self, step: Callable[[], Tensor]) -> Tensor:
         """Call `step`, whose inputs have been sent."""
-        self.inside, self.padded = True, padded
+        self.inside = True
         try:
             return step()
         finally:
-            self.inside = self.padded = False
+            self.inside = False
 
 
 class EagerPlan:
-    """Calls the function again at each run, for exactly as many rows as the step has (or padded, for testing that)."""
+    """Calls the function again at each run, padded as a captured graph would be: where kernels are interpreted."""
 
-    def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, padded: bool):
-        self._context, self._step, self._inputs, self._padded = context, step, inputs, padded
+    def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs):
+        self._context, self._step, self._inputs = context, step, inputs
         self._result: Tensor | None = None
 
     @property
@@ -158,7 +180,7 @@ class EagerPlan:
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
-        self._result = computed_from(self._inputs, self._context.run(self._step, self._padded))
+        self._result = computed_from(self._inputs, self._context.run(self._step))
 
 
 class GraphPlan:
@@ -169,11 +191,11 @@ class GraphPlan:
     ):
         self._inputs = inputs
         inputs.device.counts.zero_()
-        context.run(step, padded=True)  # on a step without tokens: compiles kernels, touches no pages and no states
+        context.run(step)  # on a step without tokens: compiles kernels, touches no pages and no states
         self._graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile (another engine loads): only this thread must behave.
         with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self.result = context.run(step, padded=True)
+            self.result = context.run(step)
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)

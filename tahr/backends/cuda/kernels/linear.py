@@ -28,6 +28,17 @@ class Tile(NamedTuple):
     n_stages: int
 
 
+class RowNorm(NamedTuple):
+    """rms_norm(x + scale * y) of rows; the sum goes to `total`."""
+
+    x: torch.Tensor  # f32
+    total: torch.Tensor
+    y: torch.Tensor
+    gain: torch.Tensor
+    eps: float
+    scale: float
+
+
 EXACT = Tile(FEW, 32, 32, 4, 2)
 # Few rows: many small programs where the matrix has few rows itself, else larger ones. As measured on an H200.
 SMALL, LARGE = Tile(FEW, 16, 256, 2, 6), Tile(FEW, 32, 256, 4, 4)
@@ -36,6 +47,7 @@ N_SMALL = 4096
 MANY = Tile(32, 128, 64, 4, 4)
 # One or two rows: as many columns as there are, up to a bound, and weight rows to make up that many values.
 VECTOR_COLS, VECTOR_VALUES = 4096, 8192
+NORM_COLS = 2048  # a norm repeated by every program pays up to this width
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -76,39 +88,46 @@ def load_weights(w, outs, n_out, begin, n_cols: tl.constexpr, block_k: tl.conste
 
 @triton.jit
 def vector_kernel(
-    out, x, w, bias, n_out, x_stride, n_cols: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
-    dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, w, bias, total, y, gain, eps, y_scale, n_out, x_stride, n_cols: tl.constexpr, has_norm: tl.constexpr,
+    act: tl.constexpr, has_bias: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
-    """out = x @ w.T + bias for one row of x per program; with `act`, w holds a gate above an up matrix: act(g) * u.
+    """out = row @ w.T + bias for one row per program: of x, or with `has_norm` of rms_norm(x + y_scale * y).
 
-    The first weights are asked for before the kernels that make x have finished.
+    With `act`, w holds a gate above an up matrix: out = act(gate) * up. The first weights are asked for before the
+    kernels that make the row have finished. With a norm, one tile holds all columns, and the sum is written to `total`.
     """
     let_next_start()
-    outs = tl.program_id(0) * block_n + tl.arange(0, block_n)
-    x += tl.program_id(1).to(tl.int64) * x_stride
+    outs, index = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1).to(tl.int64)
     up_w = w + tl.cast(n_out, tl.int64) * n_cols
     weights = load_weights(w, outs, n_out, 0, n_cols, block_k)
     up_weights = load_weights(up_w, outs, n_out, 0, n_cols, block_k) if act != "none" else weights
     wait_for_previous()
-    total, up_total = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
+    result, up_result = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
     for begin in tl.static_range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
         if begin > 0:
             weights = load_weights(w, outs, n_out, begin, n_cols, block_k)
             if act != "none":
                 up_weights = load_weights(up_w, outs, n_out, begin, n_cols, block_k)
-        row = tl.load(x + cols, mask=cols < n_cols, other=0.0).to(dtype).to(tl.float32)
-        total += tl.sum(weights.to(tl.float32) * row[None, :], 1)
+        inside = cols < n_cols
+        row = tl.load(x + index * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
+        if has_norm:
+            row += y_scale * tl.load(y + index * n_cols + cols, mask=inside, other=0.0).to(tl.float32)
+            if tl.program_id(0) == 0:
+                tl.store(total + index * n_cols + cols, row, mask=inside)
+            root = tl.sqrt(tl.sum(row * row, 0) / n_cols + eps)
+            row = row / root * tl.load(gain + cols, mask=inside, other=0.0)
+        row = row.to(dtype).to(tl.float32)
+        result += tl.sum(weights.to(tl.float32) * row[None, :], 1)
         if act != "none":
-            up_total += tl.sum(up_weights.to(tl.float32) * row[None, :], 1)
+            up_result += tl.sum(up_weights.to(tl.float32) * row[None, :], 1)
     if has_bias:
-        total += tl.load(bias + outs, mask=outs < n_out, other=0.0)
+        result += tl.load(bias + outs, mask=outs < n_out, other=0.0)
         if act != "none":
-            up_total += tl.load(bias + n_out + outs, mask=outs < n_out, other=0.0)
+            up_result += tl.load(bias + n_out + outs, mask=outs < n_out, other=0.0)
     if act != "none":
-        total = activated(total, act) * up_total
-    at = out + tl.program_id(1).to(tl.int64) * n_out + outs
-    tl.store(at, narrow(total, out.dtype.element_ty), mask=outs < n_out)
+        result = activated(result, act) * up_result
+    tl.store(out + index * n_out + outs, narrow(result, out.dtype.element_ty), mask=outs < n_out)
 
 
 def tile_for(n_rows: int, n_out: int, dtype: torch.dtype) -> Tile:
@@ -137,13 +156,34 @@ def vector_linear(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
 ) -> torch.Tensor:
     """x @ w.T + bias for a few rows in f32; with `act`, w is a gate above an up matrix: act(gate) * up in `dtype`."""
+    return launch_vector(x, w, bias, dtype, act, None)
+
+
+def norm_vector_linear(
+    norm: RowNorm, w: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(s, the same of rms_norm(s)) for s = x + scale * y, where all columns of a row fit a tile."""
+    total = torch.empty_like(norm.x)
+    return total, launch_vector(norm.x, w, bias, dtype, act, norm._replace(total=total))
+
+
+def launch_vector(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+    act: Activation | None,
+    norm: RowNorm | None,
+) -> torch.Tensor:
     (n_rows, n_cols), n_out = x.shape, w.shape[0] // (2 if act else 1)
     out = x.new_empty((n_rows, n_out), dtype=dtype if act else torch.float32)
     block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
     block_n = max(2, VECTOR_VALUES // block_k) // (2 if act else 1)
+    assert norm is None or n_cols <= block_k
+    _, total, y, gain, eps, scale = norm or RowNorm(x, out, out, out, 0.0, 0.0)
     vector_kernel[(triton.cdiv(n_out, block_n), n_rows)](
-        out, x, w, out if bias is None else bias, n_out, x.stride(0), n_cols, act or "none", bias is not None,
-        TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
+        out, x, w, out if bias is None else bias, total, y, gain, eps, scale, n_out, x.stride(0), n_cols,
+        norm is not None, act or "none", bias is not None, TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
     )  # fmt: skip
     return out
 
