@@ -98,7 +98,7 @@ PENDING_FILES: set[str] = {
     "models/sampling.py",
     "text/prompt.py",
 }
-PENDING_DOUBLES: set[str] = {"Linear", "Part", "Recipe", "Rows", "Source"}
+PENDING_DOUBLES: set[str] = {"Linear", "Recipe", "Rows", "Source"}
 
 # One word of a comment or a text may be ordinary English; these phrases were ours alone.
 RETIRED_PHRASES = (
