@@ -12,8 +12,9 @@ from time import thread_time
 import numpy as np
 
 from tahr.backends import open_backend
-from tahr.backends.api import MemoryLayout, Plan, Rows, StepLimits, Tensor
+from tahr.backends.api import Floats, MemoryLayout, Plan, Rows, StepLimits, Tensor
 from tahr.backends.reference import ReferenceBackend
+from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
@@ -41,7 +42,7 @@ class NullBackend(ReferenceBackend):
 
     def __init__(self, limits: StepLimits):
         self.plan = NullPlan(limits.n_rows)
-        self.row_sampler = open_backend("auto").row_sampler
+        self.sampler = open_backend("auto")
         self.inputs = self.step_inputs(limits)
 
     def record(self, step: object) -> Plan:
@@ -53,6 +54,9 @@ class NullBackend(ReferenceBackend):
 
     def read(self, tensor: Tensor) -> np.ndarray:
         return tensor.data[: self.inputs.n_rows]
+
+    def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
+        return self.sampler.sample(self.host_rows(logits), rows)
 
 
 class NullWriter:

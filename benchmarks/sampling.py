@@ -68,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--vocab", type=int, default=151936, help="the vocabulary of Qwen3, unless told otherwise")
-    parser.add_argument("--numpy", action="store_true", help="the readable way instead of the native one")
+    parser.add_argument("--numpy", action="store_true", help="NumPy's sampler instead of the native one")
     args = parser.parse_args()
-    sampler = Sampler(None if args.numpy else open_backend("auto").row_sampler)
+    sampler = Sampler(open_backend("reference" if args.numpy else "auto"), args.vocab)
     step = decode_step_ms(args.model, max(ROWS)) if args.model else None
     if step:
         print(f"a decode step of {max(ROWS)} sequences: {step:.1f} ms; a tenth of it: {step / 10:.1f} ms")

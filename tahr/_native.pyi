@@ -1,5 +1,7 @@
 """Kernels, threads and tapes of the CPU backend. Arguments without a type of their own are addresses of memory."""
 
+from collections.abc import Sequence
+
 KV_SPAN: int
 MAX_EXPERTS: int
 MAX_HEAD_DIM: int
@@ -28,11 +30,11 @@ def sample(
     stride: int,
     n_rows: int,
     n_vocab: int,
-    rows: int,
-    edit_begins: int,
-    edit_ids: int,
-    edit_values: int,
-    blank: int,
+    n_samples: int,
+    source: int,
+    params: int,
+    edits: Sequence[int],
+    masks: Sequence[int],
     tokens: int,
     probabilities: int,
 ) -> None: ...
@@ -44,6 +46,8 @@ def logprobs(
     stride: int,
     n_rows: int,
     n_vocab: int,
+    n_samples: int,
+    source: int,
     tokens: int,
     n_top: int,
     width: int,

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from backends_here import NAMES, backend, kv_store
-from tahr.backends.api import Backend
+from tahr.backends.api import Backend, Tensor
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.runner import InFlight
 from tahr.engine.sequence import Sequence
 from tahr.engine.work import WorkItem
 from tahr.models.loader import Loaded, load, open_model
@@ -56,19 +55,17 @@ def engine(path: Path, **options: object) -> Engine:
 def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
     """From now on the model says nonsense to some sequences."""
     backend = eng.runner.backend
-    launch = eng.runner.launch
+    replay = eng.runner.replay
 
-    def poisoned(work: list[WorkItem]) -> InFlight:
-        step = launch(work)
-        logits, at = np.array(backend.read(step.logits)), 0
+    def poisoned(work: list[WorkItem]) -> Tensor:
+        logits, at = np.array(backend.read(replay(work))), 0
         for item in work:
             if is_victim(item.sequence):
                 logits[at : at + item.n_rows] = np.nan
             at += item.n_rows
-        step.logits = backend.tensor(logits)
-        return step
+        return backend.tensor(logits)
 
-    patch(eng.runner, "launch", poisoned)
+    patch(eng.runner, "replay", poisoned)
 
 
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:

@@ -9,6 +9,7 @@ from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.batch import FEW
 from tahr.engine.capacity import Capacity, step_sizes
 from tahr.engine.runner import InFlight
+from tahr.engine.sampler import Sampler
 from tahr.engine.sequence import Sequence, State
 from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
@@ -386,7 +387,7 @@ def test_an_error_is_a_tahr_error(stories: Path) -> None:
 
 def test_padding_of_the_vocabulary_is_never_picked(stories: Path) -> None:
     eng = engine(stories)
-    eng.runner.n_vocab = 40  # as if the tokenizer had no more
+    eng.runner.sampler = Sampler(eng.runner.backend, 40)  # as if the tokenizer had no more tokens
     hot = SamplingParams(temperature=5.0, seed=3, max_tokens=60, ignore_eos=True).over(NEUTRAL_SAMPLING)
     (tokens,) = run(eng, submit(eng, [1, 2, 3], hot))
     assert len(tokens) == 60 and max(tokens) < 40

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tahr import LLM, EngineConfig, SamplingParams
-from tahr.engine.sampler import Sampler
 from tahr.errors import ConfigError, GenerateError, TemplateError
 from tahr.library import progress_bar as bars
 from tahr.library.progress_bar import Bar
@@ -186,11 +185,6 @@ def test_a_text_by_itself(llm: LLM) -> None:
     assert score.token_ids == llm.tokenizer.encode("Once upon a time")[1:]
     with pytest.raises(ConfigError, match="nothing to score"):
         llm.score("Once", "")
-
-
-def test_logprobs_of_a_row() -> None:
-    row = np.log(np.array([0.5, 0.25, 0.25], np.float32)) + 3
-    assert Sampler().logprobs_of(row, 1, 0).logprob == pytest.approx(np.log(0.25), abs=1e-6)
 
 
 def test_embed(llm: LLM) -> None:

@@ -1,4 +1,4 @@
-"""Each sampling stage against a hand-worked case, the picks against their distribution, alone and in a batch."""
+"""Each sampling stage against a hand-worked case, the tokens against their distribution, alone and in a batch."""
 
 import math
 from collections.abc import Iterator
@@ -10,39 +10,43 @@ import pytest
 from numpy.typing import NDArray
 
 from backends_here import NAMES, backend
+from tahr.backends.sampling import numpy_sampler
+from tahr.backends.sampling.logit_rows import LogitRows
+from tahr.backends.sampling.sample_rows import SampleRows
+from tahr.backends.sampling.stages import FACTS, STAGES, chain_of, facts_of
 from tahr.config import SamplingParams
 from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
-from tahr.engine.sampling import numpy_sampler as ways
 from tahr.engine.sampling.dry import breaker_finder
-from tahr.engine.sampling.rows import Rows
-from tahr.engine.sampling.stages import FACTS, STAGES, facts_of
+from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.errors import ConfigError, GenerateError, TahrError
 
 P = np.array([0.1, 0.4, 0.2, 0.3])
 LOGITS = np.log(P).astype(np.float32)
 Logits = NDArray[np.float32]
 
-OWN = {name: own for name in NAMES if (own := backend(name).row_sampler)}
-SAMPLERS = {"numpy": Sampler(), **{name: Sampler(own) for name, own in OWN.items()}}
-WAYS = list(SAMPLERS)
-current = SAMPLERS["numpy"]
+current = "reference"
 
 
-@pytest.fixture(autouse=True, params=WAYS)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever is said here of picking holds for every way to do it."""
+@pytest.fixture(autouse=True, params=NAMES)
+def each_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever is said here of sampling holds for every backend."""
     global current
-    current = SAMPLERS[request.param]
+    current = request.param
     yield
-    current = SAMPLERS["numpy"]
+    current = "reference"
 
 
-def pick(requests: ListOf[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
-    return current.sample(requests, logits)
+def sample(requests: ListOf[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
+    return Sampler(backend(current), logits.shape[1]).sample(requests, backend(current).tensor(logits))
 
 
-def logprobs_of(row: Logits, token: int, n_top: int) -> SampledToken:
-    return current.logprobs_of(row, token, n_top)
+def logprobs_of(row: Logits, token: int, n_top: int) -> SampledToken | TahrError:
+    (found,) = Sampler(backend(current), len(row)).logprobs_of(row[None], [0], [token], n_top)
+    return found
+
+
+def rows_of(asked: SampleRequest, n_vocab: int) -> SampleRows:
+    return SampleBatch([asked], [0], n_vocab).next_rows(None)
 
 
 def request(tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> SampleRequest:
@@ -54,24 +58,25 @@ def picked(answer: SampledToken | TahrError) -> int:
     return answer.token
 
 
-def pick_one(asked: SampleRequest, logits: Logits = LOGITS) -> int:
-    return picked(pick([asked], logits[None])[0])
+def sample_one(asked: SampleRequest, logits: Logits = LOGITS) -> int:
+    return picked(sample([asked], logits[None])[0])
 
 
 def tokens_of(n: int, logits: Logits = LOGITS, **options: Any) -> list[int]:
     """What one request picks in n steps that all see the same logits."""
     asked = request(**options)
     for _ in range(n):
-        asked.tokens.append(pick_one(asked, logits))  # type: ignore[attr-defined]
+        asked.tokens.append(sample_one(asked, logits))  # type: ignore[attr-defined]
     return list(asked.tokens)
 
 
 def left(logits: Logits = LOGITS, tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> dict[int, float]:
     """The tokens that survive the chain, best first, with their probabilities."""
     asked = request(tokens, n_prompt, **options)
-    chain = asked.sampling.chain
-    (part,) = ways.parts([asked], logits[None])
-    s = ways.joined([ways.listing(*part, facts_of(chain), 256)], [asked], len(logits))
+    rows = rows_of(asked, len(logits))
+    chain = chain_of(rows.params[0])
+    (part,) = numpy_sampler.parts(logits[None], rows)
+    s = numpy_sampler.joined([numpy_sampler.candidates_of(*part, facts_of(chain), 256)], rows)
     for stage in chain:
         stage.apply(s)
     p = s.weights[0] / s.weights[0].sum()
@@ -152,18 +157,18 @@ def test_eta_lets_more_in_where_entropy_is_high() -> None:
 def test_mirostat_cuts_by_surprise_and_learns() -> None:
     assert list(left(mirostat=2, mirostat_tau=1.0, top_k=1)) == [1, 3]  # mu 2 bits: 0.25; top_k is out of play
     asked = request(mirostat=2, mirostat_tau=1.0, seed=0)
-    probability = {1: 4 / 7, 3: 3 / 7}[pick_one(asked)]
+    probability = {1: 4 / 7, 3: 3 / 7}[sample_one(asked)]
     assert asked.sampling.mu == pytest.approx(2 - 0.1 * (-math.log2(probability) - 1))
 
 
 def test_mirostat_always_keeps_the_best() -> None:
     asked = request(mirostat=2)
     asked.sampling.mu = -5000.0
-    assert pick_one(asked) == 1
+    assert sample_one(asked) == 1
 
 
 def test_stages_run_in_their_order() -> None:
-    names = [stage.knob for stage in STAGES]
+    names = [stage.parameter for stage in STAGES]
     order = "top_n_sigma xtc_probability typical_p top_a eta_cutoff temperature top_k min_p top_p"
     assert names == order.split()
     # XTC before temperature: at temperature 9 nothing would be above a quarter.
@@ -177,13 +182,13 @@ def test_ties_go_to_the_lower_index() -> None:
     assert list(left(np.array([-0.0, 0.0, -0.0, -1], np.float32), top_k=2)) == [0, 1]
 
 
-# ---- edits, by hand -----------------------------------------------------------------------------------------------
+# ---- logit processors, by hand -----------------------------------------------------------------------------------
 
 
 def edited(logits: ListOf[float], tokens: ListOf[int] = (), n_prompt: int = 0, **options: Any) -> list[float]:
     asked = request(tokens, n_prompt, **options)
-    ((_, rows),) = ways.parts([asked], np.array([logits], np.float32))
-    return [round(float(x), 4) for x in rows.logits[0]]
+    ((_, held),) = numpy_sampler.parts(np.array([logits], np.float32), rows_of(asked, len(logits)))
+    return [round(float(x), 4) for x in held.logits[0]]
 
 
 def test_repetition_penalty_counts_a_token_once() -> None:
@@ -208,7 +213,7 @@ def test_bias_adds_and_bans_hold_against_it() -> None:
 def test_no_end_before_min_tokens() -> None:
     logits = np.array([[1, 2, 3, 4]], np.float32)
     sampling = SamplingState(SamplingParams(temperature=0, min_tokens=2, stop_token_ids=(2,)), eos_tokens=[3])
-    made = [picked(pick([SampleRequest(sampling, [0] * (5 + n), 5)], logits)[0]) for n in range(4)]
+    made = [picked(sample([SampleRequest(sampling, [0] * (5 + n), 5)], logits)[0]) for n in range(4)]
     assert made == [1, 1, 3, 3]
 
 
@@ -247,7 +252,7 @@ def test_dry_breakers_are_found_in_the_vocabulary() -> None:
     with pytest.raises(ConfigError, match="dry_sequence_breakers"):
         SamplingState(params)
     repeat = SampleRequest(SamplingState(params.over(SamplingParams(temperature=0)), resolve=find), [0, 3, 2, 0, 3], 5)
-    assert picked(pick([repeat], np.array([[0, 1, 9, 2]], np.float32))[0]) == 2, "the next token is a breaker"
+    assert picked(sample([repeat], np.array([[0, 1, 9, 2]], np.float32))[0]) == 2, "the next token is a breaker"
 
 
 # ---- exactness -----------------------------------------------------------------------------------------------------
@@ -260,17 +265,17 @@ OFF: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("knob", OFF)
-def test_off_is_the_same_as_without(knob: str) -> None:
+@pytest.mark.parametrize("parameter", OFF)
+def test_off_is_the_same_as_without(parameter: str) -> None:
     logits = np.random.default_rng(3).standard_normal(200).astype(np.float32)
-    sampling = request(**{knob: OFF[knob]}).sampling
-    assert (sampling.chain, sampling.edits) == (request().sampling.chain, ())
-    assert tokens_of(40, logits, seed=4, **{knob: OFF[knob]}) == tokens_of(40, logits, seed=4)
+    asked, plain = request(seed=4, **{parameter: OFF[parameter]}), request(seed=4)
+    assert asked.sampling.row == plain.sampling.row and not asked.sampling.processors
+    assert tokens_of(40, logits, seed=4, **{parameter: OFF[parameter]}) == tokens_of(40, logits, seed=4)
 
 
 def random_options(random: np.random.Generator) -> dict[str, Any]:
-    """Parameters as a wild user would set them: each knob on one time in three."""
-    knobs: dict[str, Any] = {
+    """Parameters as a wild user would set them: each parameter on one time in three."""
+    settings: dict[str, Any] = {
         "temperature": random.choice([0.0, 0.3, 0.8, 1.0, 1.7]), "top_k": int(random.integers(1, 90)),
         "top_p": random.uniform(0.1, 1), "min_p": random.uniform(0, 0.5), "typical_p": random.uniform(0.2, 1),
         "top_n_sigma": random.uniform(0.1, 4), "top_a": random.uniform(0, 1), "eta_cutoff": random.uniform(0, 0.01),
@@ -278,7 +283,7 @@ def random_options(random: np.random.Generator) -> dict[str, Any]:
         "repetition_penalty": 1.3, "repeat_last_n": 20, "presence_penalty": 0.3, "frequency_penalty": 0.4,
         "dry_multiplier": 0.9, "logit_bias": {3: 2.5}, "banned_tokens": (1, 2), "allowed_tokens": tuple(range(150)),
     }  # fmt: skip
-    chosen = {name: value for name, value in knobs.items() if random.random() < 0.33}
+    chosen = {name: value for name, value in settings.items() if random.random() < 0.33}
     return {**chosen, "seed": int(random.integers(2**60)), "dry_sequence_breakers": ((5,),)}
 
 
@@ -296,14 +301,14 @@ def test_short_lists_change_nothing(n_vocab: int, monkeypatch: pytest.MonkeyPatc
         tokens = random.integers(0, min(n_vocab, 60), 50).tolist()
         made = []
         for widths in [(), (4, 20), (64,)]:
-            monkeypatch.setattr(ways, "WIDTHS", widths)
-            made.append(pick_one(request(tokens, 20, **options), logits))
+            monkeypatch.setattr(numpy_sampler, "WIDTHS", widths)
+            made.append(sample_one(request(tokens, 20, **options), logits))
         assert made[0] == made[1] == made[2], options
 
 
 @pytest.mark.parametrize("n_vocab", [200, 2500])
 def test_neighbours_change_nothing(n_vocab: int) -> None:
-    """Random mixes, several steps, state and all: each request picks in a crowd what it picks alone."""
+    """Random mixes, several steps, state and all: each request gets in a batch what it gets alone."""
     random = np.random.default_rng(n_vocab)
     options = [random_options(random) for _ in range(60)]
     prompts = [random.integers(0, 60, 30).tolist() for _ in options]
@@ -311,8 +316,8 @@ def test_neighbours_change_nothing(n_vocab: int) -> None:
     for _ in range(4):
         logits = model_like(random, len(options), n_vocab)
         before = logits.copy()
-        together = [picked(answer) for answer in pick(crowd, logits)]
-        assert together == [pick_one(asked, row) for asked, row in zip(alone, logits, strict=True)]
+        together = [picked(answer) for answer in sample(crowd, logits)]
+        assert together == [sample_one(asked, row) for asked, row in zip(alone, logits, strict=True)]
         np.testing.assert_array_equal(logits, before, "the engine's logits must stay as they are")
         for asked, token in zip([*crowd, *alone], together * 2, strict=True):
             asked.tokens.append(token)  # type: ignore[attr-defined]
@@ -321,17 +326,17 @@ def test_neighbours_change_nothing(n_vocab: int) -> None:
 
 def test_whole_row_facts_do_not_depend_on_neighbours() -> None:
     logits = model_like(np.random.default_rng(8), 5, 40000)
-    heat = np.array([0.3, 1.0, 0.7, 1.0, 2.0])
+    temperature = np.array([0.3, 1.0, 0.7, 1.0, 2.0])
     for name, measure in FACTS.items():
-        many = Rows(5, 40000)
+        many = LogitRows(5, 40000)
         many.load(logits)
         many.settle()
-        together = measure(many, heat)
+        together = measure(many, temperature)
         for i in range(5):
-            one = Rows(1, 40000)
+            one = LogitRows(1, 40000)
             one.load(logits[i : i + 1])
             one.settle()
-            assert measure(one, heat[i : i + 1])[0] == together[i], name
+            assert measure(one, temperature[i : i + 1])[0] == together[i], name
 
 
 def test_extreme_temperatures() -> None:
@@ -358,7 +363,7 @@ DISTRIBUTIONS: list[tuple[Any, dict[str, Any], Any]] = [
 
 
 def assert_follows(made: list[int], weights: NDArray[np.float64]) -> None:
-    """Chi-square: off by more than chance explains one time in ten thousand."""
+    """Chi-square: off by more than randomness explains one time in ten thousand."""
     counts, expected = np.bincount(made, minlength=len(weights)), weights / weights.sum() * len(made)
     assert counts[weights == 0].sum() == 0
     counts, expected = counts[weights > 0], expected[weights > 0]
@@ -370,11 +375,11 @@ def assert_follows(made: list[int], weights: NDArray[np.float64]) -> None:
 
 
 @pytest.mark.parametrize(("p", "options", "expected"), DISTRIBUTIONS)
-def test_picks_follow_the_distribution(p: Any, options: dict[str, Any], expected: Any) -> None:
+def test_tokens_follow_the_distribution(p: Any, options: dict[str, Any], expected: Any) -> None:
     logits = np.log(p / p.sum()).astype(np.float32)
     assert_follows(tokens_of(600, logits, seed=5, **options), expected)
     many = [request(seed=seed, **options) for seed in range(3000)]
-    assert_follows([picked(answer) for answer in pick(many, np.tile(logits, (3000, 1)))], expected)
+    assert_follows([picked(answer) for answer in sample(many, np.tile(logits, (3000, 1)))], expected)
 
 
 # ---- greedy, seeds, logprobs ---------------------------------------------------------------------------------------
@@ -386,15 +391,15 @@ def test_greedy_takes_the_first_of_equals() -> None:
     assert tokens_of(20, logits, temperature=0, logit_bias={0: 2}) == [0] * 20
 
 
-def test_same_seed_same_picks() -> None:
+def test_same_seed_same_tokens() -> None:
     runs = [tokens_of(50, seed=seed) for seed in (11, 11, 12)]
     assert runs[0] == runs[1] != runs[2]
     assert tokens_of(50) != tokens_of(50), "without a seed, each request has its own"
 
 
-def test_a_picker_made_anew_goes_on_the_same() -> None:
+def test_a_state_made_anew_goes_on_the_same() -> None:
     made = tokens_of(20, seed=9)
-    assert pick_one(request(made[:13], seed=9)) == made[13]
+    assert sample_one(request(made[:13], seed=9)) == made[13]
 
 
 def test_forks_differ_and_repeat() -> None:
@@ -402,7 +407,7 @@ def test_forks_differ_and_repeat() -> None:
     rows = np.tile(LOGITS, (40, 1))
 
     def answers(sampling: SamplingState) -> list[int]:
-        return [picked(a) for a in pick([SampleRequest(sampling, [0] * n, 0) for n in range(40)], rows)]
+        return [picked(a) for a in sample([SampleRequest(sampling, [0] * n, 0) for n in range(40)], rows)]
 
     assert answers(first.fork(0)) == answers(first)
     assert answers(first.fork(1)) == answers(SamplingState(SamplingParams(seed=1), index=1)) != answers(first)
@@ -410,19 +415,20 @@ def test_forks_differ_and_repeat() -> None:
 
 def test_logprobs_are_the_models_own() -> None:
     options = {"temperature": 0.1, "banned_tokens": (1,), "seed": 0}
-    (answer,) = pick([request(logprobs=2, **options)], LOGITS[None])
+    (answer,) = sample([request(logprobs=2, **options)], LOGITS[None])
     assert isinstance(answer, SampledToken)
     assert answer.logprob == pytest.approx(math.log(P[answer.token]), abs=1e-6)
     assert [token for token, _ in answer.top_logprobs] == [1, 3], "bans do not change what the model held likely"
     assert [value for _, value in answer.top_logprobs] == pytest.approx(np.log([0.4, 0.3]), abs=1e-6)
-    assert pick([request(**options)], LOGITS[None]) == [SampledToken(answer.token)]
+    assert sample([request(**options)], LOGITS[None]) == [SampledToken(answer.token)]
 
 
 def test_logprobs_of_a_given_token() -> None:
     assert logprobs_of(LOGITS, 2, 0) == SampledToken(2, pytest.approx(math.log(0.2), abs=1e-6))
-    assert len(logprobs_of(LOGITS, 2, 20).top_logprobs) == 4
-    with pytest.raises(GenerateError, match="not numbers"):
-        logprobs_of(np.full(4, np.nan, np.float32), 2, 0)
+    found = logprobs_of(LOGITS, 2, 20)
+    assert isinstance(found, SampledToken) and len(found.top_logprobs) == 4
+    broken = logprobs_of(np.full(4, np.nan, np.float32), 2, 0)
+    assert isinstance(broken, GenerateError) and "not numbers" in str(broken)
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
@@ -433,14 +439,14 @@ def test_logprobs_of_a_given_token() -> None:
 def test_a_broken_row_fails_alone(options: dict[str, Any], value: float) -> None:
     logits = np.tile(LOGITS, (3, 1))
     logits[1, 2] = value
-    first, broken, last = pick([request(seed=seed, **options) for seed in (4, 5, 6)], logits)
+    first, broken, last = sample([request(seed=seed, **options) for seed in (4, 5, 6)], logits)
     assert isinstance(broken, GenerateError)
     assert "not numbers" in str(broken)
-    assert [picked(first), picked(last)] == [pick_one(request(seed=seed, **options)) for seed in (4, 6)]
+    assert [picked(first), picked(last)] == [sample_one(request(seed=seed, **options)) for seed in (4, 6)]
 
 
 def test_too_many_bans_fail_alone() -> None:
-    banned, fine = pick([request(banned_tokens=range(4)), request(temperature=0)], np.tile(LOGITS, (2, 1)))
+    banned, fine = sample([request(banned_tokens=range(4)), request(temperature=0)], np.tile(LOGITS, (2, 1)))
     assert isinstance(banned, GenerateError)
     assert "banned" in str(banned)
     assert picked(fine) == 1

@@ -11,13 +11,13 @@ from engines import greedy, here, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
-from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation, StepLimits
+from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation, StepLimits, Tensor
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
-from tahr.engine.runner import InFlight, StepOutput
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
 from tahr.models import load, open_model
@@ -152,19 +152,20 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     """Every row of logits while these run, by place in the list of sequences and position."""
     rows: dict[tuple[int, int], bytes] = {}
     places = {seq.id: place for place, seq in enumerate(sequences)}
-    sound = eng.runner.collect
+    sound = eng.runner.replay
 
-    def watched(step: InFlight) -> StepOutput:
-        logits, at = np.array(eng.runner.backend.read(step.logits)), 0
-        for seq, begin, n, _, n_rows, _ in step.work:
+    def watched(work: list[WorkItem]) -> Tensor:
+        result, at = sound(work), 0
+        logits = np.array(eng.runner.backend.read(result))
+        for seq, begin, n, _, n_rows, _ in work:
             for row in range(n_rows):
                 rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
             at += n_rows
-        return sound(step)
+        return result
 
-    eng.runner.collect = watched  # type: ignore[method-assign]
+    eng.runner.replay = watched  # type: ignore[method-assign]
     run(eng, *sequences)
-    eng.runner.collect = sound  # type: ignore[method-assign]
+    eng.runner.replay = sound  # type: ignore[method-assign]
     return rows
 
 

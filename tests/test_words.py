@@ -77,18 +77,6 @@ RETIRED_MODULES = {
 }
 # Files that still use retired names, and class names that still have two meanings: entries are only ever taken out.
 PENDING_FILES: set[str] = {
-    "backends/api/backend.py",
-    "backends/cpu/backend.py",
-    "backends/cuda/kernels/sample.py",
-    "backends/row_sampler.py",
-    "engine/drawing.py",
-    "engine/runner.py",
-    "engine/sampling/candidates.py",
-    "engine/sampling/logit_processors.py",
-    "engine/sampling/native_sampler.py",
-    "engine/sampling/rows.py",
-    "engine/sampling/sampling_state.py",
-    "engine/sampling/stages.py",
     "library/beam.py",
     "library/embeddings.py",
     "library/inference_engine.py",

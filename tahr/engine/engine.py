@@ -90,7 +90,7 @@ class Engine:
         self._in_flight.append(step)
         if self._overlaps:
             self.scheduler.launched()
-            run_ahead(step.sampled)
+            run_ahead(step.sampled, step.tokens.on_host)
         return []
 
     def _is_due(self, launched: bool) -> bool:
@@ -156,8 +156,8 @@ class Engine:
         request = SampleRequest(sampling, tokens, len(tokens))
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        host_bound = bool(sampling.edits) or sampling.learns
-        return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=host_bound)
+        bound = sampling.follows_text
+        return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
 
     # ---- one step ---------------------------------------------------------------------------------------------
 
@@ -216,10 +216,12 @@ class Engine:
     def _score_prompt(self, seq: Sequence, begin: int, rows: Floats) -> None:
         """How likely a prompt's tokens were, given those before them."""
         known = seq.prompt_logprobs
-        for position, row in enumerate(rows, begin):
-            if len(known) <= position < seq.n_prompt - 1:
-                token, n_top = seq.tokens[position + 1], seq.params.prompt_logprobs or 0
-                known.append(self.runner.sampler.logprobs_of(row, token, n_top))
+        wanted = [i for i in range(len(rows)) if len(known) <= begin + i < seq.n_prompt - 1]
+        tokens = [seq.tokens[begin + i + 1] for i in wanted]
+        for scored in self.runner.sampler.logprobs_of(rows, wanted, tokens, seq.params.prompt_logprobs or 0):
+            if isinstance(scored, TahrError):
+                raise scored
+            known.append(scored)
         seq.first_row = len(known) if len(known) < seq.n_prompt - 1 else NO_ROW
 
     # ---- one request ------------------------------------------------------------------------------------------
@@ -276,9 +278,12 @@ class Engine:
             self.stats.count_end(each.state.value)
 
 
-def run_ahead(sampled: ListOf[Sequence]) -> None:
-    """Let the next step use the tokens that the step just launched samples, before the host knows them."""
+def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
+    """Let the next step use the tokens that the step just launched samples, before the host knows them.
+
+    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself.
+    """
     for row, seq in enumerate(sampled):
-        if not seq.host_bound and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
+        if row not in on_host and not seq.host_bound and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
             seq.n_ahead += 1
             seq.pick_row = row

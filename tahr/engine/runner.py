@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from tahr.backends.api import Backend, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
-from tahr.engine.drawing import draw, drawable
-from tahr.engine.sampler import SampledToken, Sampler
+from tahr.engine.sampler import PendingTokens, SampledToken, Sampler
 from tahr.engine.sequence import Sequence
 from tahr.engine.work import WorkItem
 from tahr.errors import TahrError
@@ -37,13 +36,13 @@ class InFlight:
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
     scores: bool  # rows are wanted besides those to sample from
-    logits: Tensor
-    runner: "Runner"
+    tokens: PendingTokens
+    logits: Floats  # the wanted rows in the order of the work, if it `scores`
     began: float
 
     def collect(self) -> StepOutput:
         """Wait for the step, and take its results."""
-        return self.runner.collect(self)
+        return StepOutput(self.tokens.collect(), self.logits)
 
 
 class Runner:
@@ -69,7 +68,7 @@ class Runner:
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
         self.inputs = [backend.step_inputs(limits) for _ in range(2 if backend.overlaps else 1)]
         self.buckets = backend.buckets(limits)
-        self.sampler = Sampler(backend.row_sampler)
+        self.sampler = Sampler(backend, self.n_vocab)
         self._batches = [Batch(step, kv.page_size) for step in self.inputs]
         self._turn = 0  # which inputs the next step is filled into
         self._plans: list[dict[StepLimits, Plan]] = [{} for _ in self.inputs]
@@ -77,21 +76,20 @@ class Runner:
     def launch(self, work: list[WorkItem]) -> InFlight:
         """Begin a step."""
         began = perf_counter()
-        return InFlight(work, *sampled_rows(work), self._replay(work), self, began)
-
-    def collect(self, step: InFlight) -> StepOutput:
-        """See `InFlight.collect`."""
-        if self.backend.draws and drawable(step.work):
-            return StepOutput(draw(self.backend, step.logits, step.sampled, self.n_vocab), no_rows())
-        logits = self.backend.read(step.logits)[:, : self.n_vocab]
-        chosen = logits if step.rows == list(range(len(logits))) else logits[step.rows]
-        return StepOutput(self.sampler.sample([seq.request for seq in step.sampled if seq.request], chosen), logits)
+        sampled, rows, parents, scores = sampled_rows(work)
+        logits = self.replay(work)
+        n_ahead = [seq.n_ahead for seq in sampled] if self.backend.overlaps else None
+        tokens = self.sampler.launch([seq.request for seq in sampled if seq.request], logits, rows, n_ahead)
+        # The next step may write over the logits, so what the host wants of them is read now.
+        wanted = np.array(self.backend.read(logits)) if scores else no_rows()
+        return InFlight(work, sampled, rows, parents, scores, tokens, wanted, began)
 
     def run(self, work: list[WorkItem]) -> NDArray[np.float32]:
         """Run a step at once; the wanted rows in the order of the work."""
-        return self.backend.read(self._replay(work))
+        return self.backend.read(self.replay(work))
 
-    def _replay(self, work: list[WorkItem]) -> Tensor:
+    def replay(self, work: list[WorkItem]) -> Tensor:
+        """Begin to compute the wanted rows of a step; the next one may write over them."""
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
         self._batches[self._turn].fill(work)

@@ -1,55 +1,115 @@
 """Samples the next tokens of a step. What belongs to a request lives in its `SamplingState`; a `Sampler` serves many.
 
-The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (`edits`), then
-top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p (`stages`), then a draw. Mirostat takes the
-place of all truncation. At temperature 0 only the edits matter, and the best token is taken.
+The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (logit
+processors), then top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p (stages), then a draw.
+Mirostat takes the place of all truncation. At temperature 0 only the logit processors matter, and the best token is
+taken. `backends.sampling` says what each stage means.
 """
 
 from collections.abc import Sequence as ListOf
 
-from tahr.backends.row_sampler import RowSampler
-from tahr.engine.sampling.native_sampler import HostSampler
-from tahr.engine.sampling.numpy_sampler import NumpySampler
-from tahr.engine.sampling.rows import Floats
-from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
-from tahr.errors import TahrError
+import numpy as np
 
-__all__ = ["SampleRequest", "SampledToken", "Sampler", "SamplingState"]
+from tahr.backends.api import Backend, Tensor
+from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Logprobs, Sampled
+from tahr.engine.sampling.sample_batch import SampleBatch
+from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
+from tahr.errors import GenerateError, TahrError
+
+__all__ = ["PendingTokens", "SampleRequest", "SampledToken", "Sampler", "SamplingState"]
 
 
 class Sampler:
-    """Picks by a backend's row sampler, or in NumPy if it has none. Both pick the same."""
+    """Samples for requests by a backend's `sample`."""
 
-    def __init__(self, rows: RowSampler | None = None):
-        self._way = HostSampler(rows) if rows else NumpySampler()
+    def __init__(self, backend: Backend, n_vocab: int):
+        self._backend = backend
+        self._n_vocab = n_vocab
+        self._batch: SampleBatch | None = None
 
-    def sample(self, requests: ListOf[SampleRequest], logits: Floats) -> list[SampledToken | TahrError]:
-        """The next token of each request from its row of logits [n, n_vocab], which stays as it is.
+    def launch(
+        self,
+        requests: ListOf[SampleRequest],
+        logits: Tensor | Floats,
+        source: ListOf[int],
+        n_ahead: ListOf[int] | None = None,
+    ) -> "PendingTokens":
+        """Begin to sample the next token of each request, request i from row `source[i]` of the logits.
 
-        What is wrong with one request is its own answer, never an exception: the others get their tokens.
+        `n_ahead` says how many tokens of each request are being sampled already; such a request must not be one whose
+        sampling `follows_text`.
         """
+        batch = self._batch
+        if batch is None or not batch.holds(requests, source):
+            batch = self._batch = SampleBatch(requests, source, self._n_vocab)
+        return PendingTokens(batch, self._backend.sample(logits, batch.next_rows(n_ahead)))
+
+    def sample(
+        self, requests: ListOf[SampleRequest], logits: Tensor | Floats, source: ListOf[int] | None = None
+    ) -> list[SampledToken | TahrError]:
+        """The next token of each request; without a source, request i takes row i of the logits."""
         if not requests:
             return []
-        answers = self._way.tokens(requests, logits)
-        picks = [answer if isinstance(answer, TahrError) else SampledToken(answer) for answer in answers]
-        wanted = {i: n for i, request in enumerate(requests) if (n := request.sampling.n_logprobs) is not None}
-        return self._with_logprobs(picks, wanted, logits) if wanted else picks
+        return self.launch(requests, logits, list(range(len(requests))) if source is None else source).collect()
 
-    def logprobs_of(self, row: Floats, token: int, n_top: int) -> SampledToken:
-        """How likely the model held a token by its row of logits, and its likeliest, before any edit or stage."""
-        (answer,) = self._way.logprobs(row[None], [token], [n_top])
-        if isinstance(answer, TahrError):
-            raise answer
-        return answer
-
-    def _with_logprobs(
-        self, picks: list[SampledToken | TahrError], wanted: dict[int, int], logits: Floats
+    def logprobs_of(
+        self, logits: Tensor | Floats, source: ListOf[int], tokens: ListOf[int], n_top: int
     ) -> list[SampledToken | TahrError]:
-        """Logprobs beside the tokens at some places, with so many of the likeliest."""
-        tokens = {i: picked.token for i in wanted if isinstance(picked := picks[i], SampledToken)}
-        if tokens:
-            rows = logits if len(tokens) == len(logits) else logits[list(tokens)]
-            found = self._way.logprobs(rows, list(tokens.values()), [wanted[i] for i in tokens])
-            for i, answer in zip(tokens, found, strict=True):
-                picks[i] = answer
-        return picks
+        """How likely the model held tokens by its rows of logits, and the likeliest of each row."""
+        if not tokens:
+            return []
+        counts = np.full(len(tokens), n_top, np.int32)
+        found = self._backend.logprobs(
+            logits, self._n_vocab, np.array(source, np.int32), np.array(tokens, np.int32), counts
+        )
+        return [scored(token, i, found, n_top) for i, token in enumerate(tokens)]
+
+
+class PendingTokens:
+    """Tokens of some requests that are being sampled."""
+
+    __slots__ = ("_batch", "_sampled")
+
+    def __init__(self, batch: SampleBatch, sampled: Sampled):
+        self._batch, self._sampled = batch, sampled
+
+    @property
+    def on_host(self) -> ListOf[int]:
+        """The places whose tokens no step may refer to before they are collected."""
+        return self._sampled.on_host
+
+    def collect(self) -> list[SampledToken | TahrError]:
+        """The token of each request. What is wrong with one is its own answer, never an exception."""
+        tokens, probabilities, logprobs = self._sampled.collect()
+        found: list[int] = tokens.tolist()
+        for i in self._batch.learners:
+            if found[i] >= 0:
+                self._batch.requests[i].sampling.learn(probabilities[i])
+        if logprobs is None and min(found, default=0) >= 0:
+            return [SampledToken(token) for token in found]
+        return [self._answer(i, token, logprobs) for i, token in enumerate(found)]
+
+    def _answer(self, i: int, token: int, logprobs: Logprobs | None) -> SampledToken | TahrError:
+        sampling = self._batch.requests[i].sampling
+        if token < 0:
+            return nothing_left() if token == NOTHING_LEFT and sampling.processors else not_numbers()
+        if logprobs is None or sampling.n_logprobs is None:
+            return SampledToken(token)
+        return scored(token, i, logprobs, sampling.n_logprobs)
+
+
+def scored(token: int, row: int, logprobs: Logprobs, n_top: int) -> SampledToken | TahrError:
+    """A token with its log-probability and the likeliest tokens beside it."""
+    own, ids, values = logprobs.own[row], logprobs.ids[row, :n_top].tolist(), logprobs.values[row].tolist()
+    if own != own:
+        return not_numbers()
+    top = tuple((best, value) for best, value in zip(ids, values, strict=False) if best >= 0)
+    return SampledToken(token, float(own), top)
+
+
+def not_numbers() -> GenerateError:
+    return GenerateError("The model produced logits that are not numbers, so this request cannot go on.")
+
+
+def nothing_left() -> GenerateError:
+    return GenerateError("Every token is banned: loosen banned_tokens, allowed_tokens or min_tokens.")

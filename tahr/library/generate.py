@@ -8,7 +8,7 @@ from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.builder import breakers
 from tahr.engine.detokenize import TextWriter, has_text
-from tahr.engine.sampler import SampleRequest, SamplingState
+from tahr.engine.sampler import Sampler, SampleRequest, SamplingState
 from tahr.errors import TahrError
 from tahr.library.session import Session
 from tahr.text.deltas import text_of
@@ -42,8 +42,9 @@ def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> I
     """
     tokens = session.tokens
     request = SampleRequest(reply.sampling, tokens, n_prompt=len(tokens))
+    sampler = Sampler(session.backend, reply.n_vocab)
     for left in range(max_tokens - 1, -1, -1):
-        (answer,) = session.sampler.sample([request], logits[None, : reply.n_vocab])
+        (answer,) = sampler.sample([request], logits[None])
         if isinstance(answer, TahrError):
             raise answer
         tokens.append(answer.token)

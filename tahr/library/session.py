@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tahr.backends.api import Bytes, Floats
-from tahr.engine.sampler import Sampler
 from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
 from tahr.library.lanes import PAGE_SIZE, Lanes
@@ -37,7 +36,7 @@ class Session:
         self._lanes = lanes
         self._lane = lanes.open()
         self.model = model
-        self.sampler = Sampler(lanes.backend.row_sampler)
+        self.backend = lanes.backend
 
     @property
     def length(self) -> int:

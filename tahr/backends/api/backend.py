@@ -2,18 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
-from tahr.backends.api.tensors import Bytes, Doubles, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
+from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.backends.memory_budget import host_kv_budget
+from tahr.backends.sampling import logprobs, numpy_sampler
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
 from tahr.errors import UnsupportedModel
 from tahr.weights.tensor import HostTensor
-
-if TYPE_CHECKING:
-    from tahr.backends.row_sampler import RowSampler
 
 
 class Fetched(Protocol):
@@ -40,8 +39,6 @@ class Backend(ABC):
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
-    draws: bool = False  # it has `draw`, and tokens are drawn faster there than on the host
-    row_sampler: "RowSampler | None" = None  # picks tokens on the host; None: NumPy does
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -164,14 +161,6 @@ class Backend(ABC):
         """Begin to bring the live rows of `tensor` to the host: what comes is as it is now, whatever runs next."""
         return HostRows(self.read(tensor))
 
-    def draw(self, logits: Tensor, n_vocab: int, temperatures: Doubles, chances: Doubles) -> Ints:
-        """Flush, then a token of each live row among its first `n_vocab`; -1 where the best logit is not finite.
-
-        At temperature 0 the best one, the lower id of equals; else the one on which `chances[i]` falls when the weights
-        exp(logit / temperature) are counted up as `engine.sampling` counts them.
-        """
-        raise NotImplementedError(f"the {self.name} backend leaves drawing to the host, as `draws` says")
-
     def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> Sequence[StepLimits]:
         """Step sizes worth a plan of their own, smallest first; the last one holds everything.
 
@@ -179,6 +168,26 @@ class Backend(ABC):
         many tokens a sequence that decodes may have in a step: 1, or more where some are drafted.
         """
         return [limits]
+
+    # ---- sampling ---------------------------------------------------------------------------------------------
+
+    def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
+        """Flush, then begin to take samples from the live rows of logits, which may lie in host memory already.
+
+        `backends.sampling.numpy_sampler` says what each parameter means. The order of the stages is fixed, ties go to
+        the lower id, and random numbers come from (key, counter). A sample depends on its own row and parameters alone;
+        what is wrong with a row is its own error code. Backends agree on every token but for a random number that falls
+        within rounding of the border between two. Without any sample, `collect` waits for what was enqueued before.
+        """
+        return SampledAtOnce(numpy_sampler.sample(self.host_rows(logits), rows))
+
+    def logprobs(self, logits: Tensor | Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
+        """Flush, then the log-probability of each token by row `source[i]`, and the `n_top[i]` likeliest there."""
+        return logprobs.logprobs(self.host_rows(logits), n_vocab, source, tokens, n_top)
+
+    def host_rows(self, logits: Tensor | Floats) -> Floats:
+        """Live rows on the host, wherever they are."""
+        return self.read(logits) if isinstance(logits, Tensor) else logits
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr import _native as native
 from tahr.backends import api
-from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Rows, Tensor, Vector, Weight
+from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vector, Weight
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, heads_fit, make_layer
@@ -14,6 +14,7 @@ from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.sampling import NativeSampler
 from tahr.backends.cpu.weights import PackedMatrix
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
@@ -29,7 +30,7 @@ class CpuBackend(api.Backend):
         self.n_threads = choose_threads(n_threads)
         self.summary = f"cpu: {read_cpu_info().model}, {self.isa}, {self.n_threads} threads"
         self.pool = native.Pool(self.n_threads)
-        self.row_sampler = NativeSampler(self.isa, self.pool)
+        self._sampler = NativeSampler(self.isa, self.pool)
         self._eager = self._queue = Queue(self.isa)
 
     # ---- memory -----------------------------------------------------------------------------------------------
@@ -142,6 +143,14 @@ class CpuBackend(api.Backend):
         finally:
             self._queue = before
         return CpuPlan(queue, self.pool, result)
+
+    # ---- sampling ---------------------------------------------------------------------------------------------
+
+    def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
+        return SampledAtOnce(self._sampler.sample(self.host_rows(logits), rows))
+
+    def logprobs(self, logits: Tensor | Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
+        return self._sampler.logprobs(self.host_rows(logits), n_vocab, source, tokens, n_top)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

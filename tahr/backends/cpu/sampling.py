@@ -1,80 +1,106 @@
-"""The native row sampler: rows are shared out over the threads that also run the model."""
+"""The native sampler: samples are shared out over the threads that also run the model."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tahr import _native as native
-from tahr.backends.api import Doubles, Floats, Ints
 from tahr.backends.cpu.memory import address_of
-from tahr.backends.row_sampler import SAMPLE_ROW, RowEdits
+from tahr.backends.sampling.sample_rows import (
+    NOT_NUMBERS,
+    NOTHING_LEFT,
+    SAMPLE_ROW,
+    Floats,
+    Ints,
+    Logprobs,
+    SampledTokens,
+    SampleRows,
+)
 
 assert SAMPLE_ROW.itemsize == native.SAMPLE_ROW_BYTES
+assert (native.NOT_NUMBERS, native.NOTHING_LEFT) == (NOT_NUMBERS, NOTHING_LEFT)
 
 
-class Slate:
-    """Where the answers for some rows are written. It is kept: looking up an address takes longer than using it."""
+class Results:
+    """Where the tokens of some samples are written. It is kept: looking up an address takes longer than using it."""
 
-    def __init__(self, rows: NDArray[np.void]):
-        self.rows = rows
+    def __init__(self, rows: SampleRows):
+        self.params, self.source = rows.params, rows.source
         self.tokens, self.probabilities = np.empty(len(rows), np.int32), np.empty(len(rows), np.float64)
-        self.addresses = {name: address_of(getattr(self, name)) for name in ("rows", "tokens", "probabilities")}
+        names = ("params", "source", "tokens", "probabilities")
+        addresses = {name: address_of(getattr(self, name)) for name in names}
+        counts = {"n_samples": len(rows), "n_vocab": rows.n_vocab}
+        self.arguments: dict[str, Any] = {**addresses, **counts, "edits": (), "masks": ()}
 
 
 class NativeSampler:
-    """One native call per step."""
-
-    NOT_NUMBERS, NOTHING_LEFT = native.NOT_NUMBERS, native.NOTHING_LEFT
+    """`Backend.sample` in one native call."""
 
     def __init__(self, isa: str, pool: native.Pool):
         self._isa = isa
         self._pool = pool
-        self._slate = Slate(np.empty(0, SAMPLE_ROW))
+        self._results: Results | None = None
 
-    def sample(self, logits: Floats, rows: NDArray[np.void], edits: RowEdits | None) -> tuple[Ints, Doubles]:
-        """A token for each row. What is given back is written over when the same rows are asked for again."""
-        if self._slate.rows is not rows:
-            self._slate = Slate(rows)
-        slate = self._slate
-        begins, ids, values, blank = (address_of(array) for array in edits) if edits else (0, 0, 0, 0)
-        native.sample(
-            self._isa,
-            self._pool,
-            **layout(logits, len(rows)),
-            **slate.addresses,
-            edit_begins=begins,
-            edit_ids=ids,
-            edit_values=values,
-            blank=blank,
-        )
-        return slate.tokens, slate.probabilities
+    def sample(self, logits: Floats, rows: SampleRows) -> SampledTokens:
+        """Take the samples. The tokens are written over when the same rows are sampled again."""
+        if not len(rows):
+            return SampledTokens(np.zeros(0, np.int32), np.zeros(0))
+        results = self._results
+        if results is None or results.params is not rows.params:
+            results = self._results = Results(rows)
+        logits = plain(logits)
+        arguments = results.arguments
+        if rows.edits is not None or rows.mask is not None:
+            arguments = {**arguments, "edits": edit_addresses(rows), "masks": mask_addresses(rows)}
+        native.sample(self._isa, self._pool, **{**arguments, **layout(logits, rows.n_vocab)})
+        if rows.n_logprobs is None:
+            return SampledTokens(results.tokens, results.probabilities)
+        tokens, n_top = np.maximum(results.tokens, 0), np.maximum(rows.n_logprobs, 0)
+        logprobs = self.logprobs(logits, rows.n_vocab, rows.source, tokens, n_top)
+        return SampledTokens(results.tokens, results.probabilities, logprobs)
 
-    def logprobs(self, logits: Floats, tokens: Sequence[int], n_top: Sequence[int]) -> tuple[Doubles, Ints, Doubles]:
+    def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
         """How likely tokens are, and the likeliest of each row."""
-        n, width = len(tokens), max(n_top)
-        chosen, counts = np.array(tokens, np.int32), np.array(n_top, np.int32)
-        own, ids, values = np.empty(n), np.empty((n, width), np.int32), np.empty((n, width))
+        n, width = len(tokens), int(n_top.max(initial=0))
+        found = Logprobs(np.empty(n), np.empty((n, width), np.int32), np.empty((n, width)))
+        logits = plain(logits)
         native.logprobs(
             self._isa,
             self._pool,
-            **layout(logits, n),
-            tokens=address_of(chosen),
-            n_top=address_of(counts),
+            **layout(logits, n_vocab),
+            n_vocab=n_vocab,
+            n_samples=n,
+            source=address_of(source),
+            tokens=address_of(tokens),
+            n_top=address_of(n_top),
             width=width,
-            logprobs=address_of(own),
-            top_ids=address_of(ids),
-            top_values=address_of(values),
+            logprobs=address_of(found.own),
+            top_ids=address_of(found.ids),
+            top_values=address_of(found.values),
         )
-        return own, ids, values
+        return found
 
 
-def layout(logits: Floats, n_rows: int) -> dict[str, int]:
+def edit_addresses(rows: SampleRows) -> tuple[int, ...]:
+    """Where the columns of the edits are; nothing without edits."""
+    return () if rows.edits is None else tuple(address_of(column) for column in rows.edits)
+
+
+def mask_addresses(rows: SampleRows) -> tuple[int, ...]:
+    """Where the masks are and which rows have one; nothing without masks."""
+    if rows.mask is None or rows.masked is None:
+        return ()
+    assert rows.mask.flags.c_contiguous and rows.mask.shape[1] == -(-rows.n_vocab // 32)
+    return address_of(rows.mask), address_of(rows.masked)
+
+
+def plain(logits: Floats) -> Floats:
+    """Rows as the native code reads them: single precision, the numbers of a row side by side."""
+    fine = logits.dtype == np.float32 and logits.strides[1] == logits.itemsize
+    return logits if fine else np.ascontiguousarray(logits, np.float32)
+
+
+def layout(logits: Floats, n_vocab: int) -> dict[str, int]:
     """Where rows of logits are."""
-    assert logits.dtype == np.float32 and logits.strides[1] == 4 and len(logits) == n_rows
-    return {
-        "logits": address_of(logits),
-        "stride": logits.strides[0] // 4,
-        "n_rows": n_rows,
-        "n_vocab": logits.shape[1],
-    }
+    assert n_vocab <= logits.shape[1]
+    return {"logits": address_of(logits), "stride": logits.strides[0] // 4, "n_rows": len(logits)}

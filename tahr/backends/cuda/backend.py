@@ -8,7 +8,7 @@ import torch
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows, sample
+from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows
 from tahr.backends.cuda.presence import describe, interprets
 from tahr.backends.cuda.steps import (
     DeviceRows,
@@ -45,7 +45,6 @@ class CudaBackend(api.Backend):
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
         self.deterministic = deterministic
-        self.draws = not deterministic  # a border between two tokens may lie elsewhere than on the host, by rounding
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -130,14 +129,6 @@ class CudaBackend(api.Backend):
         except Exception:
             self._pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
             raise
-
-    def draw(self, logits: Tensor, n_vocab: int, temperatures: api.Doubles, chances: api.Doubles) -> api.Ints:
-        live = logits.data.live()
-        with np.errstate(divide="ignore"):
-            heats = np.where(temperatures == 0, 0, np.minimum(1 / temperatures, 1e30)).astype(np.float32)
-        sent = (torch.from_numpy(values).to(self.device) for values in (heats, chances))
-        tokens: api.Ints = sample.draw(live, n_vocab, *sent).cpu().numpy()
-        return tokens
 
     def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
         return buckets(limits, n_decode_tokens)

@@ -1,1 +1,1 @@
-"""What happens between logits and a token: edits, full-row passes, stages on a short list, a draw."""
+"""What a request brings to sampling: its parameters, its random numbers, and its logit processors."""

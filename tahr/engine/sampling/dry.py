@@ -1,4 +1,4 @@
-"""DRY: makes it ever harder to go on repeating what was said before."""
+"""DRY: a penalty for tokens that would prolong a repeat of earlier text, growing with the length of the repeat."""
 
 from array import array
 from collections.abc import Callable, Iterable
@@ -7,9 +7,8 @@ from functools import cache
 
 import numpy as np
 
+from tahr.backends.sampling.logit_rows import Ints
 from tahr.config import SamplingParams
-from tahr.engine.sampling.rows import Ints
-from tahr.engine.sampling.sparse_logits import Row
 
 CEILING = 1e4  # no logit outweighs such a penalty, so longer repeats need not be told apart
 
@@ -46,19 +45,19 @@ class Dry:
             return 0
         return int(np.ceil(np.log(CEILING / self.multiplier) / np.log(self.base)))
 
-    def penalise(self, row: Row, tokens: ListOf[int], n_prompt: int) -> None:
-        """Take from each token that would prolong a repeat: multiplier * base ** (length - allowed length)."""
+    def penalties(self, tokens: ListOf[int]) -> dict[int, float]:
+        """What to take from each token that would prolong a repeat: multiplier * base ** (length - allowed length)."""
         window = tokens if self.last_n < 0 else tokens[max(0, len(tokens) - self.last_n) :]
         reach = min(self._reach(window), self.longest)
         if reach < self.allowed:
-            return
+            return {}
         following, lengths = repeats(np.frombuffer(array("q", window), np.int64), reach)
-        order = np.argsort(lengths)  # of several repeats before one token the longest counts: it is written last
+        order = np.argsort(lengths)  # of several repeats before one token the longest counts: it comes last
         order = order[np.count_nonzero(lengths < self.allowed) :]
         hit, longest = following[order], lengths[order]
         penalty = np.minimum(self.multiplier * float(self.base) ** (longest - self.allowed), CEILING)
         penalty[[self._breaks(token) for token in hit.tolist()]] = 0  # the way out of a repeat stays free
-        row[hit] = row[hit] - penalty.astype(np.float32)
+        return dict(zip(hit.tolist(), penalty.tolist(), strict=True))
 
     def _breaks(self, token: int) -> bool:
         return (token,) in self.breakers.get(token, ())

@@ -1,62 +1,58 @@
-"""What one request brings to the picking of its tokens."""
+"""What one request brings to the sampling of its tokens."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from copy import copy
-from dataclasses import dataclass
-from math import log2
+from math import log2, nan
 from typing import NamedTuple
 
 import numpy as np
 
-from tahr.backends.row_sampler import SAMPLE_ROW
+from tahr.backends.sampling.sample_rows import OFF, SAMPLE_ROW
+from tahr.backends.sampling.uniform import key_of
 from tahr.config import SamplingParams, precedence
 from tahr.engine.sampling.dry import Resolve
-from tahr.engine.sampling.logit_processors import edits_of
-from tahr.engine.sampling.stages import MIROSTAT, STAGES, chain_of
-from tahr.engine.sampling.uniform import key_of, uniform
+from tahr.engine.sampling.edit_table import EditTable
+from tahr.engine.sampling.logit_processors import LogitProcessors
 from tahr.errors import ConfigError
 
 
 class SamplingState:
-    """Parameters, random numbers and memory of one request, so that its picks never depend on its neighbours.
+    """Parameters, random numbers and memory of one request, so that its tokens never depend on its neighbours.
 
     Its random numbers are counted by the tokens generated so far: preempting, resuming or recomputing a request
-    changes nothing. `index` tells the answers of one request (n > 1) apart.
+    changes nothing. `index` tells the choices of one request (n > 1) apart.
     """
 
     def __init__(
         self,
         params: SamplingParams,
-        eos_tokens: Iterable[int] = (),  # min_tokens keeps them away
+        eos_tokens: Iterable[int] = (),  # min_tokens bans them
         resolve: Resolve | None = None,  # turns DRY's breakers from text to tokens: see `dry.breaker_finder`
         index: int = 0,
     ):
         self.params = precedence(params)
-        self.edits = edits_of(self.params, eos_tokens, resolve)
-        self.chain = chain_of(self.params)
-        self.learns = self.chain[-1:] == (MIROSTAT,)
+        self.processors = LogitProcessors(self.params, eos_tokens, resolve)
+        self.learns = bool(self.params.mirostat and self.params.temperature)
         self.n_logprobs = self.params.logprobs
         self.mu = 2 * self.params.mirostat_tau
-        self._set_key(index)
+        self.row = sample_row(self.params, index)
         self._highest = max((token for ids in self._named().values() for token in ids), default=0)
 
     def fork(self, index: int) -> "SamplingState":
-        """A sampling for another answer that goes on from here by its own random numbers."""
+        """The state of another choice that goes on from here by its own random numbers."""
         other = copy(self)
-        other._set_key(index)
+        other.row = sample_row(self.params, index)
+        other.processors = self.processors.fork()
         return other
 
-    def _set_key(self, index: int) -> None:
-        self._key = key_of(self.params.seed, index)
-        self.row = sample_row(self.params, self._key)
-
-    def chances(self, n_generated: int) -> tuple[float, float]:
-        """The two random numbers of a pick."""
-        return uniform(self._key, 2 * n_generated), uniform(self._key, 2 * n_generated + 1)
+    @property
+    def follows_text(self) -> bool:
+        """Whether the next sample cannot be prepared before the token of the last one is known."""
+        return self.learns or self.processors.follow_text
 
     def learn(self, probability: float) -> None:
-        """Mirostat: move mu against the surprise of what was picked."""
+        """Mirostat: move mu against the surprise of what was sampled."""
         if self.learns:
             self.mu -= self.params.mirostat_eta * (-log2(probability) - self.params.mirostat_tau)
 
@@ -72,26 +68,34 @@ class SamplingState:
         return {"logit_bias": dict(p.logit_bias), **{name: getattr(p, name) for name in p.TOKEN_LISTS}}
 
 
-def sample_row(params: SamplingParams, key: int) -> bytes:
-    """A request as a backend's row sampler reads it; how much it has picked is filled in at each step."""
+def sample_row(params: SamplingParams, index: int) -> bytes:
+    """A request as `Backend.sample` reads it; the counter and mirostat's mu are filled in at each step."""
     row = np.zeros((), SAMPLE_ROW)
-    row["key"], row["mirostat_mu"], row["xtc_threshold"] = key, np.nan, params.xtc_threshold
-    for stage in STAGES:
-        row[stage.knob] = stage.off if (value := getattr(params, stage.knob)) is None else value
+    row["key"], row["mirostat_mu"] = key_of(params.seed, index), nan
+    for name, off in OFF.items():
+        row[name] = off if (value := getattr(params, name)) is None else value
     return row.tobytes()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SampleRequest:
-    """Who wants a token: its sampling, all tokens so far, and how many of them are the prompt."""
+    """A request that gets a token: its sampling state, all tokens so far, and how many of them are the prompt."""
 
-    sampling: SamplingState
-    tokens: ListOf[int]
-    n_prompt: int
+    __slots__ = ("n_prompt", "sampling", "tokens")
+
+    def __init__(self, sampling: SamplingState, tokens: ListOf[int], n_prompt: int):
+        self.sampling, self.tokens, self.n_prompt = sampling, tokens, n_prompt
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    def edits(self, n_ahead: int = 0) -> EditTable:
+        """The logit edits for the next token, or for one after `n_ahead` that are being sampled."""
+        return self.sampling.processors.edits(self.tokens, self.n_prompt, n_ahead)
 
 
 class SampledToken(NamedTuple):
-    """A picked token; with logprobs asked for, also how likely the model itself held it and the likeliest tokens."""
+    """A sampled token; with logprobs asked for, also how likely the model itself held it and the likeliest tokens."""
 
     token: int
     logprob: float | None = None

@@ -1,3 +1,5 @@
+#include <nanobind/stl/vector.h>
+
 #include "module_ops.h"
 #include "sampling.h"
 
@@ -8,9 +10,28 @@ namespace tahr {
 
 namespace {
 
+using Addresses = std::vector<Address>;
+
 LogitRows rows_of(Address logits, int64_t stride, int64_t n_rows, int32_t n_vocab) {
-  if (n_vocab < 1 || n_rows < 1) throw nb::value_error("There are no logits to pick from.");
+  if (n_vocab < 1 || n_rows < 1 || (n_rows > 1 && stride < n_vocab)) throw nb::value_error("There are no logits to sample from.");
   return {At{logits}, stride, n_rows, n_vocab};
+}
+
+void check_source(const int32_t* source, int64_t n_samples, int64_t n_rows) {
+  for (int64_t i = 0; i < n_samples; i++)
+    if (source[i] < 0 || source[i] >= n_rows) throw nb::value_error("A sample names a row of logits that is not there.");
+}
+
+LogitEdits edits_of(const Addresses& columns) {
+  if (columns.empty()) return {};
+  if (columns.size() != 6) throw nb::value_error("Logit edits have six columns.");
+  return {At{columns[0]}, At{columns[1]}, At{columns[2]}, At{columns[3]}, At{columns[4]}, At{columns[5]}};
+}
+
+TokenMasks masks_of(const Addresses& columns) {
+  if (columns.empty()) return {};
+  if (columns.size() != 2) throw nb::value_error("Token masks have two columns.");
+  return {At{columns[0]}, At{columns[1]}};
 }
 
 // Fewer logits than this are looked through before other threads have woken up, or another thread has the GIL.
@@ -24,24 +45,27 @@ void run_alone(const Op& op, void (*kernel)(const Op&, Worker)) {
 
 template <class Op>
 void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Worker)) {
-  if (op.from.n_rows * op.from.n_vocab < FEW_LOGITS) return run_alone(op, kernel);
+  if (op.n_samples * op.from.n_vocab < FEW_LOGITS) return run_alone(op, kernel);
   nb::gil_scoped_release release;
-  if (op.from.n_rows == 1) return run_alone(op, kernel);  // a row is one thread's work: nobody need wake up for it
+  if (op.n_samples == 1) return run_alone(op, kernel);  // a sample is one thread's work: the others need not wake up
   pool.run([&](const Worker& worker) { kernel(op, worker); });
 }
 
-void sample(const std::string& isa, Pool& pool, Address logits, int64_t stride, int64_t n_rows, int32_t n_vocab, Address rows,
-            Address edit_begins, Address edit_ids, Address edit_values, Address blank, Address tokens,
+void sample(const std::string& isa, Pool& pool, Address logits, int64_t stride, int64_t n_rows, int32_t n_vocab,
+            int64_t n_samples, Address source, Address params, const Addresses& edits, const Addresses& masks, Address tokens,
             Address probabilities) {
-  const SampleOp op{rows_of(logits, stride, n_rows, n_vocab), At{rows},
-                    {At{edit_begins}, At{edit_ids}, At{edit_values}, At{blank}}, At{tokens}, At{probabilities}};
+  check_source(At{source}, n_samples, n_rows);
+  const SampleOp op{rows_of(logits, stride, n_rows, n_vocab), n_samples, At{source}, At{params}, edits_of(edits),
+                    masks_of(masks), At{tokens}, At{probabilities}};
   run(pool, op, find_isa(isa).sampling->sample);
 }
 
 void logprobs(const std::string& isa, Pool& pool, Address logits, int64_t stride, int64_t n_rows, int32_t n_vocab,
-              Address tokens, Address n_top, int64_t width, Address logprobs, Address top_ids, Address top_values) {
-  const LogprobsOp op{rows_of(logits, stride, n_rows, n_vocab), At{tokens}, At{n_top}, width, At{logprobs}, At{top_ids},
-                      At{top_values}};
+              int64_t n_samples, Address source, Address tokens, Address n_top, int64_t width, Address logprobs,
+              Address top_ids, Address top_values) {
+  check_source(At{source}, n_samples, n_rows);
+  const LogprobsOp op{rows_of(logits, stride, n_rows, n_vocab), n_samples, At{source}, At{tokens}, At{n_top}, width,
+                      At{logprobs}, At{top_ids}, At{top_values}};
   run(pool, op, find_isa(isa).sampling->logprobs);
 }
 
@@ -51,11 +75,11 @@ void bind_sampling(nb::module_& module) {
   module.attr("SAMPLE_ROW_BYTES") = sizeof(SampleRow);
   module.attr("NOT_NUMBERS") = NOT_NUMBERS;
   module.attr("NOTHING_LEFT") = NOTHING_LEFT;
-  module.def("sample", sample, "isa"_a, "pool"_a, nb::kw_only(), "logits"_a, "stride"_a, "n_rows"_a, "n_vocab"_a, "rows"_a,
-             "edit_begins"_a, "edit_ids"_a, "edit_values"_a, "blank"_a, "tokens"_a, "probabilities"_a,
-             "A token for each row of logits.");
+  module.def("sample", sample, "isa"_a, "pool"_a, nb::kw_only(), "logits"_a, "stride"_a, "n_rows"_a, "n_vocab"_a,
+             "n_samples"_a, "source"_a, "params"_a, "edits"_a, "masks"_a, "tokens"_a, "probabilities"_a,
+             "A token for each sample from rows of logits.");
   module.def("logprobs", logprobs, "isa"_a, "pool"_a, nb::kw_only(), "logits"_a, "stride"_a, "n_rows"_a, "n_vocab"_a,
-             "tokens"_a, "n_top"_a, "width"_a, "logprobs"_a, "top_ids"_a, "top_values"_a,
+             "n_samples"_a, "source"_a, "tokens"_a, "n_top"_a, "width"_a, "logprobs"_a, "top_ids"_a, "top_values"_a,
              "How likely each row holds a token, and its likeliest tokens.");
 }
 

@@ -31,8 +31,8 @@ class Facts {
       : row_(row), temperature_(temperature), columns_(columns) {}
 
   double total() { return known(total_, [&] { return total_weight(row_, 1.0, columns_); }); }
-  double heated() {
-    return temperature_ == 1 ? total() : known(heated_, [&] { return total_weight(row_, temperature_, columns_); });
+  double total_at_temperature() {
+    return temperature_ == 1 ? total() : known(at_temperature_, [&] { return total_weight(row_, temperature_, columns_); });
   }
   double moment() { return known(moment_, [&] { return mean_depth_times_total(row_, columns_); }); }
   double spread() { return known(spread_, [&] { return sigma(row_, columns_); }); }
@@ -47,7 +47,7 @@ class Facts {
   const Row& row_;
   const double temperature_;
   std::vector<float>& columns_;
-  double total_ = NAN, heated_ = NAN, moment_ = NAN, spread_ = NAN;
+  double total_ = NAN, at_temperature_ = NAN, moment_ = NAN, spread_ = NAN;
 };
 
 // ---- the stages ----
@@ -60,20 +60,20 @@ class Choice {
 
   bool unsure() const { return unsure_; }
 
-  void run(const SampleRow& knobs, double first_chance) {
-    const bool mirostat = !std::isnan(knobs.mirostat_mu);
-    if (!mirostat && stages_before_heat(knobs)) narrow(knobs, first_chance);
+  void run(const SampleRow& params, double first_uniform) {
+    const bool mirostat = !std::isnan(params.mirostat_mu);
+    if (!mirostat && stages_before_temperature(params)) narrow(params, first_uniform);
     if (unsure_) return;
-    heat(knobs.temperature);
-    if (mirostat) return keep_weights(std::exp2(-knobs.mirostat_mu) * mass());
-    if (knobs.top_k != 0) keep_best(knobs.top_k);
-    if (knobs.min_p != 0) keep_weights(knobs.min_p * best());
-    if (knobs.top_p != 1) keep_ranks(list_.reaching(list_.before(begin_) + knobs.top_p * mass()));
+    set_temperature(params.temperature);
+    if (mirostat) return keep_weights(std::exp2(-params.mirostat_mu) * mass());
+    if (params.top_k != 0) keep_best(params.top_k);
+    if (params.min_p != 0) keep_weights(params.min_p * best());
+    if (params.top_p != 1) keep_ranks(list_.reaching(list_.before(begin_) + params.top_p * mass()));
   }
 
-  int32_t draw(double chance, double* probability) {
+  int32_t draw(double uniform_number, double* probability) {
     const double whole = mass();
-    const int rank = list_.passing(list_.before(begin_) + chance * whole);
+    const int rank = list_.passing(list_.before(begin_) + uniform_number * whole);
     unsure_ |= open_ && rank >= list_.size();
     const int drawn = std::min(std::max(rank, begin_), end_ - 1);
     *probability = list_.weight(drawn) / whole;
@@ -82,7 +82,7 @@ class Choice {
 
  private:
   // Weight of all tokens still in play.
-  double mass() { return (open_ ? (heated_ ? facts_.heated() : facts_.total()) : list_.before(end_)) - list_.before(begin_); }
+  double mass() { return (open_ ? (at_temperature_ ? facts_.total_at_temperature() : facts_.total()) : list_.before(end_)) - list_.before(begin_); }
   double moment() { return open_ ? facts_.moment() - list_.moment(0, begin_) : list_.moment(begin_, end_); }
   double best() { return list_.weight(begin_); }
 
@@ -91,23 +91,23 @@ class Choice {
     return std::min(cutoff, std::sqrt(cutoff) * std::exp(-entropy));
   }
 
-  static bool stages_before_heat(const SampleRow& p) {
+  static bool stages_before_temperature(const SampleRow& p) {
     return p.top_n_sigma != 0 || p.xtc_probability != 0 || p.typical_p != 1 || p.top_a != 0 || p.eta_cutoff != 0;
   }
 
-  void narrow(const SampleRow& knobs, double chance) {
-    list_.heat(1.0);
-    if (knobs.top_n_sigma != 0) keep_within(knobs.top_n_sigma * facts_.spread());
-    if (knobs.xtc_probability != 0) exclude_top(knobs, chance);
-    if (knobs.typical_p != 1 && !unsure_) keep_typical(knobs.typical_p);
-    if (knobs.top_a != 0 && !unsure_) keep_weights(knobs.top_a * best() * best() / mass());
-    if (knobs.eta_cutoff != 0 && !unsure_) keep_weights(eta(knobs.eta_cutoff) * mass());
+  void narrow(const SampleRow& params, double uniform_number) {
+    list_.set_temperature(1.0);
+    if (params.top_n_sigma != 0) keep_within(params.top_n_sigma * facts_.spread());
+    if (params.xtc_probability != 0) exclude_top(params, uniform_number);
+    if (params.typical_p != 1 && !unsure_) keep_typical(params.typical_p);
+    if (params.top_a != 0 && !unsure_) keep_weights(params.top_a * best() * best() / mass());
+    if (params.eta_cutoff != 0 && !unsure_) keep_weights(eta(params.eta_cutoff) * mass());
   }
 
-  void heat(double temperature) {
+  void set_temperature(double temperature) {
     temperature_ = temperature;
-    heated_ = true;
-    list_.heat(temperature);
+    at_temperature_ = true;
+    list_.set_temperature(temperature);
   }
 
   // Keep the ranks before `end`, of those still in play; the best of them always stays.
@@ -127,11 +127,11 @@ class Choice {
   void keep_weights(double least) { keep_within(-std::log(least) * temperature_); }
 
   // XTC: of all tokens above the threshold, only the least likely stays.
-  void exclude_top(const SampleRow& knobs, double chance) {
-    const double depth = -std::log(knobs.xtc_threshold * mass());
+  void exclude_top(const SampleRow& params, double uniform_number) {
+    const double depth = -std::log(params.xtc_threshold * mass());
     const int n_likely = std::min(end_, list_.within(depth).n);
     unsure_ |= open_ && depth > list_.reach();
-    if (chance < knobs.xtc_probability && n_likely > 0) begin_ = std::max(begin_, n_likely - 1);
+    if (uniform_number < params.xtc_probability && n_likely > 0) begin_ = std::max(begin_, n_likely - 1);
   }
 
   // The tokens whose depth is nearest to the mean one (so their surprise is nearest to the entropy), until they make up
@@ -179,7 +179,7 @@ class Choice {
   Ranking& list_;
   Facts& facts_;
   double temperature_ = 1;
-  bool heated_ = false;
+  bool at_temperature_ = false;
   int begin_ = 0, end_;
   bool open_, unsure_ = false;
 };
@@ -196,16 +196,49 @@ Workspace& workspace() {
   return mine;
 }
 
-const float* edited(const SampleOp& op, int64_t i, std::vector<float>& copy) {
-  const RowEdits& edits = op.edits;
-  const float* const row = op.from.row(i);
-  if (!edits.begins || (edits.begins[i] == edits.begins[i + 1] && !edits.blank[i])) return row;
-  copy.resize(size_t(op.from.n_vocab));
+bool has_edits(const SampleOp& op, int64_t i) {
+  return op.edits.begins && (op.edits.begins[i] < op.edits.begins[i + 1] || op.edits.blank[i]);
+}
+
+bool has_mask(const SampleOp& op, int64_t i) { return op.masks.words && op.masks.masked[i]; }
+
+float edited_logit(const LogitEdits& edits, int64_t e, float logit) {
+  if (edits.before[e] == -INFINITY || edits.after[e] == -INFINITY) return -INFINITY;
+  const float value = logit + edits.before[e];
+  return (value > 0 ? value / edits.penalty[e] : value * edits.penalty[e]) + edits.after[e];
+}
+
+void apply_edits(const LogitEdits& edits, int64_t i, const float* row, std::vector<float>& copy) {
   if (edits.blank[i])
     std::fill(copy.begin(), copy.end(), -INFINITY);
   else
-    std::copy(row, row + op.from.n_vocab, copy.begin());
-  for (int64_t e = edits.begins[i]; e < edits.begins[i + 1]; e++) copy[size_t(edits.ids[e])] = edits.values[e];
+    std::copy(row, row + copy.size(), copy.begin());
+  for (int64_t e = edits.begins[i]; e < edits.begins[i + 1]; e++) {
+    const auto id = size_t(edits.ids[e]);  // one that the vocabulary does not have is ignored
+    if (id < copy.size()) copy[id] = edited_logit(edits, e, row[id]);
+  }
+}
+
+void apply_mask(const uint32_t* words, std::vector<float>& copy) {
+  for (size_t begin = 0; begin < copy.size(); begin += 32) {
+    const uint32_t word = words[begin / 32];
+    if (word == ~uint32_t{0}) continue;
+    const size_t end = std::min(copy.size(), begin + 32);
+    for (size_t t = begin; t < end; t++)
+      if (!(word >> (t - begin) & 1)) copy[t] = -INFINITY;
+  }
+}
+
+// The logits of a sample: the model's own where nothing changes them, else a changed copy.
+const float* logits_of(const SampleOp& op, int64_t i, std::vector<float>& copy) {
+  const float* const row = op.from.row(op.source[i]);
+  if (!has_edits(op, i) && !has_mask(op, i)) return row;
+  copy.resize(size_t(op.from.n_vocab));
+  if (has_edits(op, i))
+    apply_edits(op.edits, i, row, copy);
+  else
+    std::copy(row, row + copy.size(), copy.begin());
+  if (has_mask(op, i)) apply_mask(op.masks.words + i * ((op.from.n_vocab + 31) / 32), copy);
   return copy.data();
 }
 
@@ -224,48 +257,49 @@ double known_depth(const SampleRow& p, Facts& facts) {
 float just_below(double logit) { return std::nextafter(std::nextafter(float(logit), -INFINITY), -INFINITY); }
 
 // Longer and longer lists, until one settles it: the last holds every token that may be picked.
-int32_t choose(const Row& row, const SampleRow& knobs, Workspace& room, double* probability) {
-  const double chances[] = {uniform(knobs.key, 2 * knobs.n_picked), uniform(knobs.key, 2 * knobs.n_picked + 1)};
-  if (temperature_alone(knobs)) return draw_from_all(row, knobs.temperature, chances[1], room.columns);
-  Facts facts(row, knobs.temperature, room.columns);
-  const double heat = std::max(1.0, knobs.temperature);
-  const double reach = knobs.typical_p != 1 ? TYPICAL_REACH : REACH;
-  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), just_below(row.top - known_depth(knobs, facts)),
-                          float(row.top - reach * heat), float(row.top - LONG_REACH * heat)};
+int32_t choose(const Row& row, const SampleRow& params, Workspace& room, double* probability) {
+  const double uniforms[] = {uniform(params.key, 2 * params.counter), uniform(params.key, 2 * params.counter + 1)};
+  if (temperature_alone(params)) return draw_from_all(row, params.temperature, uniforms[1], room.columns);
+  Facts facts(row, params.temperature, room.columns);
+  const double at_least_one = std::max(1.0, params.temperature);
+  const double reach = params.typical_p != 1 ? TYPICAL_REACH : REACH;
+  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), just_below(row.top - known_depth(params, facts)),
+                          float(row.top - reach * at_least_one), float(row.top - LONG_REACH * at_least_one)};
   float listed = INFINITY;
   for (float floor : floors) {
     if (!(floor >= LOWEST && floor < listed)) continue;
     listed = floor;
     room.ranking.list(row, floor);
     Choice choice(room.ranking, facts, true);
-    choice.run(knobs, chances[0]);
+    choice.run(params, uniforms[0]);
     if (choice.unsure()) continue;
-    const int32_t token = choice.draw(chances[1], probability);
+    const int32_t token = choice.draw(uniforms[1], probability);
     if (!choice.unsure()) return token;
   }
   room.ranking.list(row, row.lowest());
   Choice choice(room.ranking, facts, false);
-  choice.run(knobs, chances[0]);
-  return choice.draw(chances[1], probability);
+  choice.run(params, uniforms[0]);
+  return choice.draw(uniforms[1], probability);
 }
 
-int32_t sample_row(const float* logits, int n_vocab, const SampleRow& knobs, Workspace& room, double* probability) {
+int32_t sample_row(const float* logits, int n_vocab, const SampleRow& params, Workspace& room, double* probability) {
   const Row row(logits, n_vocab, room.block_max);
   if (!row.numbers) return NOT_NUMBERS;
   if (row.top < LOWEST) return NOTHING_LEFT;
-  return knobs.temperature == 0 ? row.best : choose(row, knobs, room, probability);
+  return params.temperature == 0 ? row.best : choose(row, params, room, probability);
 }
 
 void sample(const SampleOp& op, Worker worker) {
   Workspace& room = workspace();
-  for (int64_t i; (i = claim(worker)) < op.from.n_rows;) {
+  for (int64_t i; (i = claim(worker)) < op.n_samples;) {
     op.probabilities[i] = 1;
-    op.tokens[i] = sample_row(edited(op, i, room.edited), op.from.n_vocab, op.rows[i], room, &op.probabilities[i]);
+    const float* const logits = logits_of(op, i, room.edited);
+    op.tokens[i] = sample_row(logits, op.from.n_vocab, op.params[i], room, &op.probabilities[i]);
   }
 }
 
 void logprobs_of_row(const LogprobsOp& op, int64_t i, Workspace& room) {
-  const Row row(op.from.row(i), op.from.n_vocab, room.block_max);
+  const Row row(op.from.row(op.source[i]), op.from.n_vocab, room.block_max);
   op.logprobs[i] = NAN;
   if (!row.numbers || row.top < LOWEST) return;
   const double base = double(row.top) + std::log(total_weight(row, 1.0, room.columns));
@@ -281,7 +315,7 @@ void logprobs_of_row(const LogprobsOp& op, int64_t i, Workspace& room) {
 
 void logprobs(const LogprobsOp& op, Worker worker) {
   Workspace& room = workspace();
-  for (int64_t i; (i = claim(worker)) < op.from.n_rows;) {
+  for (int64_t i; (i = claim(worker)) < op.n_samples;) {
     std::fill_n(op.top_ids + i * op.width, op.width, -1);
     logprobs_of_row(op, i, room);
   }

@@ -76,9 +76,9 @@ void Ranking::count() {
   ordered_.clear();
 }
 
-void Ranking::heat(double temperature) {
+void Ranking::set_temperature(double temperature) {
   temperature_ = temperature;
-  const Heated weight(top_, temperature);
+  const WeightAt weight(top_, temperature);
   for (int i = 0; i < n_; i += LANES)  // past the end there is room for a few more, or there are few
     if (i + LANES <= n_)
       store(&weights_[size_t(i)], weight(load(&logits_[size_t(i)])));
@@ -127,7 +127,7 @@ uint64_t Ranking::key(int rank) {
 
 float Ranking::weigh(uint64_t key) const {
   float lanes[LANES];
-  store(lanes, Heated(top_, temperature_)(set1(logit_of(key))));
+  store(lanes, WeightAt(top_, temperature_)(set1(logit_of(key))));
   return lanes[0];
 }
 

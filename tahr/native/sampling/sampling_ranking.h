@@ -14,7 +14,7 @@ namespace tahr::TAHR_ISA {
 class Ranking {
  public:
   void list(const Row& row, float floor);  // at least LOWEST and at most the top
-  void heat(double temperature);           // what weights and sums are about from now on
+  void set_temperature(double temperature);           // what weights and sums are about from now on
 
   int size() const { return n_; }
   double reach() const { return reach_; }  // tokens deeper than this are not listed

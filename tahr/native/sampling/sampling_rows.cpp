@@ -48,11 +48,11 @@ float Row::lowest() const {
 }
 
 double total_weight(const Row& row, double temperature, std::vector<float>& columns) {
-  return folded_sum(row, columns, Heated(row.top, temperature));
+  return folded_sum(row, columns, WeightAt(row.top, temperature));
 }
 
 double mean_depth_times_total(const Row& row, std::vector<float>& columns) {
-  const Heated weight(row.top, 1.0);
+  const WeightAt weight(row.top, 1.0);
   const Floats top = set1(row.top), deepest = set1(float(DEEPEST));
   return folded_sum(row, columns, [&](Floats x) { return mul(weight(x), min(deepest, sub(top, x))); });
 }
@@ -81,13 +81,13 @@ double sigma(const Row& row, std::vector<float>& columns) {
 }
 
 // A token by its weight among all: first its column, then its fold.
-int draw_from_all(const Row& row, double temperature, double chance, std::vector<float>& columns) {
-  const double target = chance * total_weight(row, temperature, columns);
+int draw_from_all(const Row& row, double temperature, double uniform_number, std::vector<float>& columns) {
+  const double target = uniform_number * total_weight(row, temperature, columns);
   const int n_columns = row.columns();
   double before = 0;
   int column = 0;
   while (column + 1 < n_columns && before + columns[size_t(column)] <= target) before += columns[size_t(column++)];
-  const Heated weight(row.top, temperature);
+  const WeightAt weight(row.top, temperature);
   int token = row.best;
   for (int i = column; i < row.n; i += n_columns) {
     if (row.logits[i] < LOWEST) continue;

@@ -51,10 +51,10 @@ inline double folded_sum(const Row& row, std::vector<float>& columns, F f) {
 }
 
 // The weight of a logit: 1 for the best.
-struct Heated {
+struct WeightAt {
   Floats top, inverse;
 
-  Heated(float top, double temperature)
+  WeightAt(float top, double temperature)
       // Beyond 1e30 the quotient no longer fits a float, and all but the best weigh nothing long before.
       : top(set1(top)), inverse(set1(float(1 / temperature < 1e30 ? 1 / temperature : 1e30))) {}
   inline __attribute__((always_inline)) Floats operator()(Floats logit) const { return exp(mul(sub(logit, top), inverse)); }
@@ -63,6 +63,6 @@ struct Heated {
 double total_weight(const Row& row, double temperature, std::vector<float>& columns);
 double mean_depth_times_total(const Row& row, std::vector<float>& columns);
 double sigma(const Row& row, std::vector<float>& columns);
-int draw_from_all(const Row& row, double temperature, double chance, std::vector<float>& columns);
+int draw_from_all(const Row& row, double temperature, double uniform_number, std::vector<float>& columns);
 
 }  // namespace tahr::TAHR_ISA

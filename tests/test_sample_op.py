@@ -1,4 +1,4 @@
-"""A backend's own sampler picks what NumPy picks, whatever the rows look like and whoever stands beside them."""
+"""`Backend.sample` against NumPy's: the same tokens, whatever the rows look like and whichever share a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend
-from tahr.backends.row_sampler import RowSampler
+from tahr.backends.sampling import numpy_sampler
 from tahr.config import SamplingParams
 from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
-from tahr.engine.sampling import numpy_sampler as ways
+from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.errors import TahrError
 from test_sampler import Logits, model_like, random_options
 
-OWN = [name for name in NAMES if backend(name).row_sampler]
-NUMPY = Sampler()
+OWN = [name for name in NAMES if name != "reference"]
 Random = np.random.Generator
 
 pytestmark = pytest.mark.parametrize("name", OWN)
 
 
-def sampler(name: str) -> Sampler:
-    return Sampler(backend(name).row_sampler)
+def sample(name: str, requests: list[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
+    return Sampler(backend(name), logits.shape[1]).sample(requests, backend(name).tensor(logits))
 
 
 # ---- rows of every kind -------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def outcome(answer: SampledToken | TahrError) -> object:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_vocab", [50, 1000, 20011])
-def test_picks_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], Logits], n_vocab: int) -> None:
+def test_tokens_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], Logits], n_vocab: int) -> None:
     random = np.random.default_rng(n_vocab)
     members = crowd(random, 60, n_vocab)
     logits = kind(random, len(members), n_vocab)
@@ -91,7 +90,7 @@ def test_picks_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], 
     logits[11] = -np.inf
     ours, theirs = requests(members), requests(members)
     with np.errstate(all="ignore"):
-        found, wanted = sampler(name).sample(ours, logits), NUMPY.sample(theirs, logits)
+        found, wanted = sample(name, ours, logits), sample("reference", theirs, logits)
     different = [i for i in range(len(members)) if outcome(found[i]) != outcome(wanted[i])]
     assert len(different) <= 1
     for i in different:  # a random number fell within rounding of the border between two
@@ -101,8 +100,8 @@ def test_picks_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], 
 
 def are_neighbours(request: SampleRequest, row: Logits, one: object, other: object) -> bool:
     """Whether one token comes right after the other when all are in order."""
-    ((_, rows),) = ways.parts([request], row[None])
-    order = rows.best_first(len(row))[0][0].tolist()
+    ((_, held),) = numpy_sampler.parts(row[None], SampleBatch([request], [0], len(row)).next_rows(None))
+    order = held.best_first(len(row))[0][0].tolist()
     return isinstance(one, int) and isinstance(other, int) and abs(order.index(one) - order.index(other)) == 1
 
 
@@ -110,10 +109,8 @@ def test_a_row_never_depends_on_its_neighbours(name: str) -> None:
     random = np.random.default_rng(5)
     members = crowd(random, 40, 3000)
     logits = model_like(random, 40, 3000)
-    together = [outcome(answer) for answer in sampler(name).sample(requests(members), logits)]
-    alone = [
-        outcome(sampler(name).sample([request], logits[i : i + 1])[0]) for i, request in enumerate(requests(members))
-    ]
+    together = [outcome(answer) for answer in sample(name, requests(members), logits)]
+    alone = [outcome(sample(name, [request], logits[i : i + 1])[0]) for i, request in enumerate(requests(members))]
     assert together == alone
 
 
@@ -124,7 +121,7 @@ def test_logprobs_are_those_of_numpy(name: str, kind: Callable[[Random, int, int
     counts = (0, 1, 5, 20, 100, 0, 3, 900)
     asked = [SampleRequest(SamplingState(SamplingParams(temperature=0, logprobs=n)), [], 0) for n in counts]
     logits[5, 4] = np.nan
-    for one, other in zip(sampler(name).sample(asked, logits), NUMPY.sample(asked, logits), strict=True):
+    for one, other in zip(sample(name, asked, logits), sample("reference", asked, logits), strict=True):
         assert type(one) is type(other)
         if isinstance(one, SampledToken) and isinstance(other, SampledToken):
             assert one.token == other.token and one.logprob == pytest.approx(other.logprob, abs=1e-5)
@@ -132,24 +129,18 @@ def test_logprobs_are_those_of_numpy(name: str, kind: Callable[[Random, int, int
             np.testing.assert_allclose([v for _, v in one.top_logprobs], [v for _, v in other.top_logprobs], atol=1e-5)
 
 
-def test_logits_of_any_layout(name: str) -> None:
+def test_host_logits_of_any_layout(name: str) -> None:
     random = np.random.default_rng(2)
     members, wide = crowd(random, 6, 400), flat(random, 6, 700)
-    wanted = [outcome(answer) for answer in NUMPY.sample(requests(members), wide[:, :400])]
-    for layout in (wide[:, :400], np.asfortranarray(wide[:, :400]), wide[:, :400].astype(np.float64)):
-        assert [outcome(answer) for answer in sampler(name).sample(requests(members), layout)] == wanted
+    wanted = [outcome(answer) for answer in sample("reference", requests(members), wide[:, :400])]
+    for layout in (wide, wide[:, :400], np.asfortranarray(wide[:, :400]), wide[:, :400].astype(np.float64)):
+        answers = Sampler(backend(name), 400).sample(requests(members), layout)
+        assert [outcome(answer) for answer in answers] == wanted
 
 
-def test_edits_leave_the_models_logits_alone(name: str) -> None:
-    logits = flat(np.random.default_rng(3), 4, 300)
-    before = logits.copy()
+def test_logit_processors_leave_the_models_logits_alone(name: str) -> None:
+    logits = backend(name).tensor(flat(np.random.default_rng(3), 4, 300))
+    before = backend(name).read(logits).copy()
     options = {"temperature": 0, "banned_tokens": (1,), "logit_bias": {2: 9.0}, "logprobs": 2}
-    sampler(name).sample(requests([(options, list(range(25)))] * 4), logits)
-    np.testing.assert_array_equal(logits, before)
-
-
-def test_the_interface_is_met(name: str) -> None:
-    own = backend(name).row_sampler
-    assert own is not None
-    quick: RowSampler = own
-    assert quick.NOT_NUMBERS < 0 and quick.NOTHING_LEFT < 0 and quick.NOT_NUMBERS != quick.NOTHING_LEFT
+    Sampler(backend(name), 300).sample(requests([(options, list(range(25)))] * 4), logits)
+    np.testing.assert_array_equal(backend(name).read(logits), before)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.errors import GenerateError
+from tahr.backends.sampling.sample_rows import LogitEdits
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -16,7 +16,7 @@ ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 
 
-class Rows:
+class LogitRows:
     """Copies of a few rows, free to be edited, padded with -inf so that they fold evenly.
 
     Made once for a step and loaded with part after part: fresh memory for each would cost as much as a pass over it.
@@ -33,6 +33,23 @@ class Rows:
         self._padded, self._scratch = self._room[: len(logits)], self._work[: len(logits)]
         self.logits = self._padded[:, : self.n_vocab]
         self.logits[:] = logits
+
+    def edit(self, row: int, edits: LogitEdits) -> None:
+        """Apply the edits of a row."""
+        ids, before, penalty, after = edits.of(row)
+        known = ids < self.n_vocab
+        ids, before, penalty, after = ids[known], before[known], penalty[known], after[known]
+        values = self.logits[row, ids] + before
+        values = np.where(values > 0, values / penalty, values * penalty) + after
+        values[np.isneginf(before) | np.isneginf(after)] = -np.inf
+        if edits.blank[row]:
+            self.logits[row] = -np.inf
+        self.logits[row, ids] = values
+
+    def mask(self, row: int, words: NDArray[np.uint32]) -> None:
+        """Ban the tokens whose bits are not set."""
+        bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
+        self.logits[row, bits[: self.n_vocab] == 0] = -np.inf
 
     def settle(self) -> None:
         """Find the best token of each row, ties to the lower id; call it once the edits are done."""
@@ -79,15 +96,15 @@ class Rows:
         sigmas: Doubles = np.sqrt(sums(np.square(depths, out=depths)) / count)
         return sigmas
 
-    def draw(self, temperature: Doubles, chance: Doubles) -> Ints:
+    def draw(self, temperature: Doubles, uniforms: Doubles) -> Ints:
         """A token of each row by its weight among all tokens: first its column, then its lane."""
         weights = fold(self.weights(temperature))
-        columns = running(weights.sum(axis=1))
-        target = chance * columns[:, -1]
+        columns = running_sums(weights.sum(axis=1))
+        target = uniforms * columns[:, -1]
         column = first_above(columns, target)
         row = np.arange(len(column))
         before = np.where(column > 0, columns[row, column - 1], 0.0)
-        lane = first_above(running(weights[row, :, column]), target - before)
+        lane = first_above(running_sums(weights[row, :, column]), target - before)
         tokens: Ints = lane * self.n_columns + column
         return tokens
 
@@ -134,7 +151,7 @@ def sums(padded: Floats) -> Doubles:
     return totals
 
 
-def running(values: NDArray[np.floating]) -> Doubles:
+def running_sums(values: NDArray[np.floating]) -> Doubles:
     """Running sums of each row, in the one order that does not depend on how many rows there are."""
     return np.cumsum(values, axis=1, dtype=np.float64)
 
@@ -160,7 +177,3 @@ def sort_keys(logits: Floats, ids: Ints) -> NDArray[np.uint64]:
     negative = bits >> np.uint32(31) != 0
     falling = np.where(negative, bits, bits ^ np.uint32(0x7FFFFFFF))
     return (falling.astype(np.uint64) << ID_BITS) | ids.astype(np.uint64)
-
-
-def not_numbers() -> GenerateError:
-    return GenerateError("The model produced logits that are not numbers, so this request cannot go on.")

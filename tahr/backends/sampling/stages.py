@@ -6,21 +6,21 @@ from functools import cache
 
 import numpy as np
 
-from tahr.config import SamplingParams
-from tahr.engine.sampling.candidates import Candidates
-from tahr.engine.sampling.rows import Doubles, Rows, running
+from tahr.backends.sampling.candidates import Candidates
+from tahr.backends.sampling.logit_rows import Doubles, LogitRows, running_sums
+from tahr.backends.sampling.sample_rows import OFF
 
 
 def top_n_sigma(s: Candidates) -> None:
     """Keep logits within n standard deviations of the best."""
-    s.cut(s.logits >= -s.knob("top_n_sigma") * s.fact("sigma")[:, None])
+    s.cut(s.logits >= -s.parameter("top_n_sigma") * s.fact("sigma")[:, None])
 
 
 def xtc(s: Candidates) -> None:
     """Exclude top choices: now and then, of all tokens above the threshold, only the least likely stays."""
-    likely = s.alive & (s.weights >= s.knob("xtc_threshold") * s.mass())
+    likely = s.alive & (s.weights >= s.parameter("xtc_threshold") * s.mass())
     s.unsure |= s.open & likely[:, -1]
-    fires = s.chances[:, :1] < s.knob("xtc_probability")
+    fires = s.uniforms[:, :1] < s.parameter("xtc_probability")
     followed = np.zeros_like(likely)
     followed[:, :-1] = likely[:, 1:]
     s.drop(fires & likely & followed)
@@ -31,7 +31,7 @@ def typical(s: Candidates) -> None:
     p = s.weights / s.mass()
     surprise = -np.log(p, out=np.full_like(p, -np.inf), where=p > 0)
     oddness = np.abs(surprise - s.entropy())
-    wanted = s.knob("typical_p")
+    wanted = s.parameter("typical_p")
     order = np.argsort(oddness, axis=1)
     nearest = sum_before(np.take_along_axis(p, order, axis=1)) < wanted
     limit = np.where(nearest, np.take_along_axis(oddness, order, axis=1), -1).max(axis=1, keepdims=True)
@@ -45,99 +45,97 @@ def top_a(s: Candidates) -> None:
     """Keep probabilities of at least a times the square of the best."""
     mass = s.mass()
     best = s.weights.max(axis=1, keepdims=True)
-    s.cut(s.weights * mass >= s.knob("top_a") * best**2)
+    s.cut(s.weights * mass >= s.parameter("top_a") * best**2)
 
 
 def eta(s: Candidates) -> None:
     """Keep probabilities of at least the cutoff, or less where the choice is wide open."""
-    cutoff = s.knob("eta_cutoff")
+    cutoff = s.parameter("eta_cutoff")
     s.cut(s.weights >= np.minimum(cutoff, np.sqrt(cutoff) * np.exp(-s.entropy())) * s.mass())
 
 
-def heat(s: Candidates) -> None:
-    """Temperature: below 1 sharpens, above 1 flattens."""
-    s.heat(s.knob("temperature"))
+def temperature(s: Candidates) -> None:
+    """Divide the logits by it: below 1 sharpens, above 1 flattens."""
+    s.apply_temperature(s.parameter("temperature"))
 
 
 def top_k(s: Candidates) -> None:
     """Keep the k best."""
-    rank, k = np.cumsum(s.alive, axis=1), s.knob("top_k")
+    rank, k = np.cumsum(s.alive, axis=1), s.parameter("top_k")
     s.cut(rank <= k, beyond=rank[:, -1] < k[:, 0])
 
 
 def min_p(s: Candidates) -> None:
     """Keep tokens at least min_p times as likely as the best."""
-    s.cut(s.weights >= s.knob("min_p") * s.weights.max(axis=1, keepdims=True))
+    s.cut(s.weights >= s.parameter("min_p") * s.weights.max(axis=1, keepdims=True))
 
 
 def top_p(s: Candidates) -> None:
     """Keep the fewest best tokens that together make up top_p."""
-    s.cut(sum_before(s.weights) < s.knob("top_p") * s.mass())
+    s.cut(sum_before(s.weights) < s.parameter("top_p") * s.mass())
 
 
 def mirostat(s: Candidates) -> None:
-    """Keep tokens whose surprise in bits is at most mu, which follows what was picked so far; the best always stays."""
-    kept = s.weights >= np.exp2(-s.memory) * s.mass()
+    """Keep tokens whose surprise in bits is at most mu, which follows earlier samples; the best always stays."""
+    kept = s.weights >= np.exp2(-s.parameter("mirostat_mu")) * s.mass()
     kept[:, 0] = True
     s.cut(kept)
 
 
 def sum_before(values: Doubles) -> Doubles:
     """Running sums of each row, each without its own value."""
-    sums = running(values)
+    sums = running_sums(values)
     sums[:, 1:] = sums[:, :-1]
     sums[:, 0] = 0
     return sums
 
 
-FACTS: dict[str, Callable[[Rows, Doubles], Doubles]] = {
+FACTS: dict[str, Callable[[LogitRows, Doubles], Doubles]] = {
     "sigma": lambda rows, temperature: rows.sigmas(),
     "total": lambda rows, temperature: rows.totals(np.ones_like(temperature)),
     "entropy": lambda rows, temperature: rows.entropies(),
-    "heated": lambda rows, temperature: rows.totals(temperature),
+    "total_at_temperature": lambda rows, temperature: rows.totals(temperature),
 }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One row of the table: its knob, the value that switches it off, and the facts about whole rows it may need."""
+    """One row of the table: its parameter, and the facts about whole rows it may need."""
 
-    knob: str
-    off: float | None
+    parameter: str
     apply: Callable[[Candidates], None]
     facts: tuple[str, ...] = ()
-    closes: bool = True  # what it leaves is a short list, as a rule
+    closes: bool = True  # what it leaves is a short list of candidates, as a rule
 
-    def wanted(self, params: SamplingParams) -> bool:
-        value = getattr(params, self.knob)
-        return value is not None and value != self.off
+    def wanted(self, params: np.void) -> bool:
+        return self is TEMPERATURE or bool(params[self.parameter] != OFF[self.parameter])
 
 
-HEAT = Stage("temperature", None, heat, closes=False)
-MIROSTAT = Stage("mirostat", 0, mirostat, ("heated",))
+TEMPERATURE = Stage("temperature", temperature, closes=False)
+MIROSTAT = Stage("mirostat_mu", mirostat, ("total_at_temperature",))
 STAGES = (
-    Stage("top_n_sigma", 0, top_n_sigma, ("sigma",)),
-    Stage("xtc_probability", 0, xtc, ("total",), closes=False),
-    Stage("typical_p", 1, typical, ("total", "entropy")),
-    Stage("top_a", 0, top_a, ("total",)),
-    Stage("eta_cutoff", 0, eta, ("total", "entropy")),
-    HEAT,
-    Stage("top_k", 0, top_k),
-    Stage("min_p", 0, min_p),
-    Stage("top_p", 1, top_p, ("heated",)),
+    Stage("top_n_sigma", top_n_sigma, ("sigma",)),
+    Stage("xtc_probability", xtc, ("total",), closes=False),
+    Stage("typical_p", typical, ("total", "entropy")),
+    Stage("top_a", top_a, ("total",)),
+    Stage("eta_cutoff", eta, ("total", "entropy")),
+    TEMPERATURE,
+    Stage("top_k", top_k),
+    Stage("min_p", min_p),
+    Stage("top_p", top_p, ("total_at_temperature",)),
 )
 
 Chain = tuple[Stage, ...]
 TAKE_BEST: Chain = ()  # greedy: there is nothing to narrow down
-DRAW_FROM_ALL: Chain = (HEAT,)  # temperature alone needs no list
+DRAW_FROM_ALL: Chain = (TEMPERATURE,)  # temperature alone needs no candidates
 
 
-def chain_of(params: SamplingParams) -> Chain:
-    """The stages a request needs, in order."""
-    if params.temperature == 0:
+def chain_of(params: np.void) -> Chain:
+    """The stages a row of SAMPLE_ROW needs, in order."""
+    if params["temperature"] == 0:
         return TAKE_BEST
-    if MIROSTAT.wanted(params):
-        return (HEAT, MIROSTAT)
+    if not np.isnan(params["mirostat_mu"]):
+        return (TEMPERATURE, MIROSTAT)
     return tuple(stage for stage in STAGES if stage.wanted(params))
 
 
@@ -149,4 +147,4 @@ def facts_of(chain: Chain) -> tuple[str, ...]:
         wanted |= dict.fromkeys(stage.facts)
         if stage.closes:
             return tuple(wanted)
-    return (*wanted, "heated")
+    return (*wanted, "total_at_temperature")

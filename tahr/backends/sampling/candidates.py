@@ -1,13 +1,12 @@
 """The best tokens of some rows, and what is known of the tokens beyond them: what the stages work on."""
 
 from collections.abc import Mapping
-from collections.abc import Sequence as ListOf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.config import SamplingParams
-from tahr.engine.sampling.rows import Doubles, Ints, first_above, running
+from tahr.backends.sampling.logit_rows import Doubles, Ints, first_above, running_sums
+from tahr.backends.sampling.uniform import uniform
 
 Flags = NDArray[np.bool_]
 
@@ -24,16 +23,13 @@ class Candidates:
         ids: Ints,
         logits: Doubles,
         n_vocab: int,
-        params: ListOf[SamplingParams],
+        params: NDArray[np.void],  # of SAMPLE_ROW
         facts: Mapping[str, Doubles],  # about whole rows, by the names in `stages.FACTS`; what is missing is unknown
-        memory: Doubles,  # mirostat's mu of each row
-        chances: Doubles,  # two random numbers for each row: one for XTC, one for the draw
     ):
         self.ids = ids
         self.params = params
         self.facts = facts
-        self.memory = memory[:, None]
-        self.chances = chances
+        self.uniforms = uniforms_of(params)
         self.alive: Flags = np.isfinite(logits)
         self.logits = logits - logits[:, :1]
         self.weights = np.exp(self.logits)
@@ -44,9 +40,10 @@ class Candidates:
     def fact(self, name: str) -> Doubles:
         return self.facts[name].copy() if name in self.facts else np.full(len(self.ids), np.nan)
 
-    def knob(self, name: str) -> Doubles:
+    def parameter(self, name: str) -> Doubles:
         """A parameter of each row, as a column."""
-        return np.array([[getattr(params, name)] for params in self.params], np.float64)
+        column: Doubles = self.params[name][:, None]
+        return column
 
     def mass(self) -> Doubles:
         """Weight of all tokens still in play, as a column."""
@@ -73,18 +70,24 @@ class Candidates:
         self.unsure |= self.open & (kept[:, -1] if beyond is None else beyond)
         self.open[:] = False
 
-    def heat(self, temperature: Doubles) -> None:
+    def apply_temperature(self, temperature: Doubles) -> None:
         """Divide the logits by a temperature per row."""
         self.logits /= temperature
         weights = np.exp(self.logits)
-        self.total = self.fact("heated") - np.where(self.alive, 0, weights).sum(axis=1)
+        self.total = self.fact("total_at_temperature") - np.where(self.alive, 0, weights).sum(axis=1)
         self.weights = np.where(self.alive, weights, 0)
 
     def draw(self) -> tuple[Ints, Doubles]:
         """A token of each row by its weight, and the probability it had."""
-        sums, mass = running(self.weights), self.mass()[:, 0]
-        target = self.chances[:, 1] * mass
+        sums, mass = running_sums(self.weights), self.mass()[:, 0]
+        target = self.uniforms[:, 1] * mass
         self.unsure |= self.open & ~(target < sums[:, -1])
         # A row that is not sure may have nothing left; it is drawn from again, so any place will do.
         at = (np.arange(len(sums)), np.minimum(first_above(sums, target), sums.shape[1] - 1))
         return self.ids[at], self.weights[at] / mass
+
+
+def uniforms_of(params: NDArray[np.void]) -> Doubles:
+    """Two random numbers for each row: one for XTC, one for the draw."""
+    first = params["counter"] * np.uint64(2)
+    return np.stack([uniform(params["key"], first), uniform(params["key"], first + np.uint64(1))], axis=1)

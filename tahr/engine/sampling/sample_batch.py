@@ -1,0 +1,59 @@
+"""Requests that are sampled together, as the arrays `Backend.sample` reads."""
+
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+
+from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRows, joined_edits
+from tahr.engine.sampling.edit_table import EditTable
+from tahr.engine.sampling.sampling_state import SampleRequest
+
+UNEDITED = EditTable()
+
+
+class SampleBatch:
+    """Keeps what stays the same while the same requests are sampled step after step."""
+
+    def __init__(self, requests: ListOf[SampleRequest], source: ListOf[int], n_vocab: int):
+        states = [request.sampling for request in requests]
+        self.requests, self.source = list(requests), list(source)
+        self._edited = any(state.processors for state in states)
+        self.learners = [i for i, state in enumerate(states) if state.learns]
+        n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
+        self._rows = SampleRows(
+            np.array(source, np.int32),
+            np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
+            n_vocab,
+            n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 else None,
+        )
+
+    def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
+        """Whether it was made for these."""
+        return self.requests == requests and self.source == source
+
+    def next_rows(self, n_ahead: ListOf[int] | None) -> SampleRows:
+        """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
+
+        `n_ahead` says how many tokens of each request are being sampled and not yet known.
+        """
+        rows = self._rows
+        counters = [request.n_generated for request in self.requests]
+        rows.params["counter"] = counters if n_ahead is None else np.add(counters, n_ahead)
+        for i in self.learners:
+            rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
+        if not self._edited:
+            return rows
+        return SampleRows(
+            rows.source,
+            rows.params,
+            rows.n_vocab,
+            self._edits(n_ahead or [0] * len(self.requests)),
+            n_logprobs=rows.n_logprobs,
+        )
+
+    def _edits(self, n_ahead: ListOf[int]) -> LogitEdits:
+        tables = [
+            request.edits(ahead) if request.sampling.processors else UNEDITED
+            for request, ahead in zip(self.requests, n_ahead, strict=True)
+        ]
+        return joined_edits([table.columns for table in tables], np.array([table.blank for table in tables]))
