@@ -1,10 +1,11 @@
 """What a template may spend, and how long the things it makes can get."""
 
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from string import Formatter
+from time import monotonic
 from typing import Any
 
 MAX_DEPTH = 100  # of lists in lists: more is no conversation
@@ -25,12 +26,12 @@ class Budget:
     def __init__(self, seconds: float, max_chars: int) -> None:
         self.seconds = seconds
         self.max_chars = max_chars
-        self._deadline = time.monotonic() + seconds
+        self._deadline = monotonic() + seconds
         self._n_chars_left = WORK_PER_OUTPUT * max_chars
 
     def tick(self) -> bool:
         """True, so that it can stand in a condition."""
-        if time.monotonic() > self._deadline:
+        if monotonic() > self._deadline:
             raise OverBudget(f"ran longer than {self.seconds:g} s")
         return True
 
@@ -39,7 +40,8 @@ class Budget:
         self._n_chars_left -= n_chars
         if self._n_chars_left < 0:
             raise OverBudget(f"handled more than {WORK_PER_OUTPUT * self.max_chars} characters")
-        self.tick()
+        if monotonic() > self._deadline:  # as `tick`, without the call: this runs at every operation
+            self.tick()
 
     def admit(self, n_chars: int) -> None:
         """Refuse to make a text or list this long."""
@@ -48,6 +50,9 @@ class Budget:
 
     def weigh(self, value: Any) -> int:
         """About how long the value is when written out; lists that share parts count them each time."""
+        if isinstance(value, str):
+            self.admit(len(value))
+            return len(value) + 1
         n_chars, n_parts, waiting = 0, 0, [(value, 0)]
         while waiting:
             item, depth = waiting.pop()
@@ -88,22 +93,19 @@ def size_of(made: Any) -> int:
     return len(made) if isinstance(made, (str, bytes)) else 0
 
 
-def _formatted(text: Any, values: Sequence[Any], fields: int) -> int:
-    """An upper bound for `%` and `format`: each field as long as all that is given, plus the widths written in it."""
-    widths = [int(number[:9]) for number in re.findall(r"\d+", str(text))]
-    return len(text) + fields * (current().weigh(list(values)) + max(widths, default=0))
+# What `format` may be told of one field: a fill, a side, a sign, a width and a precision below a thousand.
+_FIELD = re.compile(r"([^{}]?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[,_]?(\.[0-9]{1,3})?[a-zA-Z%]?")
+_WIDEST = 2000  # a width and a precision
 
 
-def _n_fields(text: str) -> int:
-    if re.search(r"\{[^{}]*\{", text):
-        raise OverBudget("takes the width of a field from another field")
-    return text.count("{")
-
-
-def _percent(text: str, values: Sequence[Any]) -> int:
-    if re.search(r"%[^a-zA-Z%]*\*", text):
-        raise OverBudget("takes the width of a field from another value")
-    return _formatted(text, values, text.count("%"))
+def _formatted(text: str, *values: Any) -> int:
+    """An upper bound for `format`: each field as long as all that is given, escaped where it asks for that."""
+    fields = [field for field in Formatter().parse(text) if field[1] is not None]
+    for _, name, spec, _ in fields:
+        if not _FIELD.fullmatch(spec or "") or len(name or "") > _WIDEST:
+            raise OverBudget("gives format a width above 999, or a name or form that no template needs")
+    escapes = 10 if any(conversion for *_, conversion in fields) else 1
+    return len(text) + len(fields) * (escapes * current().weigh(list(values)) + _WIDEST)
 
 
 def _joined(separator: Any, items: Any) -> int:
@@ -125,32 +127,40 @@ def _indented(text: Any, width: Any = 4, *_: Any) -> int:
 # Upper bounds for the length of what these make.
 METHOD_GROWTH: dict[str, Callable[..., int]] = {
     "center": _padded,
-    "expandtabs": lambda text, size=8: len(text) * max(1, int(size)),
-    "format": lambda text, *values: _formatted(text, values, _n_fields(text)),
-    "format_map": lambda text, *values: _formatted(text, values, _n_fields(text)),
+    "format": _formatted,
     "join": _joined,
     "ljust": _padded,
     "replace": _replaced,
     "rjust": _padded,
-    "to_bytes": lambda number, length=1, *_: int(length),
-    "translate": lambda text, table: len(text) * (1 + current().weigh(table)),
     "zfill": _padded,
 }
 FILTER_GROWTH: dict[str, Callable[..., int]] = {
-    "center": _padded,
-    "format": lambda text, *values: _percent(str(text), values),
     "indent": _indented,
     "join": lambda items, separator="", *_: _joined(separator, items),
     "replace": _replaced,
-    "tojson": lambda value, *options: current().weigh(value) * (1 + sum(map(number_of, options))),
-    "wordwrap": lambda text, *options: len(str(text)) * (1 + sum(map(size_of, options))),
 }
 # Filters that hand values on without writing them out; every other one is given only what is small when written out.
 PASSIVE = frozenset(
     (
         *("abs", "attr", "batch", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),
         *("last", "length", "list", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select"),
-        *("selectattr", "slice", "sort", "sum", "unique"),
+        *("selectattr", "slice", "sort", "unique"),
+    )
+)
+# The filters there are: all of Jinja's whose cost is known from what they are given.
+FILTERS = PASSIVE | {
+    *("capitalize", "e", "escape", "indent", "join", "lower", "replace", "safe", "string", "title", "tojson", "trim"),
+    *("truncate", "upper", "wordcount"),
+}
+# The methods of text that cost no more than its length, or whose growth is measured above. Numbers have none: what
+# templates do with them are operators.
+TEXT_METHODS = frozenset(
+    (
+        *("capitalize", "casefold", "center", "count", "endswith", "find", "format", "index", "isalnum", "isalpha"),
+        *("isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace"),
+        *("istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix"),
+        *("replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines"),
+        *("startswith", "strip", "swapcase", "title", "upper", "zfill"),
     )
 )
 
@@ -160,13 +170,18 @@ def number_of(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _refuse_huge(left: Any, right: Any) -> int:
+    """Arithmetic on whole numbers takes the square of their length."""
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
+        raise OverBudget("computes with numbers of a thousand digits")
+    return 0
+
+
 def _times(left: Any, right: Any) -> int:
-    if isinstance(left, int) and isinstance(right, int):
-        if left.bit_length() + right.bit_length() > MAX_BITS:
-            raise OverBudget("computes with numbers of a thousand digits")
-        return 0
     sized, count = (right, left) if isinstance(left, int) else (left, right)
-    return current().weigh(sized) * max(0, count) if hasattr(sized, "__len__") and isinstance(count, int) else 0
+    if hasattr(sized, "__len__") and isinstance(count, int):
+        return current().weigh(sized) * max(0, count)
+    return _refuse_huge(left, right)
 
 
 def _power(left: Any, right: Any) -> int:
@@ -176,7 +191,9 @@ def _power(left: Any, right: Any) -> int:
 
 
 def _modulo(left: Any, right: Any) -> int:
-    return _percent(left, right if isinstance(right, tuple) else (right,)) if isinstance(left, str) else 0
+    if isinstance(left, (str, bytes)):
+        raise OverBudget("formats text with %, for which templates use format")
+    return _refuse_huge(left, right)
 
 
 def _plus(left: Any, right: Any) -> int:
@@ -184,4 +201,11 @@ def _plus(left: Any, right: Any) -> int:
 
 
 # Upper bounds for what an operator makes.
-OPERATOR_GROWTH: dict[str, Callable[[Any, Any], int]] = {"*": _times, "**": _power, "%": _modulo, "+": _plus}
+OPERATOR_GROWTH: dict[str, Callable[[Any, Any], int]] = {
+    "*": _times,
+    "**": _power,
+    "%": _modulo,
+    "+": _plus,
+    "//": _refuse_huge,
+    "/": _refuse_huge,
+}

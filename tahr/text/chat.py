@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECONDS_PER_MESSAGE = 0.005  # an honest template's time grows with the conversation
-MAX_SOURCE_CHARS = 256 * 1024  # the longest released template has 17,000
+MAX_SOURCE_CHARS = 64 * 1024  # the longest released template has 17,000
 
 
 class ChatTemplate:
@@ -83,8 +83,8 @@ class ChatTemplate:
     def _compile(self, source: str) -> "jinja2.Template":
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateError(
-                f"The chat template is {len(source)} characters long, and Tahr reads {MAX_SOURCE_CHARS} at most: "
-                "use another file of this model, or plain completion."
+                f"The model's chat template is {len(source)} characters long, "
+                f"and Tahr reads {MAX_SOURCE_CHARS} at most: use another file of this model, or plain completion."
             )
         made = self._run(lambda: self._sandbox.from_string(source))
         made.globals = dict(made.globals)  # copied for every rendering, and a chain of two dictionaries is slow to copy

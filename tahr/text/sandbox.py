@@ -20,11 +20,14 @@ from jinja2.visitor import NodeTransformer
 
 from tahr.text.budget import (
     FILTER_GROWTH,
+    FILTERS,
     LIST_ENTRY,
+    MAX_BITS,
     MAX_NUMBER,
     METHOD_GROWTH,
     OPERATOR_GROWTH,
     PASSIVE,
+    TEXT_METHODS,
     OverBudget,
     current,
     number_of,
@@ -32,31 +35,42 @@ from tahr.text.budget import (
 )
 
 Tests = dict[str, Callable[..., Any]]
+MAX_INDENT = 16  # of JSON
+MAX_NODES = 4096  # of a parsed template: the largest released one has 1,300
 
 
 def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     n_given = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja hands some filters its own state first
     growth = FILTER_GROWTH.get(name)
+    passive, checks = name in PASSIVE, name not in ("default", "d")
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         budget = current()
-        args = tuple(
-            list(value) if isinstance(value, GeneratorType) and name not in PASSIVE else value for value in args
-        )
-        subject, *options = args[n_given:] or (None,)
-        options += kwargs.values()
-        if name not in PASSIVE:
+        if not passive:
+            args = _listed(args)
+        subject = args[n_given] if len(args) > n_given else None
+        options = (*args[n_given + 1 :], *kwargs.values())
+        if not passive:
             budget.weigh(subject)
-        if name not in ("default", "d", "format") and any(abs(number_of(option)) > MAX_NUMBER for option in options):
+        if checks and options and any(abs(number_of(option)) > MAX_NUMBER for option in options):
             raise OverBudget(f"gives the filter {name} a number above {MAX_NUMBER}")
         if growth:
             budget.admit(growth(subject, *options))
         made = function(*args, **kwargs)
+        if isinstance(made, int) and made.bit_length() > MAX_BITS:
+            raise OverBudget("makes a number of a thousand digits")
         budget.charge(len(made) * LIST_ENTRY if isinstance(made, list) and made is not subject else size_of(made))
         return _ticking(made) if isinstance(made, GeneratorType) else made
 
     return guarded
+
+
+def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a filter is given, with lists for generators, which can be weighed but once."""
+    if not any(isinstance(value, GeneratorType) for value in args):
+        return args
+    return tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)
 
 
 def _ticking(values: Iterable[Any]) -> Iterator[Any]:
@@ -78,7 +92,21 @@ def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """JSON as models were trained on it: Jinja's own filter would escape it for HTML."""
+    if indent is not None and not (isinstance(indent, int) and indent <= MAX_INDENT):
+        raise OverBudget(f"indents JSON by something else than 0 to {MAX_INDENT} spaces")
+    if separators is not None and sum(map(len, separators)) > MAX_INDENT:
+        raise OverBudget(f"separates JSON by more than {MAX_INDENT} characters")
+    if indent:
+        current().admit(_indents(value) * indent)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _indents(value: Any, depth: int = 1) -> int:
+    """How often the indent is written: as often for each part as it is deep."""
+    if not isinstance(value, (list, tuple, dict)):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return depth * (len(value) + 1) + sum(_indents(part, depth + 1) for part in inner)
 
 
 def _written(value: Any) -> Any:
@@ -114,6 +142,17 @@ class Metering(NodeTransformer):
         self.generic_visit(node)
         return _ask(tilde, *node.nodes)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        """Comparing with something written down takes no time; two long texts may take a while."""
+        self.generic_visit(node)
+        operands = [operand.expr for operand in node.ops]
+        short = all(_is_written(expr) for expr in operands) or (_is_written(node.expr) and _only_equals(node))
+        return node if short else _ask(tick, node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _ask(sliced, node) if isinstance(node.arg, nodes.Slice) else node
+
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._literal(node, node.items)
 
@@ -126,6 +165,16 @@ class Metering(NodeTransformer):
     def _literal(self, node: nodes.Expr, parts: Sequence[nodes.Node]) -> nodes.Node:
         self.generic_visit(node)
         return node if all(isinstance(part, nodes.Const) for part in parts) else _ask(built, node)
+
+
+def _is_written(node: nodes.Node) -> bool:
+    """Whether an expression is a value the template spells out."""
+    items = node.items if isinstance(node, nodes.List | nodes.Tuple) else [node]
+    return all(isinstance(item, nodes.Const) for item in items)
+
+
+def _only_equals(node: nodes.Compare) -> bool:
+    return all(operand.op in ("eq", "ne") for operand in node.ops)
 
 
 def _ask(question: Callable[..., Any], subject: nodes.Node, *args: nodes.Expr) -> nodes.Filter:
@@ -165,7 +214,14 @@ def built(_: Context, value: Any) -> Any:
     return value
 
 
-QUESTIONS = {_name_of(question): question for question in (tick, spend, tilde, built)}
+@pass_context
+def sliced(_: Context, value: Any) -> Any:
+    """A part of a text or list, which is a copy."""
+    current().charge(len(value) * (1 if isinstance(value, str) else LIST_ENTRY))
+    return value
+
+
+QUESTIONS = {_name_of(question): question for question in (tick, spend, tilde, built, sliced)}
 
 
 class GenerationTag(Extension):
@@ -181,22 +237,32 @@ class GenerationTag(Extension):
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment chat templates are written for, with a budget on everything they do."""
 
-    intercepted_binops = frozenset(("*", "**", "%", "+"))
+    intercepted_binops = frozenset(OPERATOR_GROWTH)
 
     def __init__(self) -> None:
         extensions = ["jinja2.ext.loopcontrols", GenerationTag]
         super().__init__(trim_blocks=True, lstrip_blocks=True, finalize=_written, extensions=extensions)
         self.globals["namespace"] = QuietNamespace
-        del self.globals["lipsum"], self.filters["random"]  # they would render differently each time
-        self.filters["tojson"] = _to_json
-        self.filters = {name: _guarded_filter(name, function) for name, function in self.filters.items()} | QUESTIONS
+        del self.globals["lipsum"]  # it would render differently each time
+        known = {name: function for name, function in self.filters.items() if name in FILTERS}
+        known["tojson"] = _to_json
+        self.filters = {name: _guarded_filter(name, function) for name, function in known.items()} | QUESTIONS
         self.tests = {name: _guarded_test(test) for name, test in cast(Tests, self.tests).items()}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = Metering().visit(super()._parse(source, name, filename))
+        parsed = super()._parse(source, name, filename)
+        # Every expression takes time once even without loops, and compiling grows faster than what is compiled.
+        if sum(1 for _ in parsed.find_all(nodes.Node)) > MAX_NODES:
+            raise OverBudget(f"has more than {MAX_NODES} parts")
+        tree = Metering().visit(parsed)
         tree.set_environment(self)
         assert isinstance(tree, nodes.Template)
         return tree
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str):
+            return attr in TEXT_METHODS
+        return not isinstance(obj, (bytes, int, float)) and super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja names them)
         budget = current()
@@ -205,7 +271,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner = getattr(method, "__self__", None)
         on_text = isinstance(owner, (str, bytes, int))
         if on_text and (growth := METHOD_GROWTH.get(method.__name__)):
-            args = tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)
+            args = _listed(args)
             budget.admit(growth(owner, *args, *kwargs.values()))
         made = super().call(__context, __obj, *args, **kwargs)
         if __obj is dict:

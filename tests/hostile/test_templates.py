@@ -1,0 +1,214 @@
+"""Chat templates that want all the time or memory there is: each is stopped, soon, in a sentence.
+
+A template runs in a thread of the server, so none may run much longer than its budget of one second, make more than
+some ten MB at once, or hold the GIL for long; compiling counts too.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tahr.errors import TemplateError
+from tahr.text.chat import MAX_SOURCE_CHARS, ChatTemplate
+from tahr.text.sandbox import MAX_NODES
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET_S = 0.5
+MOST_S = 4.0  # what is allowed on a busy machine: the budget, one compilation, one operation on a few MB
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+MB = "{% set s = 'abcdefgh' * 100000 %}"  # 800 kB
+TIMES_60 = "{% for _ in range(60) %}"
+TWO_LISTS = "{% set a = range(90000)|list %}{% set b = range(90000)|list %}"
+BIG = "{% set n = ('f' * 1000000)|int(0, 16) %}"  # four million bits
+ATTACKS = {
+    # Widths and precisions of formats.
+    "format width": "{{ '{:3000000000d}'.format(1) }}",
+    "format width with zeros": "{{ '{:0000000003000000000d}'.format(1) }}",
+    "format precision": "{{ '{:.3000000000f}'.format(1.5) }}",
+    "format precision with zeros": "{{ '{:.0000000003000000000f}'.format(1.5) }}",
+    "format width from a value": "{{ '{:{}}'.format(1, 3000000000) }}",
+    "format width in Arabic digits": "{{ '{:٣٠٠٠٠٠٠٠٠٠}'.format('a') }}",
+    "format many": MB + "{{ ('{0}' * 10000).format(s) }}",
+    "format escapes": MB + "{{ '{0!a}{0!a}{0!a}{0!a}{0!a}{0!a}'.format(s) }}",
+    "format_map": "{{ '{a:3000000000}'.format_map({'a': 1}) }}",
+    "format of arguments": "{{ '{a[0].x:3000000000}'.format(a=[1]) }}",
+    "percent": "{{ '%03000000000d' % 1 }}",
+    "percent with zeros": "{{ '%00000000000003000000000d' % 1 }}",
+    "percent star": "{{ '%*d' % (3000000000, 1) }}",
+    "percent filter": "{{ '%3000000000d'|format(1) }}",
+    "percent on bytes": "{{ 'x%03000000000d'.encode() % 1 }}",
+    "percent on literal bytes": "{% set b = ''.encode() %}{{ (b + b) % 1 }}",
+    # Methods that grow or take long.
+    "center": "{{ 'a'.center(3000000000) }}",
+    "ljust": "{{ 'a'.ljust(3000000000) }}",
+    "zfill": "{{ 'a'.zfill(3000000000) }}",
+    "expandtabs": "{{ ('\t' * 1000).expandtabs(3000000) }}",
+    "replace": MB + "{{ s.replace('a', s) }}",
+    "replace nothing": MB + "{{ s.replace('', 'xxxxxxxxxx') }}",
+    "join": MB + "{{ s.join(s) }}",
+    "translate": MB + "{{ s.translate({97: s}) }}",
+    "to_bytes": "{{ (1).to_bytes(3000000000, 'big') }}",
+    "from_bytes": "{{ (1).from_bytes('a'.encode() * 1000000, 'big') }}",
+    "punycode": MB + "{{ s.encode('punycode') }}",
+    "idna": "{{ ('a.' * 100000).encode('idna') }}",
+    "unicode_escape": MB + "{{ s.encode('unicode_escape') }}",
+    "zlib": MB + "{{ s.encode().decode('zlib') }}",
+    "method by name": "{{ ('a'|attr('cen' ~ 'ter'))(3000000000) }}",
+    "method by key": "{{ 'a\tb'['expand' ~ 'tabs'](3000000000) }}",
+    "attribute of a number": "{{ (1)['to_' ~ 'bytes'](3000000000, 'big') }}",
+    "map of a method": "{{ ['a', 'b']|map('center', 3000000000)|list }}",
+    # Filters.
+    "wordwrap": MB + "{{ s|wordwrap(1, wrapstring=s) }}",
+    "wordwrap of words": "{{ ('a ' * 400000)|wordwrap(2) }}",
+    "indent": "{{ ('\n' * 100000)|indent(100000) }}",
+    "indent by text": MB + "{{ ('\n' * 10000)|indent(s) }}",
+    "tojson indent": "{{ [1, 2]|tojson(indent=3000000000) }}",
+    "tojson indent by text": MB + "{{ [[[1, 2], 3], 4]|tojson(indent=s) }}",
+    "tojson indent of many": "{{ range(100000)|list|tojson(indent=1000) }}",
+    "tojson deep indent": "{% set ns = namespace(x=[1]) %}" + TIMES_60 + "{% set ns.x = [ns.x] * 2 %}{% endfor %}"
+    "{{ ns.x|tojson(indent=16) }}",
+    "tojson separators": MB + "{{ range(1000)|list|tojson(separators=[s, s]) }}",
+    "tojson keys": MB + "{{ {s: {s: {s: s}}}|tojson }}" * 20,
+    "sum of lists": "{{ ([[1]] * 50000)|sum(start=[])|length }}",
+    "urlize": "{{ ('a@' * 100000)|urlize }}",
+    "striptags": "{{ ('<' * 100000)|striptags }}",
+    "xmlattr": MB + "{{ {'a': s}|xmlattr }}" * 50,
+    "pprint": "{{ (range(100000)|list)|pprint }}",
+    "batch": "{{ range(100000)|batch(1, 'x')|list|length }}" * 50,
+    "slice": "{{ range(100000)|slice(100000)|list|length }}" * 50,
+    "batch fill": "{{ [1]|batch(3000000000, 'x')|list }}",
+    "truncate": MB + "{{ s|truncate(3000000000, true, s) }}" * 50,
+    "sort": "{{ range(100000)|sort(reverse=true)|length }}" * 100,
+    "center filter": "{{ 'a'|center(3000000000) }}",
+    "filesizeformat": BIG + "{{ n|filesizeformat }}",
+    "round": "{{ 1.5|round(3000000000) }}",
+    "round of a large number": BIG + "{{ n|round(-100000) }}" * 10,
+    # Operators.
+    "repeat": "{{ 'a' * 3000000000 }}",
+    "repeat twice": "{{ 'a' * 100000 * 100000 }}",
+    "repeat a list": "{{ [1] * 3000000000 }}",
+    "double": "{% set ns = namespace(s='ab') %}" + TIMES_60 + "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+    "double a list": "{% set ns = namespace(s=[1]) %}" + TIMES_60 + "{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "double by tilde": "{% set ns = namespace(s='ab') %}" + TIMES_60 + "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "nest": "{% set ns = namespace(s=[1]) %}" + TIMES_60 + "{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+    "power": "{{ 9 ** 9 ** 9 }}",
+    "power of power": "{{ (9 ** 999) ** 999 }}",
+    "product": "{% set ns = namespace(n=9) %}" + TIMES_60 + "{% set ns.n = ns.n * ns.n %}{% endfor %}{{ ns.n }}",
+    "huge division": BIG + "{{ (n // 3) > 1 }}" * 50,
+    "huge remainder": BIG + "{{ n % 7 > 1 }}" * 50,
+    "huge division by huge": BIG + "{% set m = n - 1 %}{{ n // (m // 65537) > 1 }}",
+    "huge product": BIG + "{{ n * n > 1 }}" * 50,
+    "huge number": BIG + "{{ n }}",
+    "huge to float": BIG + "{{ n / 3 }}",
+    # Time without loops.
+    "unrolled statements": MB + "{% set x = s in 'a' ~ s %}" * 2000,
+    "unrolled searches": MB + "{% if ('a' * 5000 ~ 'b') in s %}{% endif %}" * 1200,
+    "unrolled conditions": MB + "{% if " + " or ".join(["'hgfedcba1' in s"] * 2500) + " %}{% endif %}",
+    "unrolled slices": MB + "{% set x = s[::-1] %}" * 2500,
+    "unrolled comparisons": TWO_LISTS + "{% set x = a == b %}" * 1000,
+    "unrolled orders": TWO_LISTS + "{% set x = a < b %}" * 1000,
+    "unrolled memberships": "{% set a = range(90000)|list %}" + "{% set x = 'q' in a %}" * 2000,
+    "unrolled outputs": MB + "{{ s }}" * 2000,
+    "unrolled calls": MB + "{{ s.upper().lower().upper() == s }}" * 1000,
+    # Time with loops.
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "loop with a test": "{% for a in range(99999) if a > 99999 %}{% endfor %}" * 200,
+    "recursive loop": "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "macros": "{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "macro tree": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "call blocks": "{% macro f() %}{{ caller() }}{{ caller() }}{% endmacro %}"
+    + "{% call f() %}" * 40 + "x" + "{% endcall %}" * 40,
+    "range": "{{ range(3000000000)|list }}",
+    "cycler": "{% set c = cycler(1) %}{% for _ in range(9999) %}" + TIMES_60 + "{{ c.next() }}{% endfor %}{% endfor %}",
+    "strftime": "{{ strftime_now('%3000000000d') }}",
+    "long strftime": "{{ strftime_now('%c' * 1000000) }}",
+    # Ways out.
+    "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "globals": "{{ cycler.__init__.__globals__ }}",
+    "format to globals": "{{ '{0.__class__}'.format(cycler) }}{{ '{0.__init__.__globals__}'.format(cycler) }}",
+    "import": "{% import 'os' as os %}",
+    "include": "{% include '/etc/passwd' %}",
+    "change the conversation": "{{ messages.append(messages) }}",
+    # Sources that take long to read.
+    "long source": "x" * (MAX_SOURCE_CHARS + 1),
+    "200 kB of statements": "{% set x = 1 %}" * 14_000,
+    "many variables in many scopes": "".join(f"{{% set v{i} = 1 %}}" for i in range(680))
+    + "{% if x %}{% endif %}" * 1000,
+    "scopes in scopes": "{% for a in b %}" * 90 + "{% endfor %}" * 90,
+    "deep ifs": "{% if x %}" * 3000 + "{% endif %}" * 3000,
+    "deep parentheses": "{{ " + "(" * 30_000 + ")" * 30_000 + " }}",
+    "deep lists": "{{ " + "[" * 30_000 + "]" * 30_000 + " }}",
+    "long sum": "{{ " + "+".join(["1"] * 30_000) + " }}",
+    "long sum of texts": "{{ " + "+".join(["'a'"] * 12_000) + " }}",
+    "long conjunction": "{{ " + " and ".join(["x"] * 10_000) + " }}",
+    "long filter chain": "{{ x" + "|trim" * 12_000 + " }}",
+    "nots": "{{ " + "not " * 16_000 + "x }}",
+    "open comment": "{#" * 30_000,
+    "open blocks": "{%" * 30_000,
+    "spaces before blocks": (" " * 30_000 + "\n") * 2 + "{% if x %}",
+    "long number": "{{ " + "9" * 60_000 + " }}",
+    "long name": "{{ " + "x" * 60_000 + " }}",
+    "names": "{{ " + " ~ ".join(f"x{i}" for i in range(6_000)) + " }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_attack_is_stopped(name: str) -> None:
+    template = ChatTemplate(ATTACKS[name], seconds=BUDGET_S)
+    start = time.process_time()
+    try:
+        rendered = template.render(MESSAGES)
+    except TemplateError as error:
+        assert str(error).startswith("The model's chat template ") and len(str(error)) < 2000
+    else:
+        assert len(rendered) <= 4 << 20, "it makes more than it may"
+        assert "object at" not in rendered and "function" not in rendered, "it shows what is inside"
+    assert time.process_time() - start < MOST_S
+
+
+MEMORY = """
+import resource, sys
+sys.path[:0] = ["tests", "tests/hostile"]
+from test_templates import ATTACKS, MESSAGES
+from tahr.errors import TemplateError
+from tahr.text.chat import ChatTemplate
+ChatTemplate("{{ messages }}").render(MESSAGES)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name, source in ATTACKS.items():
+    if name.startswith("unrolled"):
+        continue  # they take time
+    try:
+        ChatTemplate(source, seconds=0.05).render(MESSAGES)
+    except TemplateError:
+        pass
+    except MemoryError:
+        print("no memory for", name)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    if grown > 300_000:
+        print(name, "took", grown // 1000, "MB")
+        break
+"""
+
+
+@pytest.mark.timeout(90)
+def test_no_attack_takes_much_memory() -> None:
+    limit = (2 << 30, 2 << 30)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEMORY],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+    )
+    assert ran.returncode == 0 and not ran.stdout, ran.stdout + ran.stderr[-2000:]
+
+
+def test_variables_are_found_within_the_budget() -> None:
+    with pytest.raises(TemplateError, match=f"more than {MAX_NODES} parts"):
+        _ = ChatTemplate("{{ x }}" * (MAX_NODES + 1)).variables
