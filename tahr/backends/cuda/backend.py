@@ -210,8 +210,9 @@ class CudaBackend(api.Backend):
         inputs = self.context.enter(step)
         if id(rope) not in self._ropes:  # the rope is kept too, so that its id stays its own
             self._ropes[id(rope)] = rope, torch.tensor(rope.inv_freq, dtype=F32, device=self.device)
-        angle = inputs.positions[: self._n_tokens(step), None].float() * self._ropes[id(rope)][1]
-        return made(torch.cat([angle.cos(), angle.sin()], dim=1) * rope.scale, Rows.TOKENS, F32)
+        frequencies = self._ropes[id(rope)][1]
+        found = rope_kv.cos_sin(inputs.positions, self._n_tokens(step), frequencies, rope.scale)
+        return made(found, Rows.TOKENS, F32)
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
         inputs, (q, k, v) = self.context.enter(memory.step), qkv

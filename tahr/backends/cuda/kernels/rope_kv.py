@@ -15,6 +15,27 @@ HEADS = 8  # of a program in larger steps
 
 
 @triton.jit
+def cos_sin_kernel(out, positions, inv_freq, scale, half, block: tl.constexpr):
+    """One program per token: cos, then sin, of its position times each frequency."""
+    let_next_start()
+    wait_for_previous()
+    token, cols = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    angle = tl.load(positions + token).to(tl.float32) * tl.load(inv_freq + cols, mask=cols < half, other=0.0)
+    tl.store(out + token * 2 * half + cols, tl.cos(angle) * scale, mask=cols < half)
+    tl.store(out + token * 2 * half + half + cols, tl.sin(angle) * scale, mask=cols < half)
+
+
+def cos_sin(positions: torch.Tensor, n_tokens: int, inv_freq: torch.Tensor, scale: float) -> torch.Tensor:
+    """cos then sin of position * frequency, times a scale: [n_tokens, 2 * len(inv_freq)]."""
+    half = len(inv_freq)
+    out = inv_freq.new_empty((n_tokens, 2 * half))
+    cos_sin_kernel[(n_tokens,)](
+        out, positions, inv_freq, scale, half, triton.next_power_of_2(half), num_warps=1, **OVERLAP
+    )
+    return out
+
+
+@triton.jit
 def rotated(x, gain, eps, cos_sin, half, cols, dim, normed: tl.constexpr, pairs: tl.constexpr, inside):
     """Heads [heads, block] that begin at x[:, None], normed if there is a gain, their first 2 * half numbers turned."""
     if pairs:
