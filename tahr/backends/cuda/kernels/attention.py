@@ -16,6 +16,7 @@ EXACT_ROWS, EXACT_KEYS = 64, 32  # of a tile, where results must not depend on t
 # Rows and keys of a prefill tile and its warps, as measured on an H200: small tiles until large ones fill the card.
 SMALL_TILE, LARGE_TILE = (64, 64, 4), (128, 128, 8)
 N_LARGE = 8192  # rows
+SPLIT_KEYS, DECODE_KEYS = 32, 64  # of a tile, where several programs share a sequence's keys and where one has them all
 LEAST_ROWS = 16  # the smallest tile matrix units take
 MOST_SPLITS = 32
 N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further only adds work
@@ -107,8 +108,8 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv,
         call.dim, store.shape[4], call.page_size, call.group, mixed, spec.softcap > 0, TYPES[call.dtype],
-        cuda_kv.block_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)), EXACT_KEYS,
-        block_d(call.dim), num_warps=4, **OVERLAP,
+        cuda_kv.block_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)),
+        SPLIT_KEYS if n_splits > 1 else DECODE_KEYS, block_d(call.dim), num_warps=4, **OVERLAP,
     )  # fmt: skip
     if n_splits > 1:
         kernels.combine_kernel[(n_seqs, call.n_q)](
@@ -135,5 +136,5 @@ def block_d(dim: int) -> int:
 
 def splits(n_pairs: int, n_keys: int) -> int:
     """How many programs share the keys of one (sequence, key head) pair: a power of two that fills the card."""
-    wanted = min(N_PROGRAMS // max(1, n_pairs), -(-n_keys // EXACT_KEYS), MOST_SPLITS)
+    wanted = min(N_PROGRAMS // max(1, n_pairs), -(-n_keys // SPLIT_KEYS), MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)

@@ -156,9 +156,10 @@ def attend_tile(
 
 @triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
 def prefill_kernel(
-    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap,
-    table_stride, n_q, n_kv, stored, page_size, group, skips_decodes: tl.constexpr, has_window: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap, table_stride,
+    n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr,
+    skips_decodes: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first."""
     let_next_start()
@@ -202,7 +203,8 @@ def prefill_kernel(
 @triton.jit(do_not_specialize=["page_table", "query_start", "seq_lens", "counts", "window", "table_stride"])
 def decode_kernel(
     out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, query_start, seq_lens, counts,
-    scale, window, softcap, table_stride, n_q, n_kv, dim, stored, page_size, group, mixed: tl.constexpr,
+    scale, window, softcap, table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
+    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, mixed: tl.constexpr,
     has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr, n_splits: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
