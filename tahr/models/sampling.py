@@ -19,15 +19,15 @@ GGUF_KEYS = {
 
 
 def recommended(generation: Mapping[str, Any], metadata: Mapping[str, Any], family: Family) -> SamplingParams:
-    """The knobs generation_config.json sets, then those of GGUF metadata, then the family's."""
+    """The settings of generation_config.json, then those of GGUF metadata, then the family's."""
     if generation.get("do_sample") is False:
         return GREEDY
-    found = knobs(metadata, GGUF_KEYS) | knobs(generation, HF_KEYS)
+    found = settings_in(metadata, GGUF_KEYS) | settings_in(generation, HF_KEYS)
     try:
         return SamplingParams(**found).over(family.sampling)
     except ConfigError as error:
         raise CorruptFile(f"The model's own sampling defaults are wrong: {error} Fetch the model again.") from error
 
 
-def knobs(said: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    return {knob: said[key] for knob, key in keys.items() if said.get(key) is not None}
+def settings_in(fields: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    return {name: fields[key] for name, key in keys.items() if fields.get(key) is not None}

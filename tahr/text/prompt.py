@@ -1,4 +1,4 @@
-"""A conversation as tokens. Only what the template itself writes can be a special token; what people say is text.
+"""A conversation as tokens. Only what the template itself writes can be a special token; messages are plain text.
 
 Text that names none is encoded together with the template, so that ids are what the model was trained on. Where some
 does, each such name is swapped for a mark before rendering; afterwards the special tokens that are left are the
