@@ -93,7 +93,7 @@ PENDING_FILES: set[str] = {
     "library/session.py",
     "text/prompt.py",
 }
-PENDING_DOUBLES: set[str] = {"Linear", "Recipe", "Source"}
+PENDING_DOUBLES: set[str] = {"Recipe", "Source"}
 
 # Words and phrases of comments, docstrings, messages and documents that only made sense with the old names.
 RETIRED_TEXT = (

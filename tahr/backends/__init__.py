@@ -37,7 +37,7 @@ def open_cuda(n_threads: int | None, deterministic: bool) -> Backend:
     return open_device(deterministic)
 
 
-# By name; what a backend is opened with: threads, and whether it must be deterministic, which most always are.
+# Name -> how to open the backend, given a number of threads and whether results must be deterministic.
 BACKENDS: dict[str, Callable[[int | None, bool], Backend]] = {
     "cpu": open_cpu,
     "cuda": open_cuda,
@@ -60,6 +60,13 @@ def open_backend(name: str = "auto", n_threads: int | None = None, deterministic
     if os.environ.get("TAHR_PROFILE") == "1" and chosen != "cpu":
         raise ConfigError(f"TAHR_PROFILE=1 times ops of the cpu backend, not of {chosen}: unset it, or use cpu.")
     return BACKENDS[chosen](n_threads, deterministic)
+
+
+def useful_threads(asked: int | None) -> int | None:
+    """At most as many threads as the processor runs at once: more would only wait for each other."""
+    from tahr.backends.cpu.info import read_cpu_info
+
+    return asked and min(asked, read_cpu_info().n_threads)
 
 
 def describe_cpu() -> dict[str, str]:

@@ -1,13 +1,12 @@
 """A model on a backend with a session of its own: what loading an `InferenceEngine` gives."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from tahr import hub
-from tahr.backends import open_backend
+from tahr.backends import open_backend, useful_threads
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
 from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer, tokenizer_at
@@ -19,7 +18,7 @@ from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.loader import Source, load, open_model
+from tahr.models.loader import ModelSource, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
 
@@ -55,8 +54,10 @@ def load_bytes(config: InferenceConfig, data: bytes, tokenizer_json: bytes | str
     return build(config, source, tokenizer, lambda: fingerprint_of_bytes(data))
 
 
-def build(config: InferenceConfig, source: Source, tokenizer: Tokenizer, fingerprint: Callable[[], str]) -> LoadedModel:
-    backend = open_backend(config.backend, n_threads(config), config.deterministic)
+def build(
+    config: InferenceConfig, source: ModelSource, tokenizer: Tokenizer, fingerprint: Callable[[], str]
+) -> LoadedModel:
+    backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
     loaded = load(source, backend)
     check_vocabulary(tokenizer, loaded.config, source.name)
     return LoadedModel(
@@ -81,9 +82,3 @@ def local_files(path: str) -> hub.ModelFiles:
             f"There is no file or directory {path!r}: set model_path to one, or let InferenceEngine.from_hub fetch it."
         )
     return hub.resolve(str(Path(path).absolute()))
-
-
-def n_threads(config: InferenceConfig) -> int | None:
-    """More threads than cores would only wait for each other."""
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return config.num_threads and min(config.num_threads, n_cores)

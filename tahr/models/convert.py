@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint in the words of GGUF: its tensors by their other names, rows in their other order."""
+"""A Hugging Face checkpoint as GGUF: tensors under their GGUF names, rows in GGUF order."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
 from tahr.models.convert_keys import ARCHITECTURES, PAIRED, check_told, describe, rope_divisors
 from tahr.models.gguf import ROPE_DIVISORS
-from tahr.models.loader import Source, canonical
+from tahr.models.loader import ModelSource, canonical
 from tahr.models.registry import family_of
 from tahr.models.requantise import LAYER, gguf_name_of
 from tahr.models.weights import check_format, stacked
@@ -34,8 +34,8 @@ class Converted:
     left_out: list[str]
 
 
-def convert(source: Source) -> Converted:
-    """The model of a checkpoint, ready to be written; refused where GGUF has no words for it."""
+def convert(source: ModelSource) -> Converted:
+    """The model of a checkpoint, ready to be written; refused where GGUF cannot describe it."""
     cfg = source.model_config()
     if cfg.family not in ARCHITECTURES:
         raise UnsupportedModel(f"Tahr does not convert {cfg.family} models; it does {', '.join(ARCHITECTURES)}.")
@@ -49,7 +49,7 @@ def convert(source: Source) -> Converted:
     metadata = describe(cfg, source.name)
     check_told(cfg, metadata, parts)
     left_out = [name for name, new in names.items() if not new]
-    return Converted(cfg, metadata, sorted(parts, key=place), left_out)
+    return Converted(cfg, metadata, sorted(parts, key=file_order), left_out)
 
 
 def with_experts(tensors: Mapping[str, HostTensor]) -> dict[str, list[HostTensor]]:
@@ -112,7 +112,7 @@ def in_memory(name: str, values: np.ndarray) -> HostTensor:
     return HostTensor(name, FORMATS["F32"], values.shape, data)
 
 
-def place(of: Part) -> tuple[int, int]:
+def file_order(of: Part) -> tuple[int, int]:
     """The order in which a model reads its tensors: embedding, layers, final norm, head."""
     found = re.match(r"blk\.(\d+)\.", of.name)
     return (1, int(found[1])) if found else (2 if of.name.startswith("output") else 0, 0)

@@ -12,7 +12,7 @@ from tahr.models.config import LayerKind, ModelConfig
 from tahr.models.families.gemma3 import PATTERN
 from tahr.models.gguf import ROPE_DIVISORS
 from tahr.models.registry import from_gguf
-from tahr.models.rope import Linear, Llama3, RopeConfig, Yarn, sharpness
+from tahr.models.rope import LinearScaling, Llama3, RopeConfig, Yarn, sharpness
 from tahr.weights.gguf_write import Part
 from tahr.weights.tensor import HostTensor
 
@@ -90,7 +90,7 @@ def yarn_keys(scaling: Any) -> dict[str, Any]:
 
 
 SCALINGS: dict[type[Any], Callable[[Any], dict[str, Any]]] = {
-    Linear: linear_keys,
+    LinearScaling: linear_keys,
     Yarn: yarn_keys,
     Llama3: lambda scaling: {},  # told by a tensor of divisors
 }

@@ -1,4 +1,4 @@
-"""What a family has to say for itself."""
+"""The record that describes a model family."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

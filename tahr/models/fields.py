@@ -1,4 +1,4 @@
-"""Reading numbers out of files nobody vouches for: every value is checked where it is read."""
+"""Fields of untrusted model files: every value is checked where it is read."""
 
 import math
 from collections.abc import Mapping, Sequence

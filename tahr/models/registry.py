@@ -30,7 +30,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": GEMMA3,
 }
 
-# A file whose type is unknown is read as the first family its name speaks of.
+# A file of unknown type is read as the first family whose pattern its name matches.
 NAME_HINTS: tuple[tuple[str, str], ...] = (
     (r"qwen-?3.*-a\d+b", "qwen3_moe"),
     (r"qwen-?3", "qwen3"),
@@ -40,7 +40,7 @@ NAME_HINTS: tuple[tuple[str, str], ...] = (
     (r"mistral", "mistral"),
     (r"(tiny|code)?llama|vicuna|smollm2?", "llama"),
 )
-# Known to be different inside, however alike the names: never guessed.
+# Known types that differ from the families above although their names are similar: never guessed.
 LOOKALIKES = frozenset(
     [
         "gemma",

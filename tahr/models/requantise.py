@@ -27,7 +27,7 @@ def gguf_name_of(name: str, layer_names: Mapping[str, str]) -> str:
 def requantiser(
     config: ModelConfig, layer_names: Mapping[str, str], mix_name: str
 ) -> Callable[[str, HostTensor], HostTensor]:
-    """What makes of each float matrix, given its canonical name, one in the format its mix has for it."""
+    """A function that quantises a float matrix, given its canonical name, to the format the mix has for it."""
     _, mix = mix_named(mix_name)
     recipe = Recipe(mix, config.n_layers, config.n_heads // config.n_kv_heads, config.tied)
 

@@ -38,7 +38,7 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearScaling:
     """Every position counts 1 / factor."""
 
     factor: float
@@ -79,7 +79,7 @@ class Yarn:
         if self.whole:
             begin, end = math.floor(begin), math.ceil(end)
         begin, end = max(begin, 0), min(end, n_dims - 1)
-        # Equal ends would divide by nothing; a thousandth of a pair makes the blend a step.
+        # Equal ends would divide by zero; a thousandth of a pair makes the blend a step.
         blend = np.clip((np.arange(len(freq)) - begin) / ((end - begin) or 0.001), 0, 1)
         return freq * (1 - blend + blend / self.factor), self.attention
 
@@ -102,7 +102,7 @@ class Divisors:
 
 
 def hf_linear(f: Fields, context: int) -> Scaling:
-    return Linear(f.number("factor", 0, MOST_FACTOR))
+    return LinearScaling(f.number("factor", 0, MOST_FACTOR))
 
 
 def hf_llama3(f: Fields, context: int) -> Scaling:
@@ -156,7 +156,7 @@ def hf_scaling(f: Fields, context: int) -> Scaling | None:
 
 
 def gguf_linear(f: Fields, context: int) -> Scaling:
-    return Linear(f.number("factor", 0, MOST_FACTOR))
+    return LinearScaling(f.number("factor", 0, MOST_FACTOR))
 
 
 def gguf_yarn(f: Fields, context: int) -> Scaling:

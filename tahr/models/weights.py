@@ -66,7 +66,7 @@ def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """An RMS norm: its gain, and what keeps it from dividing by nothing."""
+    """An RMS norm: its gain, and the epsilon that keeps it from dividing by zero."""
 
     gain: Vector
     eps: float
@@ -99,7 +99,7 @@ class LoadCounts:
 
 
 class Weights:
-    """The tensors under one prefix. Whatever is asked for moves to the backend, once, in the shape asked for."""
+    """The tensors under one prefix. A tensor that is asked for is checked and moves to the backend, once."""
 
     def __init__(
         self,
@@ -165,10 +165,10 @@ class Weights:
         self.counts.names.add(self.prefix + name)
 
     def unused(self) -> list[str]:
-        """Tensors nobody has asked for, by the names their file gives them."""
+        """Tensors that were not asked for, by their names in the file."""
         return sorted(t.name for name, t in self.tensors.items() if name not in self.counts.names)
 
-    # ---- steps of the above -----------------------------------------------------------------------------------
+    # ---- parts of the above -----------------------------------------------------------------------------------
 
     def find(self, name: str, shape: tuple[int, ...]) -> HostTensor:
         full = self.prefix + name

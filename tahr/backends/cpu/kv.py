@@ -12,8 +12,8 @@ from tahr.backends.api import KV_BLOCK, Bytes, KVShape, stored_head_bytes
 from tahr.backends.cpu.memory import address_of
 from tahr.errors import UnsupportedModel
 
-# What a head's part of a page is made of: arrays of a type whose items each stand for so many numbers of a head.
-# Stored numbers are opaque to NumPy: only the kernels read them. The first KV type is the default.
+# The arrays that hold one head of a page: their item type, and how many numbers of a head one item holds.
+# NumPy only moves these items; the kernels read them. The first KV type is the default.
 KV_TYPES: dict[str, dict[str, tuple[type, int]]] = {
     "f16": {"numbers": (np.uint16, 1)},
     "f32": {"numbers": (np.uint32, 1)},
@@ -67,7 +67,7 @@ def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> Page
     values: NDArray[Any] = np.zeros(
         (n_pages, shape.n_heads), np.dtype([(name, item, (page_size, n)) for name, item, n in items])
     )
-    assert keys.itemsize == values.itemsize == page_bytes  # as the kernels reckon
+    assert keys.itemsize == values.itemsize == page_bytes  # the kernels compute the same size
     layer = native.KvLayer(
         keys=address_of(keys),
         values=address_of(values),

@@ -1,4 +1,4 @@
-"""Memory of the CPU backend's activations: blocks that are used again as soon as nobody can read them."""
+"""Memory of the CPU backend's activations: blocks are reused as soon as no op can read them any more."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def address_of(array: NDArray[Any]) -> int:
     return address
 
 
-class Block:
+class MemoryBlock:
     """An aligned piece of memory. Pages of it that no step touches cost nothing."""
 
     __slots__ = ("address", "bytes")
@@ -32,18 +32,18 @@ class Arena:
     """Blocks of one queue. Ops run in the order they were enqueued, so a block is free once its last reader is in."""
 
     def __init__(self) -> None:
-        self._free: list[Block] = []
+        self._free: list[MemoryBlock] = []
 
-    def take(self, n_bytes: int) -> Block:
+    def take(self, n_bytes: int) -> MemoryBlock:
         """The smallest free block that is large enough, or a new one."""
         fitting = [block for block in self._free if len(block.bytes) >= n_bytes]
         if not fitting:
-            return Block(n_bytes)
+            return MemoryBlock(n_bytes)
         best = min(fitting, key=lambda block: len(block.bytes))
         self._free.remove(best)
         return best
 
-    def give(self, block: Block) -> None:
+    def give(self, block: MemoryBlock) -> None:
         """Take a block back."""
         self._free.append(block)
 

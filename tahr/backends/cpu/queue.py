@@ -1,4 +1,4 @@
-"""What the CPU backend has been asked to do: a tape of ops, and everything the ops point at."""
+"""The op queue of the CPU backend: a tape of ops, and everything the ops point at."""
 
 import os
 
@@ -14,7 +14,7 @@ def new_tape(isa: str) -> native.Tape:
     """A tape; one that times its ops if asked."""
     if os.environ.get("TAHR_PROFILE") != "1":
         return native.Tape(isa)
-    from tahr.backends.cpu.profile import timed_tape  # a start should not wait for what hardly anybody asks for
+    from tahr.backends.cpu.profile import timed_tape  # rarely needed, so not imported at start-up
 
     return timed_tape(isa)
 
@@ -27,7 +27,7 @@ class Queue:
         self.arena = Arena()
         self.kept: dict[int, object] = {}
         self.tables: list[tuple[StepInputs, Weight]] = []
-        self.turn = object()  # another one after every run of what is not kept
+        self.turn = object()  # a new one each time the queue is cleared
 
     def keep(self, thing: object) -> None:
         """Keep something alive as long as an op may look at it."""
@@ -46,7 +46,7 @@ class Queue:
 
 
 def check_ids(step: StepInputs, table: Weight) -> None:
-    """The kernel reads whatever row it is told to, so ids are looked at before every run."""
+    """Refuse ids outside of the table before every run: the kernel does not check them."""
     ids = step.ids[: step.n_tokens]
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < table.n_rows:
         raise GenerateError(
@@ -58,8 +58,9 @@ def check_ids(step: StepInputs, table: Weight) -> None:
 class QuantisedRows:
     """Rows as int8 blocks, made in the present turn of a queue.
 
-    An op that makes rows offers these beside them, and makes them if somebody asks before it runs. Their memory is
-    taken with the offer: what is free by the time somebody asks may be what the op still reads.
+    An op that makes f32 rows offers int8 rows beside them, and computes those too if a later op asks before the queue
+    runs. Their memory is reserved with the offer, because memory that is free when a later op asks may be memory that
+    the offering op still reads.
     """
 
     __slots__ = ("_turn", "_wanted", "rows")
@@ -67,16 +68,16 @@ class QuantisedRows:
     def __init__(self, queue: Queue, count: Count, width: int):
         self.rows = Buffer(queue.arena, count, native.quantised_row_bytes(width))
         self._turn = queue.turn
-        self._wanted = np.zeros(1, np.uint64)  # the address of the rows; 0: nobody has asked
+        self._wanted = np.zeros(1, np.uint64)  # the address of the rows; 0: no op has asked
         queue.keep(self._wanted)
 
     @property
-    def place(self) -> int:
-        """Where the op that offers them looks up whether, and where to."""
+    def flag_address(self) -> int:
+        """Where the offering op looks up whether to write them, and to which address."""
         return address_of(self._wanted)
 
     def ask(self, queue: Queue) -> bool:
-        """Whether they are there for ops enqueued from now on; they never are when the op has run already."""
+        """Ask for them; False if the op that offered them has run already."""
         if self._turn is not queue.turn:
             return False
         self._wanted[0] = self.rows.address
@@ -88,8 +89,8 @@ def offer_quantised(queue: Queue, x: Tensor) -> int:
     if x.width % INT8_BLOCK:
         return 0
     x.data.quantised = QuantisedRows(queue, x.data.count, x.width)
-    place: int = x.data.quantised.place
-    return place
+    address: int = x.data.quantised.flag_address
+    return address
 
 
 class CpuPlan:
