@@ -20,7 +20,7 @@ from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.models.decoder import Decoder
-from tahr.models.loader import ModelSource, load
+from tahr.models.loader import OpenedModel, load
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
@@ -98,7 +98,7 @@ def make_decoder(shape: Shape, backend: RandomBackend) -> tuple[Decoder, int]:
         "intermediate_size": shape.n_ffn, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
         "max_position_embeddings": 40960, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
     }  # fmt: skip
-    loaded = load(ModelSource("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {}), backend)
+    loaded = load(OpenedModel("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {}), backend)
     unread = 0 if shape.tied else 2 * N_VOCAB * shape.width  # of an untied table one row is read
     return loaded.decoder, loaded.n_weight_bytes - unread
 

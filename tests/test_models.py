@@ -12,14 +12,14 @@ from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf, write_sharded
 from model_runs import Runs, greedy
 from tahr.backends.reference import ReferenceBackend
-from tahr.models import Loaded, ModelSource, load, open_model
+from tahr.models import Loaded, OpenedModel, load, open_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
 TOLERANCE = 1e-4
 FILES = [(case, "safetensors") for case in CASES] + [(case, "gguf") for case in CASES if case not in NO_GGUF]
 
 
-def source(case: str, form: str, folder: Path) -> ModelSource:
+def source(case: str, form: str, folder: Path) -> OpenedModel:
     config, arrays = CASES[case], make_weights(CASES[case])
     return open_model(to_gguf(config, arrays)) if form == "gguf" else open_model([], write_hf(folder, config, arrays))
 
@@ -63,7 +63,7 @@ def test_hidden_states_lead_to_the_logits(tmp_path: Path) -> None:
     assert np.abs(hidden @ head.T - expected("llama")).max() <= TOLERANCE
 
 
-def reference_logits(opened: ModelSource) -> np.ndarray:
+def reference_logits(opened: OpenedModel) -> np.ndarray:
     backend = ReferenceBackend()
     return Runs(load(opened, backend), backend).eager([(0, token_ids())])
 

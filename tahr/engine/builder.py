@@ -21,7 +21,7 @@ from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.loader import ModelSource, load, open_model
+from tahr.models.loader import OpenedModel, load, open_model
 from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ def assemble(
     )
 
 
-def open_tokenizer(files: ModelFiles, source: ModelSource) -> Tokenizer:
+def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:
     """The tokenizer that came with the weights."""
     return Tokenizer.from_gguf(source.config) if files.directory is None else Tokenizer.from_dir(files.directory)
 
@@ -139,7 +139,7 @@ def breakers(tokenizer: Tokenizer) -> Resolve:
     return resolve
 
 
-def open_template(files: ModelFiles, source: ModelSource, tokenizer: Tokenizer) -> ChatTemplate | None:
+def open_template(files: ModelFiles, source: OpenedModel, tokenizer: Tokenizer) -> ChatTemplate | None:
     """The model's own chat template; None for a base model, which has none."""
     return template_for(source.config if files.directory is None else files.directory, tokenizer)
 

@@ -18,7 +18,7 @@ from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.loader import ModelSource, load, open_model
+from tahr.models.loader import OpenedModel, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
 
@@ -55,7 +55,7 @@ def load_bytes(config: InferenceConfig, data: bytes, tokenizer_json: bytes | str
 
 
 def build(
-    config: InferenceConfig, source: ModelSource, tokenizer: Tokenizer, fingerprint: Callable[[], str]
+    config: InferenceConfig, source: OpenedModel, tokenizer: Tokenizer, fingerprint: Callable[[], str]
 ) -> LoadedModel:
     backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
     loaded = load(source, backend)

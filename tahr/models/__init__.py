@@ -3,7 +3,7 @@
 from tahr.models.config import ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
 from tahr.models.family import Family
-from tahr.models.loader import Loaded, ModelSource, load, open_model
+from tahr.models.loader import Loaded, OpenedModel, load, open_model
 from tahr.models.registry import FAMILIES, from_gguf, from_hf
 
 __all__ = [
@@ -12,8 +12,8 @@ __all__ = [
     "Family",
     "Loaded",
     "ModelConfig",
-    "ModelSource",
     "MoeConfig",
+    "OpenedModel",
     "from_gguf",
     "from_hf",
     "load",

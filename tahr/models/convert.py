@@ -12,7 +12,7 @@ from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
 from tahr.models.convert_keys import ARCHITECTURES, PAIRED, check_told, describe, rope_divisors
 from tahr.models.gguf import ROPE_DIVISORS
-from tahr.models.loader import ModelSource, canonical
+from tahr.models.loader import OpenedModel, canonical
 from tahr.models.registry import family_of
 from tahr.models.requantise import LAYER, gguf_name_of
 from tahr.models.weights import check_format, stacked
@@ -34,7 +34,7 @@ class Converted:
     left_out: list[str]
 
 
-def convert(source: ModelSource) -> Converted:
+def convert(source: OpenedModel) -> Converted:
     """The model of a checkpoint, ready to be written; refused where GGUF cannot describe it."""
     cfg = source.model_config()
     if cfg.family not in ARCHITECTURES:

@@ -22,8 +22,8 @@ N_NAMED = 5  # unused tensors named in the log
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """An opened model: `config` is config.json or GGUF metadata, `generation` generation_config.json."""
+class OpenedModel:
+    """A model whose files are open: `config` is config.json or GGUF metadata, `generation` generation_config.json."""
 
     name: str
     format: Literal["gguf", "safetensors"]
@@ -52,7 +52,7 @@ class Loaded:
     n_weight_bytes: int
 
 
-def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -> ModelSource:
+def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -> OpenedModel:
     """Open a GGUF (its parts, or its bytes) or safetensors with the config.json beside them."""
     if isinstance(weights, bytes):
         return open_gguf_source(weights, "model", {})
@@ -65,16 +65,16 @@ def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -
     return open_safetensors_source(weights, directory or weights[0].parent)
 
 
-def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any]) -> ModelSource:
+def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any]) -> OpenedModel:
     gguf = open_gguf(file)
-    return ModelSource(name, "gguf", gguf.metadata, gguf.tensors, gguf.n_bytes, generation)
+    return OpenedModel(name, "gguf", gguf.metadata, gguf.tensors, gguf.n_bytes, generation)
 
 
-def open_safetensors_source(weights: Sequence[Path], directory: Path) -> ModelSource:
+def open_safetensors_source(weights: Sequence[Path], directory: Path) -> OpenedModel:
     config = read_json(directory / "config.json", needed=True)
     generation = read_json(directory / "generation_config.json", needed=False)
     found = open_safetensors(weights[0] if len(weights) == 1 else directory)
-    return ModelSource(directory.name, "safetensors", config, found.tensors, found.n_bytes, generation)
+    return OpenedModel(directory.name, "safetensors", config, found.tensors, found.n_bytes, generation)
 
 
 def find_weights(directory: Path | None) -> Path:
@@ -111,7 +111,7 @@ def read_json(path: Path, needed: bool) -> dict[str, Any]:
 
 
 def load(
-    source: ModelSource, backend: Backend, progress: Progress | None = None, quantize: str | None = None
+    source: OpenedModel, backend: Backend, progress: Progress | None = None, quantize: str | None = None
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor."""
     config = source.model_config()
@@ -138,7 +138,7 @@ def changing(config: ModelConfig, quantize: str | None) -> Change | None:
     return requantiser(config, family_of(config).gguf_names, quantize)
 
 
-def canonical(source: ModelSource, config: ModelConfig) -> dict[str, HostTensor]:
+def canonical(source: OpenedModel, config: ModelConfig) -> dict[str, HostTensor]:
     """The tensors by their Hugging Face names, less those that only restate the configuration."""
     if source.format == "safetensors":
         return {hf_name(name): t for name, t in source.tensors.items() if not name.endswith("rotary_emb.inv_freq")}

@@ -17,7 +17,7 @@ from model_cases import CASES, make_weights
 from model_files import to_gguf, write_hf
 from tahr.backends.reference import ReferenceBackend
 from tahr.errors import TahrError
-from tahr.models.loader import ModelSource, load, open_model
+from tahr.models.loader import OpenedModel, load, open_model
 from tahr.text.chat import template_for
 from tahr.text.prompt import encode_chat
 from tahr.text.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ ODD: dict[str, Any] = {
 ODD_JSON = ODD | {"vast": 10**30, "null": None, "object": {"a": [{}]}, "nested": [[[[[[{"x": [[]]}]]]]]]}
 
 
-def use(source: ModelSource, tokenizer_of: Any, template_from: Any) -> None:
+def use(source: OpenedModel, tokenizer_of: Any, template_from: Any) -> None:
     """All that is done with a model's metadata."""
     config = source.model_config()
     source.sampling(config)
@@ -60,7 +60,7 @@ def use(source: ModelSource, tokenizer_of: Any, template_from: Any) -> None:
         encode_chat(tokenizer, template, [{"role": "user", "content": "ab"}])
 
 
-def refused_or_harmless(source: ModelSource, tokenizer_of: Any, template_from: Any) -> None:
+def refused_or_harmless(source: OpenedModel, tokenizer_of: Any, template_from: Any) -> None:
     try:
         use(source, tokenizer_of, template_from)
     except TahrError as error:
@@ -108,7 +108,7 @@ def test_odd_gguf_metadata(odd: str, model: str) -> None:
     names = fields if model == "gpt2" else [name for name in fields if name.startswith("tokenizer.ggml")]
     for name in names:
         metadata = fields | {name: as_stored(ODD[odd])}
-        source = ModelSource("toy", "gguf", metadata, GGUF.tensors, 1, {})
+        source = OpenedModel("toy", "gguf", metadata, GGUF.tensors, 1, {})
         refused_or_harmless(source, partial(Tokenizer.from_gguf, metadata), metadata)
 
 
@@ -227,5 +227,5 @@ def test_files_that_are_not_json(name: str, raw: str, folder: Path) -> None:
 
 def test_the_sound_model_works(folder: Path) -> None:
     use(open_model([], folder), lambda: Tokenizer.from_dir(folder), folder)
-    source = ModelSource("toy", "gguf", GGUF_FIELDS, GGUF.tensors, 1, {})
+    source = OpenedModel("toy", "gguf", GGUF_FIELDS, GGUF.tensors, 1, {})
     use(source, lambda: Tokenizer.from_gguf(GGUF_FIELDS), GGUF_FIELDS)

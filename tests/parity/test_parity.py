@@ -16,12 +16,12 @@ from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
 from tahr.backends.reference import ReferenceBackend  # noqa: E402
-from tahr.models import ModelSource, load, open_model  # noqa: E402
+from tahr.models import OpenedModel, load, open_model  # noqa: E402
 
 TOLERANCE = 1e-4
 
 
-def tahr_logits(source: ModelSource) -> np.ndarray:
+def tahr_logits(source: OpenedModel) -> np.ndarray:
     backend = ReferenceBackend()
     return Runs(load(source, backend), backend).eager([(0, token_ids())])
 

@@ -50,9 +50,8 @@ class CudaBackend(api.Backend):
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         self.summary = f"cuda: {', '.join(describe().values())}{', deterministic' if deterministic else ''}"
         self.context = RecordingContext()
-        self.picks = torch.zeros(
-            N_PICKS, dtype=torch.int32, device=self.device
-        )  # the tokens sampled last, by their row
+        # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
+        self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 

@@ -10,7 +10,7 @@ from tahr.hub.progress import human_bytes
 
 if TYPE_CHECKING:
     from tahr.hub import ModelFiles
-    from tahr.models import ModelSource
+    from tahr.models import OpenedModel
 
 HELP = "show what a model is made of, without loading it"
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(files: "ModelFiles", source: "ModelSource") -> dict[str, Any]:
+def describe(files: "ModelFiles", source: "OpenedModel") -> dict[str, Any]:
     """Everything worth knowing, as plain values."""
     return {
         "name": files.name,
@@ -65,7 +65,7 @@ def describe(files: "ModelFiles", source: "ModelSource") -> dict[str, Any]:
     }
 
 
-def model_facts(source: "ModelSource") -> dict[str, Any]:
+def model_facts(source: "OpenedModel") -> dict[str, Any]:
     """The shape of the model; a model Tahr cannot run says why and still shows the rest."""
     try:
         config = source.model_config()
@@ -86,7 +86,7 @@ def model_facts(source: "ModelSource") -> dict[str, Any]:
     }
 
 
-def formats(source: "ModelSource") -> dict[str, dict[str, int]]:
+def formats(source: "OpenedModel") -> dict[str, dict[str, int]]:
     """How many tensors and bytes each number format has, the largest first."""
     found: dict[str, dict[str, int]] = {}
     for tensor in source.tensors.values():
@@ -96,7 +96,7 @@ def formats(source: "ModelSource") -> dict[str, dict[str, int]]:
     return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))
 
 
-def kernels_here(source: "ModelSource") -> dict[str, str]:
+def kernels_here(source: "OpenedModel") -> dict[str, str]:
     """What this machine would multiply each format of matrix with: asked of the backend with a matrix of zeros."""
     import numpy as np
 
@@ -114,7 +114,7 @@ def kernels_here(source: "ModelSource") -> dict[str, str]:
     return found
 
 
-def text_facts(files: "ModelFiles", source: "ModelSource") -> dict[str, Any]:
+def text_facts(files: "ModelFiles", source: "OpenedModel") -> dict[str, Any]:
     """The tokenizer, and whether the model can chat."""
     from tahr.engine.builder import open_template, open_tokenizer
 
@@ -133,7 +133,7 @@ def text_facts(files: "ModelFiles", source: "ModelSource") -> dict[str, Any]:
     }
 
 
-def tensor_list(source: "ModelSource") -> list[dict[str, Any]]:
+def tensor_list(source: "OpenedModel") -> list[dict[str, Any]]:
     return [
         {"name": tensor.name, "shape": list(tensor.shape), "format": tensor.format.name, "bytes": tensor.n_bytes}
         for tensor in source.tensors.values()
