@@ -1,0 +1,87 @@
+"""Steps on a GPU: tokens the host does not know yet, inputs that are rewritten at once, several tokens per sequence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends_here
+from model_cases import CASES, make_weights, token_ids
+from model_files import write_hf
+from model_runs import Part, Runs
+from random_weights import random_tensor
+from tahr.backends.api import StepLimits
+from tahr.backends.cuda.presence import interprets
+from tahr.models import load, open_model
+
+pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
+
+IDS = token_ids()
+OTHER = list(reversed(IDS))
+N_TOKENS = 64 if interprets() else 4096
+# Limits of a captured plan, and of one that is run op by op.
+BUCKETS = [StepLimits(4, 4, 4, 1, n_tokens_per_seq=1), StepLimits(4, 4, 4, 1)]
+
+
+@pytest.mark.parametrize("limits", BUCKETS)
+def test_negative_ids_are_tokens_sampled_before(limits: StepLimits) -> None:
+    be = backends_here.backend("cuda")
+    tensor = random_tensor("F32", (8, 16), np.random.default_rng(3))
+    table, step = be.weight(tensor), be.step_inputs(limits)
+    plan = be.record(lambda: be.embed(table, step), step)
+    be.picks[:3] = be.picks.new_tensor([5, 7, -1])  # type: ignore[attr-defined]
+    step.ids[:], step.counts[:] = [3, ~1, ~0, ~2], [4, 4, 4]
+    plan.run()
+    np.testing.assert_array_equal(be.read(plan.result), tensor.dense()[[3, 7, 5, 0]])  # an error code reads any row
+
+
+@pytest.mark.parametrize("limits", BUCKETS)
+def test_inputs_may_be_rewritten_as_soon_as_a_plan_runs(limits: StepLimits) -> None:
+    be = backends_here.backend("cuda")
+    tensor = random_tensor("F32", (N_TOKENS, 64), np.random.default_rng(3))
+    table, step = be.weight(tensor), be.step_inputs(limits)
+    step.counts[:] = 4, 4, 4
+    plan = be.record(lambda: be.embed(table, step), step)
+    fetched = []
+    for first in range(0, N_TOKENS, 4):
+        step.ids[:] = range(first, first + 4)
+        plan.run()
+        step.ids[:] = 0
+        fetched.append(be.fetch(plan.result))
+    rows = np.concatenate([each.collect() for each in fetched])
+    np.testing.assert_array_equal(rows, tensor.dense())
+
+
+STEPS: list[list[Part]] = [
+    [(0, IDS[:3]), (0, OTHER[:2])],
+    [(3, IDS[3:6]), (2, OTHER[2:3])],
+    [(6, IDS[6:8]), (3, OTHER[3:6])],
+    [(8, IDS[8:9])],
+]
+
+
+def test_a_bucket_holds_several_tokens_of_each_sequence(tmp_path: Path) -> None:
+    be = backends_here.backend("cuda")
+    loaded = load(open_model([], write_hf(tmp_path, CASES["llama"], make_weights(CASES["llama"]))), be)
+    eager, runs = (Runs(loaded, be, n_seqs=2) for _ in range(2))
+    bucket = be.buckets(runs.limits, n_decode_tokens=3)[1]
+    assert (bucket.n_seqs, bucket.n_tokens, bucket.n_tokens_per_seq) == (2, 6, 3)
+    step = be.step_inputs(runs.limits)
+    inside = step.within(bucket)
+    plan = be.record(lambda: runs.decoder.forward(be, inside, runs.kv), inside)
+    for parts in STEPS:
+        runs.fill(step, parts)
+        plan.run()
+        assert np.abs(be.read(plan.result) - eager.eager(parts)).max() <= 1e-5
+
+
+def test_recording_reads_no_inputs() -> None:
+    """Ids far outside of the table would be read if they were."""
+    be = backends_here.backend("cuda")
+    table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
+    step = be.step_inputs(BUCKETS[0])
+    step.ids[:], step.counts[:] = 10**9, 4
+    plan = be.record(lambda: be.gather_rows(be.embed(table, step), step), step)
+    step.ids[:], step.logit_rows[:] = 1, range(4)
+    plan.run()
+    assert be.read(plan.result).shape == (4, 16)
