@@ -15,6 +15,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
+from tahr.engine.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
@@ -93,15 +94,23 @@ def assemble(
         tokenizer=tokenizer,
         template=template_of(config, tokenizer) or open_template(files, source, tokenizer),
         model_config=loaded.config,
-        sampling=source.sampling(loaded.config),
-        log=[*loaded.log, note],
+        sampling=recommended_sampling(files, source, loaded.config),
+        log=[*loaded.log, note, *filter(None, [ollama_template(files)[1]])],
         backend_summary=backend.summary,
     )
 
 
 def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:
-    """The tokenizer that came with the weights."""
-    return Tokenizer.from_gguf(source.config) if files.directory is None else Tokenizer.from_dir(files.directory)
+    """The tokenizer that came with the weights: a GGUF's own, else the one of the files beside it."""
+    if files.directory is not None:
+        return Tokenizer.from_dir(files.directory)
+    try:
+        return Tokenizer.from_gguf(source.config)
+    except TokenizerError:
+        beside = sidecar(files, TOKENIZER)
+        if beside is None:
+            raise
+        return Tokenizer.from_dir(beside.parent)
 
 
 def tokenizer_at(path: str) -> Tokenizer:
@@ -140,8 +149,13 @@ def breakers(tokenizer: Tokenizer) -> Resolve:
 
 
 def open_template(files: ModelFiles, source: OpenedModel, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The model's own chat template; None for a base model, which has none."""
-    return template_for(source.config if files.directory is None else files.directory, tokenizer)
+    """The model's own chat template: Ollama's, a GGUF's own, or that of files beside it; a base model has none."""
+    if files.directory is not None:
+        return template_for(files.directory, tokenizer)
+    if translated := ollama_template(files)[0]:
+        return template_for({"tokenizer.chat_template": translated}, tokenizer)
+    beside = sidecar(files, *TEMPLATES)
+    return template_for(source.config, tokenizer) or (template_for(beside.parent, tokenizer) if beside else None)
 
 
 def check_kv_dtype(asked: str | None, backend: Backend) -> str:

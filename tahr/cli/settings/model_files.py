@@ -23,13 +23,14 @@ def find(model: str) -> "ModelFiles":
 
 def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:
     """The sampling settings the model's own files and family recommend, by path; nothing is fetched for them."""
+    from tahr.engine.sidecars import recommended_sampling
     from tahr.hub import resolve
     from tahr.models import open_model
 
     try:
         files = resolve(model, quant=quantization, download=False)
         source = open_model(files.weights, files.directory)
-        recommended = source.sampling(source.model_config())
+        recommended = recommended_sampling(files, source, source.model_config())
     except TahrError as error:
         warn(f"note: The model's own sampling values are not shown. {error}")
         return {}
