@@ -89,6 +89,10 @@ class ModelNotLoaded(GenerateError):
     """The method needs a model, and none is loaded yet."""
 
 
+class WeightsChanged(GenerateError):
+    """A file of a loaded model was changed in place, so what the model computes could not be trusted."""
+
+
 class KvCacheFull(GenerateError):
     """The request needs more KV pages than the pool has."""
 

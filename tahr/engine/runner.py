@@ -90,6 +90,7 @@ class Runner:
 
     def replay(self, work: list[WorkItem]) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""
+        self.decoder.files.check()
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
         self._batches[self._turn].fill(work)

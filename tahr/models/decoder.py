@@ -7,6 +7,7 @@ from tahr.models.blocks import DecoderLayer, ForwardPass, ResidualStream
 from tahr.models.config import ModelConfig
 from tahr.models.rope import RopeConfig
 from tahr.models.weights import Weights
+from tahr.weights.watch import FileWatch
 
 
 class Decoder:
@@ -19,6 +20,8 @@ class Decoder:
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm")
         self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
+        # What a step still reads of the model's files.
+        self.files = FileWatch([w.tensors["model.embed_tokens.weight"].source] if w.backend.maps_tables else [])
         if cfg.tied:
             w.skip("lm_head.weight")
             self.head = Linear(self.table, name="lm_head")

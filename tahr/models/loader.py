@@ -16,6 +16,7 @@ from tahr.models.gguf import ROPE_DIVISORS
 from tahr.models.registry import family_of, from_gguf, from_hf
 from tahr.models.weights import Change, Progress, Weights, gguf_name, hf_name
 from tahr.weights import HostTensor, open_gguf, open_safetensors
+from tahr.weights.watch import refuse_changed
 
 MOST_JSON_BYTES = 16 << 20
 N_NAMED = 5  # unused tensors named in the log
@@ -122,6 +123,7 @@ def load(
         if config.guess:
             raise UnsupportedModel(f"The model was {config.guess}, but that failed: {error}") from error
         raise
+    refuse_changed(tensor.source for tensor in source.tensors.values())
     unused = weights.unused()
     refuse_bad_guess(config, unused)
     log = weights.counts.summary() + describe_unused(unused)

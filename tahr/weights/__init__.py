@@ -6,10 +6,12 @@ from tahr.weights.metadata import MetadataArray
 from tahr.weights.safetensors import SafetensorsFile, open_safetensors
 from tahr.weights.tensor import HostTensor
 from tahr.weights.verify import Verified, verify
+from tahr.weights.watch import FileWatch
 
 __all__ = [
     "BY_GGML_ID",
     "FORMATS",
+    "FileWatch",
     "Format",
     "GGUFFile",
     "HostTensor",

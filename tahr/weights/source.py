@@ -1,6 +1,7 @@
 """Where the bytes of a weight file are: mapped from disk or already in memory, never copied."""
 
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
+
+
+class OpenFile:
+    """A file held open, so that what happens to it can be seen whatever becomes of its name."""
+
+    def __init__(self, descriptor: int, label: str) -> None:
+        self.descriptor = descriptor
+        self.label = label
+        self.first_stamp = self.stamp()
+
+    def stamp(self) -> tuple[int, int]:
+        """Its size, and when its content was last changed: both differ after any writing."""
+        found = os.fstat(self.descriptor)
+        return found.st_size, found.st_mtime_ns
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +36,7 @@ class Source:
     data: NDArray[np.uint8]
     path: Path | None = None
     mapping: mmap.mmap | None = None
+    file: OpenFile | None = None
 
     def forget(self, start: int, n_bytes: int) -> None:
         """Let the system take back the whole pages inside a range; reading them again fetches them from the file."""
@@ -49,8 +68,8 @@ def map_file(path: Path) -> Source:
 
 
 def _map(path: Path) -> Source:
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return Source(str(path), np.frombuffer(mapping, np.uint8), path, mapping)
+    file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), repr(str(path)))
+    if file.first_stamp[0] == 0:
+        raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
+    mapping = mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ)
+    return Source(str(path), np.frombuffer(mapping, np.uint8), path, mapping, file)

@@ -38,6 +38,7 @@ class Backend(ABC):
     name: str
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
+    maps_tables: bool = False  # embedding tables stay in the mapped file, and are read there at every step
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
 
     # ---- memory -----------------------------------------------------------------------------------------------

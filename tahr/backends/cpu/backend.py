@@ -23,6 +23,7 @@ class CpuBackend(api.Backend):
     """Runs everything on the processor's cores with the kernels made for its instruction set."""
 
     name = "cpu"
+    maps_tables = True
     kv_dtypes = tuple(KV_TYPES)
 
     def __init__(self, n_threads: int | None = None):
