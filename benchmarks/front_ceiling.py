@@ -58,7 +58,7 @@ class Script:
 
     def write(self, seq: EngineSequence, now: float) -> Event:
         token = self.words[seq.n_generated % len(self.words)]
-        seq.picked(token, now)
+        seq.append(token, now)
         assert seq.writer
         deltas = seq.writer.push(token)
         if len(seq.tokens) >= seq.max_length:

@@ -47,7 +47,7 @@ def test_chunks_and_the_completion_carry_what_the_events_brought() -> None:
     request = Request(sequence)
     taken = []
     for delta, pause in zip(REPLY, itertools.cycle((True, False, False))):
-        sequence.picked(7, 1.0)
+        sequence.append(7, 1.0)
         request.add(Event(sequence, (delta,), (7,)))
         if pause and (chunk := request.next_chunk()):
             taken.append(chunk)

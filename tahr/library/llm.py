@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
+from functools import lru_cache
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
@@ -178,7 +179,7 @@ class LLM:
 
         A `reply` is a text of its own, anything else continues the prompt's.
         """
-        full = precedence(sampling_params(params), self.sampling_defaults)
+        full = complete(sampling_params(params), self.sampling_defaults)
         continuing = not reply and has_text(self.tokenizer, tokens)
         request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
         self._requests.update(dict.fromkeys(request.choices, request))
@@ -237,3 +238,9 @@ class LLM:
                     self.step()
         finally:
             self.remove(request)
+
+
+@lru_cache(maxsize=256)
+def complete(params: SamplingParams, defaults: SamplingParams) -> SamplingParams:
+    """All settings filled in; most requests ask for the same."""
+    return precedence(params, defaults)

@@ -39,19 +39,18 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time.time()))
     # Where a request says nothing; complete once the registry has opened.
     defaults: SamplingParams = field(default_factory=SamplingParams)
+    fingerprint: str = ""  # changes when the same seed may give another text
     _n_steps: int = -1  # the engine's counter when it last moved
     _moved_at: float = 0.0
     _cpu_s: float = 0.0  # of the engine's thread when it was last looked at
 
+    def __post_init__(self) -> None:
+        facts = f"{self.engine.name}/{self.engine.backend_summary}/{self.engine.context_size}"
+        self.fingerprint = f"tahr-{__version__}-{zlib.crc32(facts.encode()):08x}"
+
     @property
     def name(self) -> str:
         return self.names[0]
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the same seed may give another text: with the version, the backend or the context."""
-        facts = f"{self.engine.name}/{self.engine.backend_summary}/{self.engine.context_size}"
-        return f"tahr-{__version__}-{zlib.crc32(facts.encode()):08x}"
 
     def health(self) -> Health:
         """A step may take minutes on a small machine, so an engine that stands still is busy while it computes."""

@@ -13,7 +13,6 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 SECONDS, MOST_GAP_S = 20, 5  # a machine that does other things too stalls for a second by itself
 
 
-@pytest.mark.xfail(reason="long texts, embeddings and products of options still hold the server", strict=False)
 @pytest.mark.timeout(120)
 def test_streams_do_not_notice(tmp_path: Path) -> None:
     model = tmp_path / "story.gguf"

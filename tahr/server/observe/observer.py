@@ -41,6 +41,7 @@ class Observers:
     def __init__(self, members: Sequence[Observer]):
         self._members = list(members)
         self._hooks = {name: self._overridden(name) for name, value in vars(Observer).items() if callable(value)}
+        self._next_tokens = self._hooks["next_tokens"]  # runs for every token
         self._failed: set[Hook] = set()
 
     def _overridden(self, name: str) -> list[Hook]:
@@ -70,20 +71,29 @@ class Observers:
         n_tokens = len(chunk.token_ids)
         if record.texts is not None:
             record.texts.setdefault(choice, []).append(chunk.text)
+        if chunk.finish_reason:
+            return self._last_chunk(record, choice, chunk)
+        return self._tokens(record, choice, n_tokens) if n_tokens else None
+
+    def _last_chunk(self, record: GenerationRecord, choice: int, chunk: "Chunk") -> None:
+        n_tokens, reason = len(chunk.token_ids), chunk.finish_reason or ""
         stats = chunk.completion.stats if chunk.completion else None
         if n_tokens and stats and stats.first_token_at and choice not in record.token_at:
             self._whole_choice(record, choice, n_tokens, stats)
         elif n_tokens:
-            self._tokens(record, choice, n_tokens, perf_counter())
-        if chunk.finish_reason:
-            record.finish = chunk.finish_reason if record.finish in ("", chunk.finish_reason) else "mixed"
-            if stats:
-                self._choice_finished(record, chunk.index, stats)
+            self._tokens(record, choice, n_tokens)
+        record.finish = reason if record.finish in ("", reason) else "mixed"
+        if stats:
+            self._choice_finished(record, chunk.index, stats)
 
-    def _tokens(self, record: GenerationRecord, choice: int, n_tokens: int, now: float) -> None:
-        before = record.token_at.get(choice)
+    def _tokens(self, record: GenerationRecord, choice: int, n_tokens: int) -> None:
+        now, before = perf_counter(), record.token_at.get(choice)
         if before is not None:
-            self.notify("next_tokens", record, n_tokens, (now - before) / n_tokens)
+            for method in self._next_tokens:
+                try:
+                    method(record, n_tokens, (now - before) / n_tokens)
+                except Exception as error:
+                    self._report(method, error)
         elif not record.token_at:
             self.notify("first_token", record, now - record.began)
         record.token_at[choice] = now

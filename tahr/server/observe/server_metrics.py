@@ -137,7 +137,8 @@ class ServerMetrics(Observer):
         self.first_token_s.observe(self.labels(record.model), seconds)
 
     def next_tokens(self, record: GenerationRecord, n_tokens: int, seconds_each: float) -> None:
-        self.between_tokens_s.observe(self.labels(record.model), seconds_each, n_tokens)
+        labels = self._labels.get(record.model) or self.labels(record.model)
+        self.between_tokens_s.observe(labels, seconds_each, n_tokens)
 
     def choice_finished(self, record: GenerationRecord, index: int, stats: "RequestStats") -> None:
         labels = self.labels(record.model)

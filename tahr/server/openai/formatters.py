@@ -131,9 +131,9 @@ class ChatFormatter(BaseFormatter):
         return False
 
     def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
-        deltas = chunk.deltas
-        if self._options.logprobs:
+        if self.has_logprobs:
             return self._with_logprobs(choice, chunk)
+        deltas = chunk.deltas
         if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
             return self._content_heads[choice] + encode(deltas[0]) + self._no_logprobs
         return b"".join([self._delta(choice, delta) + self._no_logprobs for delta in deltas])

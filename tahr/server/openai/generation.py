@@ -211,6 +211,11 @@ async def send_chunks(active: ActiveGeneration) -> bytes:
     return events.last
 
 
+def is_plain(asked: GenerationRequest) -> bool:
+    """Whether chunks go from the engine to the client without a detour."""
+    return not (asked.turn or asked.prefill_only or asked.formatter.has_logprobs)
+
+
 class EventWriter:
     """Formats chunks and sends them as events; the last is kept in `last`."""
 
@@ -231,12 +236,17 @@ class EventWriter:
 
     def _reader(self, at: int, heavy: list[tuple[int, Chunk]]) -> OnChunk:
         active, first_choice = self._active, at * self._active.asked.n
-        is_heavy, reports = active.asked.formatter.is_heavy, active.asked.return_progress
+        record, formatter, stream = active.record, active.asked.formatter, active.streams[at]
+        reports, is_simple, observe = active.asked.return_progress, is_plain(active.asked), active.observers.chunk
+        send_chunk, is_heavy, format_chunk = active.request.send_chunk, formatter.is_heavy, formatter.chunk
 
-        def on_chunk(chunk: Chunk) -> bool:
+        def on_chunk(chunk: Chunk) -> bool:  # runs for every token, so the rare cases are elsewhere
             choice = first_choice + chunk.index
-            if reports and not active.record.token_at:
-                active.request.send_chunk(last_progress(active))
+            if reports and not record.token_at:
+                send_chunk(last_progress(active))
+            if is_simple and not chunk.finish_reason:
+                observe(record, choice, chunk)
+                return send_chunk(format_chunk(choice, chunk, stream))
             chunk = received(active, choice, chunk)
             if is_heavy(choice):
                 heavy.append((choice, chunk))
@@ -246,8 +256,9 @@ class EventWriter:
         return on_chunk
 
     def _format(self, at: int, choice: int, chunk: Chunk) -> bytes:
-        data = self._active.asked.formatter.chunk(choice, chunk, self._active.streams[at])
-        return data + self._active.asked.formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
+        formatter = self._active.asked.formatter
+        data = formatter.chunk(choice, chunk, self._active.streams[at])
+        return data + formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
 
     def _send(self, choice: int, chunk: Chunk, data: bytes) -> bool:
         """Whether the client keeps up."""

@@ -1,6 +1,6 @@
 """From the fields of a request to `SamplingParams`."""
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -93,7 +93,9 @@ def collect(body: GenerationBody) -> tuple[dict[str, Any], dict[str, str]]:
 def check_sizes(body: GenerationBody) -> None:
     for name, most in MOST.items():
         value = getattr(body, name)
-        if isinstance(value, Sized) and not isinstance(value, str) and len(value) > most:
+        if value is None:
+            continue
+        if not isinstance(value, str) and len(value) > most:
             raise bad_field(name, f"{name} has {len(value)} entries, but this server takes {most} at most.")
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and len(text) > MAX_CHARS for text in texts):
