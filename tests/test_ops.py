@@ -24,6 +24,7 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
+from tahr.errors import UnsupportedModel
 
 Arrays = list[np.ndarray]
 OTHERS = [name for name in NAMES if name != "reference"]
@@ -327,3 +328,23 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
     one = run(1)
     for n in (2, 3, 5):
         np.testing.assert_array_equal(one, run(n))
+
+
+# ---- what is refused when a model is loaded -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_that_no_kernel_computes_is_refused(name: str) -> None:
+    be, shape = backend(name), KVShape(2, 32)
+    be.check_attention(AttentionSpec(1.0, window=5, softcap=3.0), shape, 4)
+    sinks = be.vector(np.zeros(4, np.float32))
+    specs = [AttentionSpec(1.0, causal=False), AttentionSpec(1.0, sinks=sinks), AttentionSpec(1.0, cross=True)]
+    for spec, said in zip(specs, ["bidirectional attention", "attention sinks", "cross-attention"], strict=True):
+        with pytest.raises(UnsupportedModel, match=f"needs {said}, which the {name} backend does not have"):
+            be.check_attention(spec, shape, 4)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name == "cpu"])
+def test_heads_that_no_kernel_has_room_for_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"heads of 4096 in groups of 2: choose another"):
+        backend(name).check_attention(AttentionSpec(1.0), KVShape(1, 4096), 2)

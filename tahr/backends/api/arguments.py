@@ -55,14 +55,14 @@ class AttentionSpec:
     sinks: Vector | None = None
     cross: bool = False
 
-    def rarities(self) -> list[str]:
+    def extensions(self) -> list[str]:
         """What this spec asks for beyond causal attention to the sequence's own keys."""
-        rare = {
+        asked_for = {
             "bidirectional attention": not self.causal,
             "attention sinks": self.sinks,
             "cross-attention": self.cross,
         }
-        return [name for name, asked in rare.items() if asked]
+        return [name for name, asked in asked_for.items() if asked]
 
 
 @dataclass(frozen=True, slots=True)

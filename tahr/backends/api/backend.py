@@ -77,9 +77,9 @@ class Backend(ABC):
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:
         """Refuse, when a model is loaded, a layer whose attention this backend cannot compute."""
-        if rare := spec.rarities():
+        if extensions := spec.extensions():
             raise UnsupportedModel(
-                f"This model needs {' and '.join(rare)}, which the {self.name} backend does not have: "
+                f"This model needs {' and '.join(extensions)}, which the {self.name} backend does not have: "
                 "choose another model, or a backend that has it."
             )
 
