@@ -1,13 +1,16 @@
 """`Backend.sample` against NumPy's: the same tokens, whatever the rows look like and whichever share a batch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from backends_here import NAMES, backend
+from tahr.backends.cuda.presence import interprets
 from tahr.backends.sampling import numpy_sampler
+from tahr.backends.sampling.sample_rows import NOT_NUMBERS, NOTHING_LEFT, SampledTokens, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
 from tahr.engine.sampling.sample_batch import SampleBatch
@@ -71,6 +74,10 @@ def crowd(random: Random, n: int, n_vocab: int) -> list[tuple[dict[str, Any], li
     return [(each, random.integers(0, 45, 30).tolist()) for each in options]
 
 
+# Triton's interpreter takes seconds for what a device does in microseconds.
+N_MEMBERS, VOCABULARIES = (16, (50, 1500)) if interprets() else (60, (50, 1000, 20011))
+
+
 def requests(members: list[tuple[dict[str, Any], list[int]]]) -> list[SampleRequest]:
     return [SampleRequest(SamplingState(SamplingParams(**options)), list(tokens), 20) for options, tokens in members]
 
@@ -80,10 +87,10 @@ def outcome(answer: SampledToken | TahrError) -> object:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_vocab", [50, 1000, 20011])
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
 def test_tokens_are_those_of_numpy(name: str, kind: Callable[[Random, int, int], Logits], n_vocab: int) -> None:
     random = np.random.default_rng(n_vocab)
-    members = crowd(random, 60, n_vocab)
+    members = crowd(random, N_MEMBERS, n_vocab)
     logits = kind(random, len(members), n_vocab)
     logits[7, 3] = np.nan
     logits[9, n_vocab - 1] = np.inf
@@ -144,3 +151,113 @@ def test_logit_processors_leave_the_models_logits_alone(name: str) -> None:
     options = {"temperature": 0, "banned_tokens": (1,), "logit_bias": {2: 9.0}, "logprobs": 2}
     Sampler(backend(name), 300).sample(requests([(options, list(range(25)))] * 4), logits)
     np.testing.assert_array_equal(backend(name).read(logits), before)
+
+
+# ---- the op itself: rows of every kind in one batch ---------------------------------------------------------------
+
+MIXED: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.7},
+    {"temperature": 0.8, "top_k": 20},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 1.4, "min_p": 0.05},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.95},
+    {"temperature": 0.9, "top_k": 300, "min_p": 0.001, "top_p": 0.99},
+    {"temperature": 1.0, "typical_p": 0.8},
+    {"temperature": 0, "repetition_penalty": 1.3, "repeat_last_n": 20},
+    {"temperature": 1.0, "top_k": 9, "presence_penalty": 0.6, "frequency_penalty": 0.4},
+    {"temperature": 1.0, "logit_bias": {3: 9.0, 5: -4.0}},
+    {"temperature": 1.0, "top_p": 0.8, "banned_tokens": (0, 1, 2)},
+    {"temperature": 1.0, "allowed_tokens": tuple(range(7, 90))},
+    {"temperature": 1.0, "mirostat": 2},
+    {"temperature": 1.0, "top_p": 0.999},
+]
+
+
+def mixed_rows(n_vocab: int, source: list[int], masked: bool = True) -> SampleRows:
+    """Samples of every kind; every second one also has a mask that allows about half of the tokens."""
+    asked = [
+        SampleRequest(SamplingState(SamplingParams(seed=i, **MIXED[i % len(MIXED)])), list(range(30)), 10)
+        for i in range(len(source))
+    ]
+    rows = SampleBatch(asked, source, n_vocab).next_rows(None)
+    words = np.random.default_rng(9).integers(0, 2**32, (len(source), -(-n_vocab // 32)), np.uint32)
+    return replace(rows, mask=words, masked=np.arange(len(source)) % 2 == 1) if masked else rows
+
+
+def taken(name: str, logits: Logits, rows: SampleRows) -> SampledTokens:
+    return backend(name).sample(backend(name).tensor(logits), rows).collect()
+
+
+N_LARGE = 3_000 if interprets() else 262_144
+
+
+@pytest.mark.parametrize("n_vocab", [300, N_LARGE])
+@pytest.mark.parametrize("kind", [model_like, flat, tied])
+def test_mixed_rows_in_one_batch(name: str, kind: Callable[[Random, int, int], Logits], n_vocab: int) -> None:
+    random = np.random.default_rng(n_vocab)
+    logits = kind(random, len(MIXED), n_vocab + 8)
+    logits[:, n_vocab:] = 99  # padding of the vocabulary is never sampled
+    rows = mixed_rows(n_vocab, list(range(len(MIXED))))
+    found, wanted = taken(name, logits, rows).tokens, taken("reference", logits, rows).tokens
+    assert found.max() < n_vocab and np.count_nonzero(found != wanted) <= 1, (found, wanted)
+
+
+def test_samples_that_share_rows(name: str) -> None:
+    """Choices of one prompt are sampled from one row, with edits of their own."""
+    logits = model_like(np.random.default_rng(4), 3, 500)
+    source = [i % 3 for i in range(2 * len(MIXED))]
+    tensor = backend(name).tensor(logits)
+    found = backend(name).sample(tensor, mixed_rows(500, source)).collect().tokens
+    np.testing.assert_array_equal(found, taken("reference", logits, mixed_rows(500, source)).tokens)
+    np.testing.assert_array_equal(backend(name).read(tensor), logits, "logits stay as they are")
+
+
+def test_a_sample_depends_on_its_own_row(name: str) -> None:
+    logits = model_like(np.random.default_rng(6), len(MIXED), 700)
+    together = taken(name, logits, mixed_rows(700, list(range(len(MIXED))))).tokens
+    for order in (range(len(MIXED)), reversed(range(len(MIXED)))):
+        rows = mixed_rows(700, list(range(len(MIXED))))
+        some = list(order)[:5]
+        np.testing.assert_array_equal(taken(name, logits, rows.take(some)).tokens, together[some])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_without_a_best_token_are_errors_of_their_own(name: str, value: float) -> None:
+    n = len(MIXED)
+    logits = model_like(np.random.default_rng(7), n, 300)
+    rows = mixed_rows(300, list(range(n)), masked=False)
+    sound = taken(name, logits, rows).tokens
+    broken, empty = [0, 1, 2, 5, 8, 13], [3, 4, 6, 7, 10, 12]
+    logits[broken, 123 % 300], logits[empty] = value, -np.inf
+    found = taken(name, logits, rows).tokens
+    assert found[broken].tolist() == [NOT_NUMBERS] * len(broken)
+    assert found[empty].tolist() == [NOTHING_LEFT] * len(empty)
+    others = [i for i in range(n) if i not in broken + empty]
+    np.testing.assert_array_equal(found[others], sound[others])
+
+
+def test_a_mask_of_nothing_leaves_nothing(name: str) -> None:
+    logits = model_like(np.random.default_rng(7), 3, 300)
+    rows = mixed_rows(300, [0, 1, 2])
+    none = replace(rows, mask=np.zeros_like(rows.mask), masked=np.array([False, True, True]))
+    found = taken(name, logits, none).tokens
+    assert found[0] == logits[0, :300].argmax() and found[1:].tolist() == [NOTHING_LEFT] * 2
+
+
+def test_without_samples_nothing_is_sampled(name: str) -> None:
+    logits = model_like(np.random.default_rng(7), 1, 300)
+    assert len(taken(name, logits, mixed_rows(300, [0]).take([])).tokens) == 0
+
+
+@pytest.mark.parametrize("top_k", [0, 40, 1400])
+def test_choices_too_wide_for_a_list(name: str, top_k: int) -> None:
+    """Thousands of tokens within reach, many of them equal."""
+    n_vocab = 3000 if interprets() else 50_000
+    random = np.random.default_rng(top_k)
+    logits = np.round(random.standard_normal((6, n_vocab)).astype(np.float32) * 3) / 4
+    options = {"temperature": 2.0, "top_k": top_k, "top_p": 0.97}
+    asked = [SampleRequest(SamplingState(SamplingParams(seed=i, **options)), [1], 1) for i in range(6)]
+    rows = SampleBatch(asked, list(range(6)), n_vocab).next_rows(None)
+    found, wanted = taken(name, logits, rows).tokens, taken("reference", logits, rows).tokens
+    assert np.count_nonzero(found != wanted) <= 1, (found, wanted)

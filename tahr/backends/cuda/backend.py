@@ -10,6 +10,7 @@ from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows
 from tahr.backends.cuda.presence import describe, interprets
+from tahr.backends.cuda.sampling import CudaSampler
 from tahr.backends.cuda.steps import (
     DeviceRows,
     EagerPlan,
@@ -21,6 +22,7 @@ from tahr.backends.cuda.steps import (
 )
 from tahr.backends.cuda.weights import join, take
 from tahr.backends.memory_budget import device_kv_budget
+from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
@@ -52,6 +54,7 @@ class CudaBackend(api.Backend):
         self.context = RecordingContext()
         # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
         self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
+        self._sampler = CudaSampler(self.device, self.picks)
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 
@@ -131,6 +134,13 @@ class CudaBackend(api.Backend):
 
     def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
         return buckets(limits, n_decode_tokens)
+
+    # ---- sampling ---------------------------------------------------------------------------------------------
+
+    def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
+        if not isinstance(logits, Tensor):
+            return super().sample(logits, rows)
+        return self._sampler.sample(logits.data.live(), rows)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,304 @@
+"""`Backend.sample` on a CUDA device: one upload, a few kernels, and tokens that stay on the device until collected.
+
+Nothing here waits for the device but `collect`. Samples with parameters that the kernels do not know (typical-p, top-a,
+eta, XTC, top-n-sigma, mirostat) or with log-probabilities are taken on the host, from copies of their rows.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from tahr.backends.cuda.kernels import sample as kernels
+from tahr.backends.sampling import numpy_sampler
+from tahr.backends.sampling.sample_rows import OFF, Floats, Logprobs, SampledTokens, SampleRows
+
+HOST_PARAMETERS = ("top_n_sigma", "xtc_probability", "typical_p", "top_a", "eta_cutoff")
+ALIGN = 4  # int32 numbers: parts of the upload start at multiples of 16 bytes
+EDITS_AT_ONCE = 256
+
+
+class HostBuffer:
+    """Pinned memory that grows; it may be written again once the samples that use it are collected."""
+
+    def __init__(self, pinned: bool):
+        self._pinned = pinned
+        self._memory = torch.empty(0, dtype=torch.int32)
+
+    def take(self, n: int) -> torch.Tensor:
+        if len(self._memory) < n:
+            self._memory = torch.empty(max(n, 2 * len(self._memory), 4096), dtype=torch.int32, pin_memory=self._pinned)
+        return self._memory[:n]
+
+
+class HostBuffers:
+    """What one call of `sample` sends and gets back."""
+
+    def __init__(self, pinned: bool):
+        self.sent, self.tokens = HostBuffer(pinned), HostBuffer(pinned)
+        self.done = torch.cuda.Event() if pinned else None  # the device has written the tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """The parts of an upload: where each begins, in numbers, and what it holds."""
+
+    parts: dict[str, NDArray[np.int32]]
+
+    def begins(self) -> dict[str, int]:
+        found, at = {}, 0
+        for name, part in self.parts.items():
+            found[name] = at
+            at += -(-part.size // ALIGN) * ALIGN
+        return found | {"end": at}
+
+
+class CudaSampler:
+    """Samples for one device. Buffers are kept in a list of free ones, so that several calls may be in flight."""
+
+    def __init__(self, device: torch.device, picks: torch.Tensor):
+        self._device = device
+        self._picks = picks
+        self._free: list[HostBuffers] = []
+        self._work = torch.empty(0, dtype=torch.int32, device=device)
+
+    def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
+        """Enqueue the samples; their tokens go to the first places of `picks` too."""
+        n = len(rows)
+        assert n <= len(self._picks), "there is no room for so many samples at once"
+        buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
+        on_host = host_rows(rows)
+        host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
+        if len(on_host) < n:
+            self._launch(logits, rows, on_host, buffers)
+        tokens = buffers.tokens.take(n)
+        tokens.copy_(self._picks[:n], non_blocking=True)
+        if buffers.done:
+            buffers.done.record()
+        return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits)
+
+    def _launch(self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers) -> None:
+        logits, source = separate(logits, rows)
+        upload = Upload(parts_of(rows, source, on_host))
+        begins = upload.begins()
+        sent = buffers.sent.take(begins["end"])
+        staged = sent.numpy()
+        for name, part in upload.parts.items():
+            staged[begins[name] : begins[name] + part.size] = part.reshape(-1)
+        there = sent.to(self._device, non_blocking=True)
+        views = {name: there[begins[name] : begins[name] + part.size] for name, part in upload.parts.items()}
+        edits = Edits(logits, views) if views["ids"].numel() else None
+        if edits:
+            edits.apply()
+        self._run(logits, views["rows"], views["masks"], rows)
+        if edits:
+            edits.restore()
+
+    def _run(self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, rows: SampleRows) -> None:
+        n, n_vocab = len(rows), rows.n_vocab
+        n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
+        n_tiles = -(-n_groups // kernels.TILE_GROUPS)
+        scan = [n * n_tiles] * 4  # best, best_at, totals, n_broken
+        lists = [n * n_groups, n * kernels.CANDIDATES, n * kernels.CANDIDATES, n * n_groups]
+        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room([*scan, *lists])
+        f32 = torch.float32
+        sizes = (n, logits.stride(0), n_vocab, n_groups, n_tiles, n_words)
+        kernels.scan_kernel[(n, n_tiles)](
+            best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), fields, logits, masks, *sizes,
+            kernels.GROUP, kernels.TILE_GROUPS, num_warps=8,
+        )  # fmt: skip
+        kernels.choose_kernel[(n,)](
+            self._picks, best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), values.view(f32),
+            ids, listed, fields, logits, masks, *sizes, kernels.GROUP, kernels.TILE_GROUPS,
+            triton.next_power_of_2(n_tiles), triton.next_power_of_2(n_groups), kernels.CANDIDATES,
+            kernels.FIRST_GROUPS, num_warps=8,
+        )  # fmt: skip
+
+    def _room(self, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
+        padded = [-(-size // ALIGN) * ALIGN for size in sizes]
+        if len(self._work) < sum(padded):
+            self._work = torch.empty(sum(padded), dtype=torch.int32, device=self._device)
+        return [part[:size] for part, size in zip(self._work[: sum(padded)].split(padded), sizes, strict=True)]
+
+
+class PendingSamples:
+    """Samples whose tokens are on their way to the host."""
+
+    def __init__(
+        self,
+        free: list[HostBuffers],
+        buffers: HostBuffers,
+        tokens: torch.Tensor,
+        rows: SampleRows,
+        on_host: list[int],
+        host_logits: torch.Tensor | None,
+    ):
+        self.on_host = on_host
+        self._free, self._buffers, self._tokens = free, buffers, tokens
+        self._rows, self._host_logits = own(rows, on_host), host_logits
+
+    def collect(self) -> SampledTokens:
+        """Wait for the tokens, and take the samples that are the host's."""
+        if self._buffers.done:
+            self._buffers.done.synchronize()
+        n = len(self._tokens)
+        result = SampledTokens(self._tokens.numpy().copy(), np.ones(n))
+        self._free.append(self._buffers)
+        if self._rows is None or self._host_logits is None:
+            return result
+        taken = host_sampler()(self._host_logits.numpy(), self._rows)
+        result.tokens[self.on_host], result.probabilities[self.on_host] = taken.tokens, taken.probabilities
+        return result._replace(logprobs=spread(taken.logprobs, self.on_host, n))
+
+
+@cache
+def host_sampler() -> Callable[[Floats, SampleRows], SampledTokens]:
+    """What samples on the host: native code where it was built, else NumPy, which gives the same tokens."""
+    if importlib.util.find_spec("tahr._native") is None:
+        return numpy_sampler.sample
+    from tahr import _native as native
+    from tahr.backends.cpu.isa import choose_isa, choose_threads
+    from tahr.backends.cpu.sampling import NativeSampler
+
+    return NativeSampler(choose_isa(), native.Pool(choose_threads(None))).sample
+
+
+def spread(logprobs: Logprobs | None, at: list[int], n: int) -> Logprobs | None:
+    """Log-probabilities of some samples, in their places among n."""
+    if logprobs is None:
+        return None
+    width = logprobs.ids.shape[1]
+    whole = Logprobs(np.full(n, np.nan), np.full((n, width), -1, np.int32), np.zeros((n, width)))
+    whole.own[at], whole.ids[at], whole.values[at] = logprobs
+    return whole
+
+
+def host_rows(rows: SampleRows) -> list[int]:
+    """The samples that the kernels cannot take."""
+    params = rows.params
+    odd = ~np.isnan(params["mirostat_mu"])
+    for name in HOST_PARAMETERS:
+        odd |= params[name] != OFF[name]
+    odd &= params["temperature"] != 0
+    if rows.n_logprobs is not None:
+        odd |= rows.n_logprobs >= 0
+    return np.flatnonzero(odd).tolist()
+
+
+def own(rows: SampleRows, at: list[int]) -> SampleRows | None:
+    """Some samples, from rows of logits that were copied in their order; nothing the caller changes later."""
+    return replace(rows.take(at), source=np.arange(len(at), dtype=np.int32)) if at else None
+
+
+def fetched(logits: torch.Tensor, source: NDArray[np.int32], device: torch.device) -> torch.Tensor:
+    """Rows on their way to the host."""
+    rows = logits[torch.from_numpy(source.astype(np.int64)).to(device, non_blocking=True)].float()
+    if device.type != "cuda":
+        return rows
+    return torch.empty(rows.shape, dtype=torch.float32, pin_memory=True).copy_(rows, non_blocking=True)
+
+
+def separate(logits: torch.Tensor, rows: SampleRows) -> tuple[torch.Tensor, NDArray[np.int32]]:
+    """Rows of logits that may be edited in place: where edited samples share a row, each gets a copy of its own."""
+    if rows.edits is None or len(np.unique(rows.source)) == len(rows):
+        return logits, rows.source
+    at = torch.from_numpy(rows.source.astype(np.int64)).to(logits.device, non_blocking=True)
+    return logits[at], np.arange(len(rows), dtype=np.int32)
+
+
+def parts_of(rows: SampleRows, source: NDArray[np.int32], on_host: list[int]) -> dict[str, NDArray[np.int32]]:
+    """Everything the kernels read but the logits, as int32 arrays."""
+    mask_rows, masks = masks_of(rows)
+    return {"rows": fields_of(rows, source, on_host, mask_rows), "masks": masks, **edits_of(rows, source, on_host)}
+
+
+def fields_of(
+    rows: SampleRows, source: NDArray[np.int32], on_host: list[int], mask_rows: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """The fields of the samples: [n_fields, n]."""
+    p, fields = rows.params, np.zeros((len(kernels.FIELDS), len(rows)), np.int32)
+    floats = fields.view(np.float32)
+    temperature = p["temperature"]
+    plain = (p["top_k"] == 0) & (p["min_p"] == 0) & (p["top_p"] == 1)
+    kind = np.where(temperature == 0, kernels.GREEDY, np.where(plain, kernels.DRAW_FROM_ALL, kernels.TRUNCATED))
+    kind[on_host] = kernels.ON_HOST
+    fields[0], fields[1] = np.ascontiguousarray(p["key"]).view(np.int32).reshape(-1, 2).T
+    fields[2] = p["counter"]
+    fields[3] = source
+    fields[4] = kind
+    fields[5] = np.minimum(p["top_k"], rows.n_vocab)
+    fields[6] = mask_rows
+    with np.errstate(divide="ignore"):
+        # Beyond 1e30 the quotient no longer fits a float, and all but the best weigh nothing long before.
+        floats[7] = np.minimum(1 / temperature, 1e30)
+        floats[8] = np.log(p["min_p"]) * np.where(p["min_p"] == 0, 1, temperature)
+    floats[9] = p["top_p"]
+    return fields
+
+
+def masks_of(rows: SampleRows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Which mask each sample has (-1: none), and the masks; the tokens of a blank row are a mask."""
+    n_words = -(-rows.n_vocab // 32)
+    of_row: dict[int, NDArray[np.uint32]] = {}
+    if rows.edits is not None:
+        for i in np.flatnonzero(rows.edits.blank).tolist():
+            of_row[i] = bits_of(rows.edits.of(i)[0], n_words)
+    if rows.mask is not None and rows.masked is not None:
+        for i in np.flatnonzero(rows.masked).tolist():
+            of_row[i] = rows.mask[i] & of_row[i] if i in of_row else rows.mask[i]
+    mask_rows = np.full(len(rows), -1, np.int32)
+    mask_rows[list(of_row)] = np.arange(len(of_row))
+    masks = np.stack(list(of_row.values())) if of_row else np.zeros((1, 1), np.uint32)
+    return mask_rows, masks.view(np.int32)
+
+
+def bits_of(ids: NDArray[np.int32], n_words: int) -> NDArray[np.uint32]:
+    """A mask that allows some tokens."""
+    words = np.zeros(n_words, np.uint32)
+    known = ids[ids < 32 * n_words]
+    np.bitwise_or.at(words, known // 32, np.uint32(1) << (known % 32).astype(np.uint32))
+    return words
+
+
+def edits_of(rows: SampleRows, source: NDArray[np.int32], on_host: list[int]) -> dict[str, NDArray[np.int32]]:
+    """The edits of the samples that the kernels take, each with the row of logits it changes."""
+    if rows.edits is None:
+        none = np.zeros(0, np.int32)
+        return {"sources": none, "ids": none, "before": none, "penalty": none, "after": none}
+    begins, ids, *values, _ = rows.edits
+    counts = np.diff(begins)
+    taken = np.ones(len(rows), bool)
+    taken[on_host] = False
+    kept = np.repeat(taken, counts) & (ids < rows.n_vocab)
+    before, penalty, after = (column[kept].view(np.int32) for column in values)
+    sources = np.repeat(source, counts)[kept]
+    return {"sources": sources, "ids": ids[kept], "before": before, "penalty": penalty, "after": after}
+
+
+class Edits:
+    """Edits made in place and taken back: rows of logits are many megabytes, edits a few kilobytes."""
+
+    def __init__(self, logits: torch.Tensor, views: dict[str, torch.Tensor]):
+        self._logits, self._views = logits, views
+        self._n = views["ids"].numel()
+        self._saved = torch.empty(self._n, dtype=logits.dtype, device=logits.device)
+        self._grid = (triton.cdiv(self._n, EDITS_AT_ONCE),)
+
+    def apply(self) -> None:
+        v, f32 = self._views, torch.float32
+        kernels.edit_kernel[self._grid](
+            self._logits, self._saved, v["sources"], v["ids"], v["before"].view(f32), v["penalty"].view(f32),
+            v["after"].view(f32), self._logits.stride(0), self._n, EDITS_AT_ONCE,
+        )  # fmt: skip
+
+    def restore(self) -> None:
+        v = self._views
+        kernels.restore_kernel[self._grid](
+            self._logits, self._saved, v["sources"], v["ids"], self._logits.stride(0), self._n, EDITS_AT_ONCE
+        )
