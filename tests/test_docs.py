@@ -27,3 +27,19 @@ def test_paths_exist(document: Path) -> None:
 
 def test_the_picture_of_the_layers_is_true() -> None:
     assert layers.PICTURE.read_text(encoding="utf-8") == layers.picture(), "run: python scripts/layers.py"
+
+
+def test_a_token_passes_at_most_ten_files() -> None:
+    """The reader's test: the table of docs/life-of-a-token.md, each file with its one job."""
+    text = (ROOT / "docs" / "life-of-a-token.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `([\w./]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1)) and 5 <= len(rows) <= 10
+    assert all((ROOT / "tahr" / file).is_file() for _, file, _ in rows)
+
+
+def test_names_in_the_life_of_a_token_exist() -> None:
+    """Classes and methods that the text names are defined in the package."""
+    text = (ROOT / "docs" / "life-of-a-token.md").read_text(encoding="utf-8")
+    named = {name for found in re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", text) for name in found.split(".")}
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tahr").rglob("*.py"))
+    assert sorted(n for n in named if not re.search(rf"\b(?:class|def) {n}\b|^{n}\b.* = ", sources, re.MULTILINE)) == []
