@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kv_types.h"
+#include "products.h"
 #include "quantised_out.h"
 #include "vecmath.h"
 
@@ -11,11 +12,11 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int ROWS = LANES == 16 ? 8 : 2;  // query rows per pass, at most
+constexpr int ROWS = ATTENTION_ROWS;  // query rows per pass, at most
 
 // Vectors that N rows meet together: their sums fill about half of the registers.
 template <int N>
-constexpr int VECTORS = N > 4 ? 2 : 4;
+constexpr int VECTORS = 2 * N > ROWS ? ROWS_VECTORS : 4;
 
 // Many rows meet a tile strip by strip, so that the strip stays in the nearest cache while they pass by.
 constexpr int STRIP = VECTORS<ROWS> * LANES;
@@ -213,12 +214,7 @@ void score_block(const Workspace& w, int row, int token) {
     for (auto& s : of_row) s = set1(0.0f);
   const float* q[N];
   for (int r = 0; r < N; r++) q[r] = w.q + (row + r) * w.dim;
-  for (int i = 0; i < w.dim; i++) {
-    Floats keys[V];
-    for (int j = 0; j < V; j++) keys[j] = load(w.keys + i * KV_TILE + token + j * LANES);
-    for (int r = 0; r < N; r++)
-      for (int j = 0; j < V; j++) sums[r][j] = fma(set1(q[r][i]), keys[j], sums[r][j]);
-  }
+  add_products(sums, q, w.keys + token, KV_TILE, w.dim);
   for (int r = 0; r < N; r++)
     for (int j = 0; j < V; j++) store(w.scores + (row + r) * KV_TILE + token + j * LANES, sums[r][j]);
 }
@@ -278,14 +274,9 @@ void gather_block(Workspace& w, int row, int col, int begin, int end) {
   for (int r = 0; r < N; r++)
     for (int v = 0; v < V; v++)
       sums[r][v] = mul(load(w.span[row + r].weighted + col + v * LANES), set1(w.shrink[row + r]));
-  for (int t = begin; t < end; t++) {
-    Floats values[V];
-    for (int v = 0; v < V; v++) values[v] = load(w.values + t * w.padded + col + v * LANES);
-    for (int r = 0; r < N; r++) {
-      const Floats weight = set1(w.scores[(row + r) * KV_TILE + t]);
-      for (int v = 0; v < V; v++) sums[r][v] = fma(weight, values[v], sums[r][v]);
-    }
-  }
+  const float* weights[N];
+  for (int r = 0; r < N; r++) weights[r] = w.scores + (row + r) * KV_TILE + begin;
+  add_products(sums, weights, w.values + begin * w.padded + col, w.padded, end - begin);
   for (int r = 0; r < N; r++)
     for (int v = 0; v < V; v++) store(w.span[row + r].weighted + col + v * LANES, sums[r][v]);
 }

@@ -45,6 +45,23 @@ TAHR_INLINE void dot_panels(Ints (&sums)[Panels][Rows], const Codes* const (&w)[
 }
 #endif
 
+// Whole numbers near to some floats. Only the lower 16 bits of the ints count.
+struct Whole {
+  Ints ints;
+  Floats floats;
+};
+
+TAHR_INLINE Whole to_whole(Floats x) {
+#if defined(TAHR_NEON)
+  // In a float between 2 ** 23 and 2 ** 24 the lowest bits count ones. Conversions take four times as long as additions.
+  const Floats base = set1(12582912.0f), based = add(x, base);
+  return {as_ints(based), sub(based, base)};
+#else
+  const Ints n = round(x);
+  return {n, to_floats(n)};
+#endif
+}
+
 // The first n (< LANES) numbers at p, the rest zero.
 TAHR_INLINE Floats load_part(const float* p, int n) {
   float lanes[LANES] = {};

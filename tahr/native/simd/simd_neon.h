@@ -16,6 +16,8 @@ constexpr bool OCTETS = false;
 constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
 constexpr int MANY_PANELS = 1;
+constexpr int ATTENTION_ROWS = 4;
+constexpr int ROWS_VECTORS = 2;
 constexpr int SIGNED_OFFSET = 0;
 constexpr bool SIGNED_CODES = true;
 

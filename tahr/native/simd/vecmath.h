@@ -12,18 +12,17 @@ struct Exponential {
 
 TAHR_INLINE Exponential split_exp(Floats x) {
   x = max(set1(-87.3f), min(set1(88.3f), x));  // in this order NaN stays NaN
-  const Ints n = round(mul(x, set1(1.44269504f)));
-  const Floats whole = to_floats(n);
+  const Whole n = to_whole(mul(x, set1(1.44269504f)));
   // ln 2 in two parts: the first has few bits, so its product with n is exact.
-  Floats r = fnma(whole, set1(0.693359375f), x);
-  r = fma(whole, set1(2.12194440e-4f), r);
+  Floats r = fnma(n.floats, set1(0.693359375f), x);
+  r = fma(n.floats, set1(2.12194440e-4f), r);
   // (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, fitted at Chebyshev nodes.
   Floats p = set1(0.00139336882f);
   p = fma(p, r, set1(0.00836320501f));
   p = fma(p, r, set1(0.0416664630f));
   p = fma(p, r, set1(0.166665763f));
   p = fma(p, r, set1(0.5f));
-  return {as_floats(shift_left<23>(add(n, set1(127)))), fma(mul(r, r), p, r)};
+  return {as_floats(shift_left<23>(add(n.ints, set1(127)))), fma(mul(r, r), p, r)};
 }
 
 // Never quite zero: what lies below -87.3 gives 1e-38.
