@@ -15,7 +15,7 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int64_t AHEAD = 2048;          // bytes of a panel asked for before one row needs them
+constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before one row needs them
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together
@@ -110,9 +110,11 @@ TAHR_INLINE Floats add_group(const uint8_t* codes, const ScaleMin& s, const Colu
 template <Format F>
 Floats one_row(const std::byte* panel, int64_t cols, const QuantBlock* x) {
   const PanelView<F> view(panel, cols);
+  const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
   Floats sum = set1(0.0f);
   for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
     for (int64_t i = 0; i < view.SIZE; i += 64) prefetch(codes + AHEAD + i);
+    prefetch(next_scales + p * view.UNIT_BYTES / view.UNIT_PIECES);
     const Columns columns = columns_of(x[p]);
     sum = add_group<F, 0>(codes, groups[0], columns, x[p], sum);
     if constexpr (Unpacked<F>::N_GROUPS == 2) sum = add_group<F, 1>(codes, groups[1], columns, x[p], sum);
