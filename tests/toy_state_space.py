@@ -4,6 +4,8 @@
 backend has the op.
 """
 
+from typing import Any
+
 import numpy as np
 
 from model_cases import LLAMA, make_weights, values
@@ -47,11 +49,10 @@ class DecayingSum:
         self.out = w.linear("out_proj", cfg.width, cfg.width)
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        be = run.backend
-        assert isinstance(be, ToyBackend)
-        return be.linear(
-            be.decaying_sum(be.linear(x.rows(), self.inward), self.decay, run.memory(self.layer)), self.out
-        )
+        be: Any = run.backend  # a ToyBackend, perhaps inside of another
+        mixed = be.decaying_sum(be.linear(x.rows(), self.inward), self.decay, run.memory(self.layer))
+        out: Tensor = be.linear(mixed, self.out)
+        return out
 
 
 def toy(be: ToyBackend, hybrid: bool = False) -> Loaded:
