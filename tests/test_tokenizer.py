@@ -14,7 +14,8 @@ from tokenizers import Tokenizer as Library
 
 from assets import need
 from tahr.errors import TokenizerError
-from tahr.text.pretokenizers import PRE_TOKENIZERS
+from tahr.text.gguf_models import _word_splitter
+from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.vocab import END_MARKERS, byte_level
 from tahr.weights import open_gguf
@@ -427,3 +428,40 @@ def test_directories(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(TokenizerError, match="generation_config"):
         Tokenizer.from_dir(tmp_path)
+
+
+def test_end_markers_that_a_file_marks_as_the_users_end_a_reply() -> None:
+    pieces, kinds = tiny()["tokenizer.ggml.tokens"], tiny()["tokenizer.ggml.token_type"]
+    tokenizer = Tokenizer.from_gguf(tiny(tokens=[*pieces, "<|tool_response>"], token_type=[*kinds, NAMED]))
+    assert tokenizer.is_eos(len(pieces)) and not tokenizer.is_eos(len(pieces) - 1)
+    # A piece of plain text that looks like one is text.
+    tokenizer = Tokenizer.from_gguf(tiny(tokens=[*pieces, "<|tool_response>"], token_type=[*kinds, NORMAL]))
+    assert not tokenizer.is_eos(len(pieces))
+
+
+def test_glm4_takes_whole_words_without_merging() -> None:
+    pieces, kinds, scores = (tiny()[f"tokenizer.ggml.{field}"] for field in ("tokens", "token_type", "scores"))
+    changes = {"tokens": [*pieces, "xyz"], "token_type": [*kinds, NORMAL], "scores": [*scores, 0.0]}
+    for pre, n_tokens in {"glm4": 1, "glm5": 1, "chatglm-bpe": 3}.items():
+        tokenizer = Tokenizer.from_gguf(tiny(pre=pre, **changes))
+        assert len(tokenizer.encode("xyz", add_special=False)) == n_tokens, pre
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "words"),
+    [
+        ("ufakzeka", "Ali'den 12", ["Ali", "'den", " ", "1", "2"]),
+        ("spark2_5", "a!\n\nb 1234", ["a", "!", "\n", "\n", "b", " ", "1", "2", "3", "4"]),
+        ("hy_v4", "a!\n\nb 1234", ["a", "!\n\n", "b", " ", "123", "4"]),
+    ],
+)
+def test_newer_rules(pre: str, text: str, words: list[str]) -> None:
+    split = _word_splitter(PRE_TOKENIZERS[pre].splits)
+    assert split(text) == words
+
+
+def test_files_that_say_gpt2_and_merge_whole_lines() -> None:
+    for pre in WHOLE_LINES:
+        tokenizer = Tokenizer.from_gguf(tiny(pre=pre, merges=["a b", "▁ ab"]))
+        assert tokenizer.decode(tokenizer.encode("c ab", add_special=False)) == "c ab"
+        assert len(tokenizer.encode("c ab", add_special=False)) == 2

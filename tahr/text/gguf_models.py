@@ -10,7 +10,7 @@ from tahr.errors import TokenizerError
 from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource
 from tahr.text.long_text import LONG, encoding, ids_of, parts, spans
 from tahr.text.merge import MergeModel, Rank
-from tahr.text.pretokenizers import PRE_TOKENIZERS
+from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.vocab import SPACE, byte_level, metaspace, to_byte_level
 
 
@@ -54,11 +54,13 @@ def _text_ids(source: VocabSource) -> dict[str, int]:
 
 def _byte_level_bpe(source: VocabSource) -> TokenizerRecipe:
     name = source.text("pre", "default")  # files older than the field were all cut this way
+    if name in WHOLE_LINES:
+        return _sentencepiece_bpe(source)
     row = PRE_TOKENIZERS.get(name)
     if row is None:
         raise TokenizerError(
             f"The file splits words by the rules {name!r}, which Tahr does not know: guessing would give other tokens "
-            f"than the model was trained on. Known are {', '.join(sorted(PRE_TOKENIZERS))}."
+            f"than the model was trained on. Known are {', '.join(sorted({*PRE_TOKENIZERS, *WHOLE_LINES}))}."
         )
     model = MergeModel(
         _text_ids(source), _listed_rank(source), whole_words=row.whole_words, unknown=_unknown_ids(source)

@@ -92,7 +92,8 @@ def _ends(source: VocabSource, recipe: TokenizerRecipe) -> Ends:
     eos = source.token_id("eos")
     sep = source.token_id("seperator", "separator")  # the first spelling is the file format's
     stated = {source.token_id(name) for name in ("eos", "eot", "eom")} - {None}
-    control = {source.pieces[i]: i for i in source.of_kind(Kind.CONTROL)}
+    # Some files mark tokens that end a turn as the user's: gemma-4's <|tool_response> is one.
+    markers = {source.pieces[i]: i for i in source.of_kind(Kind.CONTROL, Kind.USER_DEFINED)}
     prefix = _wanted(source, "add_bos_token", recipe.add_bos, bos)
     suffix = _wanted(source, "add_eos_token", recipe.add_eos, eos)
     return Ends(
@@ -100,7 +101,7 @@ def _ends(source: VocabSource, recipe: TokenizerRecipe) -> Ends:
         suffix=suffix + _wanted(source, "add_sep_token", recipe.add_sep, sep),
         bos_id=bos,
         eos_id=eos,
-        eos_ids=end_markers(control) | {i for i in stated if i is not None},
+        eos_ids=end_markers(markers) | {i for i in stated if i is not None},
     )
 
 

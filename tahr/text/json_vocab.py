@@ -90,7 +90,7 @@ def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], genera
         literal=frozenset() if alphabet is metaspace else frozenset(added),
         alphabet=alphabet,
         drops_first_space=alphabet is wordpiece or (alphabet is metaspace and _strips_space(tree)),
-        ends=_ends(parsing, {added[i]["content"]: i for i in special}, config, generation),
+        ends=_ends(parsing, {token["content"]: i for i, token in added.items()}, config, generation),
         shrinks=_shrinks(tree),
     )
 
@@ -187,7 +187,7 @@ def _strips_space(tree: dict[str, Any]) -> bool:
     return any(strips(step) for step in _steps(tree.get("decoder")))
 
 
-def _ends(parsing: Any, special: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
+def _ends(parsing: Any, added: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
     bos = _named(parsing, config, "bos_token")
     eos = _named(parsing, config, "eos_token")
     stated = _stated(generation.get("eos_token_id"), parsing) | (set() if eos is None else {eos})
@@ -198,7 +198,7 @@ def _ends(parsing: Any, special: dict[str, int], config: Mapping[str, Any], gene
         bos_id=bos,
         eos_id=eos if eos is not None else min(stated, default=None),
         # Names are only asked where no file says what ends a reply.
-        eos_ids=frozenset(stated) or end_markers(special),
+        eos_ids=frozenset(stated) or end_markers(added),
     )
 
 

@@ -37,10 +37,10 @@ _KIMI = r"\p{Han}+|" + _cased(
     r"\p{N}{1,3}", contractions=f"{_CONTRACTIONS}?", exclude=r"&&[^\p{Han}]", other=r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 )
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
-_DEEPSEEK3 = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
-)
+_DEEPSEEK3_WORDS = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+_DEEPSEEK3 = rf"{_DEEPSEEK3_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+_DEEPSEEK3_ASIAN = r"[一-龥぀-ゟ゠-ヿ]+"
+_SPARK = rf"{_DEEPSEEK3_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+"  # every line break alone
 _DEEPSEEK_HAN = r"[一-龥ࠀ-一가-퟿]+"
 # Letters of the scripts with upper and lower case, as the first DeepSeek vocabularies listed them.
 _DEEPSEEK_CASED = (
@@ -66,7 +66,7 @@ class PreTokenizer:
     cuts_at_words: bool = True  # a space between two words, and the beginning of a line, always begin a piece
 
 
-_DEEPSEEK3_ROW = PreTokenizer((r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3))
+_DEEPSEEK3_ROW = PreTokenizer((r"\p{N}{1,3}", _DEEPSEEK3_ASIAN, _DEEPSEEK3))
 _GPT2_ROW = PreTokenizer((_GPT2,))
 _DIGIT_ROW = PreTokenizer((r"\p{N}", _GPT2))
 _LLAMA3_ROW = PreTokenizer((_LLAMA3,), whole_words=True, add_bos=True)
@@ -84,9 +84,11 @@ _ROWS: dict[str, PreTokenizer] = {
     "modern-bert mpt olmo jais trillion granite-docling exaone4": _GPT2_ROW,
     "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2": _DIGIT_ROW,
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": _LLAMA3_ROW,
-    "dbrx smaug-bpe glm4 chatglm-bpe": PreTokenizer((_LLAMA3,)),
+    "dbrx smaug-bpe chatglm-bpe": PreTokenizer((_LLAMA3,)),
+    "glm4 glm5": PreTokenizer((_LLAMA3,), whole_words=True),
     "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2": _QWEN2_ROW,
     "qwen35": PreTokenizer((_QWEN35,)),
+    "ufakzeka": PreTokenizer((_QWEN2.removeprefix(f"{_CONTRACTIONS}|"),)),  # Turkish suffixes follow apostrophes
     "gpt-4o llama4 kanana2 talkie minimax-m2": PreTokenizer((_GPT4O,)),
     "granite-embed-multi-97m": PreTokenizer((_GPT4O,), whole_words=True),
     "tekken": PreTokenizer((_TEKKEN,), whole_words=True, add_bos=True),
@@ -99,7 +101,8 @@ _ROWS: dict[str, PreTokenizer] = {
         (r"[\r\n]", _DEEPSEEK_CASED, r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _DEEPSEEK_HAN, r"\p{N}+")
     ),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_HAN, r"\p{N}")),
-    "deepseek-v3 hunyuan-dense joyai-llm": _DEEPSEEK3_ROW,
+    "deepseek-v3 hunyuan-dense joyai-llm hy_v4": _DEEPSEEK3_ROW,
+    "spark2_5": PreTokenizer((r"\p{N}{1,3}", _DEEPSEEK3_ASIAN, _SPARK, r"\p{N}")),
     "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")),
     "poro-chat bloom gpt3-finnish": PreTokenizer((_BLOOM,)),
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
@@ -130,4 +133,6 @@ _ROWS: dict[str, PreTokenizer] = {
     ),
 }
 
+# Vocabularies of files that say gpt2 but merge whole lines in SentencePiece's alphabet.
+WHOLE_LINES = frozenset(("gemma4", "granite-embed-multi-311m", "sarvam-moe"))
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: row for names, row in _ROWS.items() for name in names.split()}

@@ -114,8 +114,8 @@ class Vocab:
     shrinks: int | None = None
 
 
-# Tokens that end a reply when a file carries them as control tokens. GGUF files name one or two of them, and fine-tunes
-# often name the wrong one: the base model's marker while the chat template ends turns with another.
+# Tokens that end a reply when a file has them as control or user-defined tokens. GGUF files name one or two of them,
+# and fine-tunes often name the wrong one: the base model's marker while the chat template ends turns with another.
 END_MARKERS: dict[str, str] = {
     "<|endoftext|>": "GPT-2, Qwen and Phi: end of document",
     "<|end_of_text|>": "Llama 3 and Granite: end of document",
@@ -146,6 +146,6 @@ _REPLY_GOES_ON = frozenset({"<|return|>", "<|flush|>"})
 
 
 def end_markers(ids: dict[str, int]) -> frozenset[int]:
-    """Ids of the well-known end markers among control tokens given as piece -> id."""
+    """Ids of the well-known end markers among tokens that are no plain text, given as piece -> id."""
     skipped = {"<|end|>"} if _REPLY_GOES_ON & ids.keys() else set()
     return frozenset(ids[marker] for marker in END_MARKERS if marker in ids and marker not in skipped)
