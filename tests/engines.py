@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from backends_here import NAMES, backend, kv_store
+from late_backend import LateBackend, blank_free_pages
 from tahr.backends.api import Backend, Tensor
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
@@ -46,10 +47,11 @@ def loaded(path: Path) -> tuple[Loaded, Tokenizer]:
     return load(source, here()), Tokenizer.from_gguf(source.config)
 
 
-def engine(path: Path, **options: object) -> Engine:
-    """An engine of its own for every test; the model is loaded once."""
+def engine(path: Path, late: bool = False, **options: object) -> Engine:
+    """An engine of its own for every test; the model is loaded once. A `late` one has steps in flight."""
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
-    return build_engine(here(), loaded(path)[0].decoder, config)[0]
+    device = LateBackend(here()) if late else here()
+    return build_engine(device, loaded(path)[0].decoder, config)[0]  # type: ignore[arg-type]
 
 
 def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
@@ -84,10 +86,12 @@ def submit(eng: Engine, prompt: list[int], params: SamplingParams | None = None)
 
 def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
     """The replies, once all are there; pages are checked after every step."""
-    while not all(seq.done for seq in sequences):
+    while not all(seq.done for seq in sequences) or (eng.busy and not eng.scheduler.has_work):
         eng.step()
         for group, pool in enumerate(eng.scheduler.pools):
             pool.check(seq.tables[group].held for seq in eng.scheduler.running)
+        if eng.runner.backend.overlaps:
+            blank_free_pages(eng)
     for seq in sequences:
         if seq.error:
             raise seq.error

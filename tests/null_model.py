@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tahr.config import SamplingParams
 from tahr.engine.scheduler import Scheduler
-from tahr.engine.sequence import NO_ROW, Sequence
+from tahr.engine.sequence import NO_ROW, Output, Sequence
 from tahr.engine.work import SchedulerLimits, WorkItem
 from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -185,7 +185,7 @@ class NullModel:
             assert self.step() or waits, "work is waiting, but the scheduler chose none"
         else:
             raise AssertionError("some sequences never finish")
-        while self.in_flight and not self.sched.running and not self.sched.waiting:
+        while self.in_flight and not self.sched.running and not self.sched.n_waiting:
             self.step()
 
     def check_work(self, work: list[WorkItem]) -> None:
@@ -207,7 +207,10 @@ class NullModel:
                 assert len(table.pages) <= pages_for(len(seq.tokens) + seq.n_ahead, PAGE), "more than a page of waste"
                 assert len(table) <= table.pool.most_held
             self.look(seq)
-        assert not any(any(seq.tables) for seq in self.sched.waiting.members), "a waiting sequence holds pages"
+        assert not any(
+            any(seq.tables)
+            for seq in (*self.sched.queues[Output.LOGITS].members, *self.sched.queues[Output.HIDDEN].members)
+        ), "a waiting sequence holds pages"
 
 
 def first_seen(pool: PagePool, begin: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.engine import Engine
+from tahr.engine.engine import accept_token
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Dispatcher
 
@@ -307,14 +307,12 @@ def test_a_bad_request_fails_alone_and_at_once(stories: Path, alone: list[str]) 
 def test_a_request_that_fails_on_the_way_fails_alone(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept = Engine._accept
-
-    def broken(self: Engine, seq: Any, answer: Any, now: float) -> Any:
+    def broken(seq: Any, sampled: Any, now: float) -> Any:
         if seq.params.seed == 13 and seq.n_generated == 3:
             raise ZeroDivisionError("unlucky")
-        return accept(self, seq, answer, now)
+        return accept_token(seq, sampled, now)
 
-    monkeypatch.setattr(Engine, "_accept", broken)
+    monkeypatch.setattr("tahr.engine.engine.accept_token", broken)
 
     async def test(llm: AsyncLLM) -> None:
         bad, good = await asyncio.gather(

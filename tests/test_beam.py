@@ -9,7 +9,7 @@ import pytest
 
 from tahr import BeamSearchConfig, InferenceConfig, InferenceEngine
 from tahr.errors import ConfigError
-from tahr.library.beam import Hypothesis, LaneBeams, beam_search
+from tahr.library.beam import EngineBeams, Hypothesis, beam_search
 
 EOS = 0
 
@@ -176,16 +176,29 @@ def test_sharing_pages_changes_nothing(engine: InferenceEngine, n_prompt: int) -
 def test_one_step_serves_all_beams_and_pages_come_back(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokens, config = engine._model, engine.tokenize(PROMPT), BeamSearchConfig(beam_width=3, max_new_tokens=20)
-    beams = LaneBeams(model.backend, model.decoder, len(tokens), config)
-    widths: list[int] = []
-    run = beams.lanes.run
-    monkeypatch.setattr(beams.lanes, "run", lambda feeds, n_rows=1: widths.append(len(feeds)) or run(feeds, n_rows))
-    beam_search(beams, tokens, config, lambda _: False)
+    inner, tokens = engine._model.engine, engine.tokenize(PROMPT)
+    engine.truncate(0)
+    beams, widths, launch = EngineBeams(inner), list[int](), inner.runner.launch
+    monkeypatch.setattr(inner.runner, "launch", lambda work: widths.append(len(work)) or launch(work))
+    beam_search(beams, tokens, BeamSearchConfig(beam_width=3, max_new_tokens=20), lambda _: False)
     assert widths == [1] + [3] * 19
-    beams.lanes.pool.check(lane.tables[0].held for lane in beams.beams)
-    shared = set.intersection(*(set(lane.tables[0].held) for lane in beams.beams))
+    tables = [beam.sequence.tables[0] for beam in beams.beams]
+    inner.scheduler.pools[0].check(table.held for table in tables)
+    shared = set.intersection(*(set(table.held) for table in tables))
     assert len(shared) >= len(tokens) // 32  # the prompt's full pages exist once
+    beams.close()
+    assert not inner.busy and inner.scheduler.pools[0].n_used == 0
+
+
+def test_beams_without_memory_for_all_take_turns(stories: Path) -> None:
+    small = InferenceEngine(InferenceConfig(str(stories), context_size=40))  # two pages a text: four in all
+    small.load_model()
+    tokens, config = small.tokenize(PROMPT), BeamSearchConfig(beam_width=6, max_new_tokens=8)
+    small.prefill(tokens)
+    found = small.beam_generate(tokens, config)
+    expected = beam_search(Recomputing(small), tokens, config, small.is_eos)
+    assert [h.tokens for h in found] == [h.tokens for h in expected]
+    assert small._model.engine.scheduler.n_preempted > 0
 
 
 def test_the_text_in_memory_stays(engine: InferenceEngine) -> None:

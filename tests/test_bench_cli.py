@@ -15,6 +15,8 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.cli.bench.bench_gate import judge, key_of
 from tahr.cli.main import main
+from tahr.engine.runner import InFlight
+from tahr.engine.work import WorkItem
 from tahr.models import open_model
 from tahr.models.convert import convert
 from tahr.tools import environment
@@ -81,13 +83,13 @@ def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch)
     shape = Shape(n_prompt=5, n_gen=2, n_depth=3, n_seqs=2)
     bench = open_bench(str(model), EngineConfig(backend="reference", prefill_chunk_size=4), [shape]).bench
     steps: list[list[tuple[int, int, int]]] = []
-    run = bench.runner.run
+    launch = bench.engine.runner.launch
 
-    def watched(work: list) -> np.ndarray:  # type: ignore[type-arg]
+    def watched(work: list[WorkItem]) -> InFlight:
         steps.append([(item.begin, item.n_tokens, item.n_rows) for item in work])
-        return run(work)
+        return launch(work)
 
-    monkeypatch.setattr(bench.runner, "run", watched)
+    monkeypatch.setattr(bench.engine.runner, "launch", watched)
     bench.time(shape)
     timed = [[(3, 4, 0)], [(7, 1, 1)], [(3, 4, 0)], [(7, 1, 1)], [(8, 1, 1)] * 2, [(9, 1, 1)] * 2]
     assert steps == [[(0, 3, 1)], [(0, 3, 1)], *timed]

@@ -1,5 +1,6 @@
 """Embeddings: pooling by hand, independence, and the same numbers from every backend."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 from tahr import InferenceConfig, InferenceEngine, Pooling
 from tahr.errors import ConfigError
-from tahr.library.embeddings import CHUNK, N_LANES, groups, pool
+from tahr.library.embeddings import Pooler, pool
+from tahr.library.loaded_model import N_SEQS
 
 STATES = np.array([[3, 0, 4], [0, 2, 0], [0, 0, -5]], np.float32)
 TEXTS = ["Once upon a time", "the dog", "a", "The sun was shining. " * 60, "She loved to play"]
@@ -31,13 +33,16 @@ def test_pooling_refuses() -> None:
     np.testing.assert_array_equal(pool(np.zeros((2, 3), np.float32)), [0, 0, 0])  # no division by zero
 
 
-def test_groups_fit_into_a_step() -> None:
-    texts = [[1] * n for n in (100, 400, 13, 600, 5)] + [[1]] * 40
-    found = list(groups(texts))
-    assert [text for group in found for text in group] == texts
-    assert all(len(group) == 1 or sum(map(len, group)) <= CHUNK for group in found)
-    assert all(len(group) <= N_LANES for group in found)
-    assert list(groups([])) == []
+@pytest.mark.parametrize("pooling", list(Pooling))
+def test_states_may_come_in_chunks(pooling: Pooling) -> None:
+    states = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    pooler = Pooler(pooling)
+    for begin in (0, 1, 7, 200):
+        pooler(states[begin : {0: 1, 1: 7, 7: 200, 200: 300}[begin]])
+    np.testing.assert_array_equal(pooler.vector(), pool(states, pooling))
+    if pooling is Pooling.MEAN:
+        mean = states.mean(axis=0)
+        np.testing.assert_array_equal(pooler.vector(), (mean / float(np.linalg.norm(mean))).astype(np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def test_batch_is_each_alone(engine: InferenceEngine, pooling: Pooling) -> None:
 
 
 def test_many_texts(engine: InferenceEngine) -> None:
-    texts = [f"story {i}" for i in range(3 * N_LANES)]
+    texts = [f"story {i}" for i in range(3 * N_SEQS)]
     vectors = engine.embed_numpy(texts)
     assert vectors.shape == (len(texts), 64)
     np.testing.assert_array_equal(vectors[70], engine.embed_numpy([texts[70]])[0])
@@ -87,11 +92,10 @@ def test_the_reference_agrees(engine: InferenceEngine, stories: Path) -> None:
         )
 
 
-def test_a_long_text_goes_in_chunks(stories: Path, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_goes_in_chunks(engine: InferenceEngine) -> None:
     text = "The dog ran. " * 30
     whole = engine.embed_with(text, "mean")
-    monkeypatch.setattr("tahr.library.embeddings.CHUNK", 16)
-    other = InferenceEngine(engine.config)
+    other = InferenceEngine(replace(engine.config, prefill_chunk_size=16))
     other.load_model()
     np.testing.assert_allclose(other.embed_with(text, "mean"), whole, atol=1e-4)
 

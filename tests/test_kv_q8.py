@@ -1,5 +1,6 @@
 """Keys and values as q8_0: rounded as stated, the same bytes everywhere, and good enough for a model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation
 from tahr.config import EngineConfig
+from tahr.engine.builder import build_engine
 from tahr.engine.capacity import kv_groups, measure
+from tahr.engine.feeder import Feeder, LastRow
 from tahr.errors import ConfigError
-from tahr.library.lanes import LaneLimits, Lanes
+from tahr.library.session import Session
 from tahr.models import load, open_model
 from test_ops import PAGE, full_store, step_of
 
@@ -95,50 +98,55 @@ def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
 
 
 @pytest.fixture(params=WITH_Q8)
-def lanes(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Lanes]:
+def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Session]:
     """Gemma 3 has layers that see everything and layers that do not."""
     be, config = backend(request.param, deterministic=True), CASES["gemma3"]
     loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config))), be)
-    limits = LaneLimits(n_tokens=256, n_lanes=2, chunk=256)
-    return {dtype: Lanes(be, loaded.decoder, limits, dtype) for dtype in ("f32", "q8_0")}
+    config = EngineConfig(context_size=256, prefix_cache=False)
+    return {
+        dtype: Session(build_engine(be, loaded.decoder, replace(config, kv_dtype=dtype), whole_texts=2)[0], None)
+        for dtype in ("f32", "q8_0")
+    }
 
 
-def read(lanes: Lanes, *cuts: int) -> np.ndarray:
-    """The logits after the text, read in pieces."""
-    lane = lanes.open()
+def prefill(session: Session, *cuts: int) -> np.ndarray:
+    """The logits after the text, computed in pieces."""
+    session.truncate(0)
     for begin, end in zip((0, *cuts), (*cuts, len(TEXT)), strict=True):
-        last = lanes.read(lane, TEXT[begin:end])
-    lanes.truncate(lane, 0)
+        last = session.feed(TEXT[begin:end])
     return last
 
 
-def test_logits_stay_close_to_exact_ones(lanes: dict[str, Lanes]) -> None:
-    exact, rounded = read(lanes["f32"]), read(lanes["q8_0"])
+def test_logits_stay_close_to_exact_ones(sessions: dict[str, Session]) -> None:
+    exact, rounded = prefill(sessions["f32"]), prefill(sessions["q8_0"])
     off = np.abs(exact - rounded).max() / np.abs(exact).max()
     assert 1e-5 < off < 2e-2  # no less, or the numbers were never rounded
 
 
-def test_the_chunks_of_a_prompt_change_nothing(lanes: dict[str, Lanes]) -> None:
-    if lanes["q8_0"].backend.name == "reference":
+def test_the_chunks_of_a_prompt_change_nothing(sessions: dict[str, Session]) -> None:
+    if sessions["q8_0"].engine.runner.backend.name == "reference":
         pytest.skip("the reference sums in NumPy's order, which depends on shapes")
-    whole = read(lanes["q8_0"])
+    whole = prefill(sessions["q8_0"])
     for cuts in [(1, 8, 24, 88), (149,), tuple(range(7, 150, 7))]:
-        np.testing.assert_array_equal(read(lanes["q8_0"], *cuts), whole)
+        np.testing.assert_array_equal(prefill(sessions["q8_0"], *cuts), whole)
 
 
-def test_a_forked_lane_copies_the_page_it_writes_to(lanes: dict[str, Lanes]) -> None:
-    store = lanes["q8_0"]
-    lane = store.open()
-    store.read(lane, TEXT[:100])
-    other = store.fork(lane)
-    store.read(other, [5, 6, 7])
-    np.testing.assert_array_equal(store.read(lane, TEXT[100:]), read(store, 100))
+def test_a_fork_copies_the_page_it_writes_to(sessions: dict[str, Session]) -> None:
+    feeder, last = Feeder(sessions["q8_0"].engine), LastRow()
+    seq = feeder.open(TEXT[:100], last)
+    feeder.run(seq)
+    other = feeder.fork(seq, LastRow())
+    feeder.feed(other, [5, 6, 7])
+    feeder.run(other)
+    feeder.feed(seq, TEXT[100:])
+    feeder.run(seq)
+    np.testing.assert_array_equal(last.row, prefill(sessions["q8_0"], 100))
 
 
-def test_a_pool_takes_what_was_reckoned(lanes: dict[str, Lanes]) -> None:
-    kv = lanes["q8_0"].kv
+def test_a_pool_takes_what_was_reckoned(sessions: dict[str, Session]) -> None:
+    kv = sessions["q8_0"].engine.runner.kv
     config = EngineConfig(page_size=kv.page_size, context_size=64)
     groups = kv_groups(kv.layout.layers, [0] * len(kv.layers), kv.page_size, "q8_0")
     room = measure(config, groups, 512, 1 << 28)
     assert room.kv_bytes * kv.layout.n_pages[0] == kv.n_bytes * room.n_pages[0]
-    assert kv.n_bytes * 64 == lanes["f32"].kv.n_bytes * 17  # 34 bytes instead of 128
+    assert kv.n_bytes * 64 == sessions["f32"].engine.runner.kv.n_bytes * 17  # 34 bytes instead of 128

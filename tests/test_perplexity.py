@@ -12,7 +12,7 @@ from tahr.cli.main import main
 from tahr.errors import ConfigError
 from tahr.models.loader import load, open_model
 from tahr.text.tokenizer import Tokenizer
-from tahr.tools.full_logits import Probe, all_logits
+from tahr.tools.full_logits import FullLogits, all_logits
 from tahr.tools.perplexity import Perplexity, Window, measure, windows
 
 STORY = "Once upon a time there was a little girl who liked to play with her red ball in the park. " * 4
@@ -39,7 +39,7 @@ def test_scored_tokens_are_those_of_the_window(stories: Path) -> None:
     backend = open_backend("reference")
     decoder = load(open_model([stories]), backend).decoder
     ids = [1, 300, 20, 400, 33, 25, 401, 9]
-    found = measure(Probe(backend, decoder, 8, chunk=3), [Window(ids, 5)])
+    found = measure(FullLogits(backend, decoder, 8, chunk=3), [Window(ids, 5)])
     logits = all_logits(backend, decoder, ids).astype(np.float64)
     rows = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     assert found.n_tokens == 3

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from null_model import N_VOCAB, PAGE, NullModel, expected, scheduler, sequence
 from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
 from tahr.engine.policies import POLICIES
-from tahr.engine.sequence import NEXT, OVER, Sequence, State
+from tahr.engine.sequence import NEXT, OVER, Output, Sequence, State
 from tahr.engine.waiting_queue import PATIENCE
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
@@ -75,7 +75,7 @@ def test_a_cancelled_sequence_frees_everything_at_once() -> None:
     for seq in (running, waiting):
         seq.end("cancelled")
         model.sched.remove(seq)
-    assert model.sched.pools[0].n_used == 0 and not model.sched.running and not model.sched.waiting
+    assert model.sched.pools[0].n_used == 0 and not model.sched.running and not model.sched.n_waiting
     assert model.step() == []
 
 
@@ -125,7 +125,7 @@ def test_a_fork_without_a_place_waits() -> None:
         model.step()
     child = sequence(list(parent.tokens), 5)
     model.sched.fork(parent, child)
-    assert child in model.sched.waiting and not any(child.tables)
+    assert child in model.sched.queues[Output.LOGITS] and not any(child.tables)
     model.run(parent, child)
     assert child.tokens == expected(child.tokens[:11], 16)
     assert model.sched.prefix and model.sched.prefix.stats.tokens_reused >= 8
@@ -275,8 +275,8 @@ def test_who_has_waited_long_keeps_its_pages() -> None:
     low = sequence([2] * 4, 24, priority=-1)
     low.n_passed = PATIENCE - 1
     add(model, low, sequence([1] * 4, 3))
-    model.sched.waiting.pop()
-    assert model.sched.waiting.first is low
+    model.sched.queues[Output.LOGITS].pop()
+    assert model.sched.queues[Output.LOGITS].first is low
     add(model, sequence([0] * 8, 20, priority=5))
     model.run(low)
     assert low.stats.n_preempted == 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 
+MAX_CHUNK = 65536  # tokens of one prompt in one step
+
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
@@ -49,13 +51,24 @@ def build_engine(
     eos_ids: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
     n_vocab: int | None = None,
+    whole_texts: int = 0,
+    n_row_tokens: int | None = None,
 ) -> tuple[Engine, str]:
-    """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never picked."""
+    """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never sampled.
+
+    With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
+    memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
+    """
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    groups = kv_groups(decoder.memory, decoder.config.windows, config.page_size, dtype)
-    budget = kv_budget(config, backend)
-    room = measure(config, groups, decoder.config.max_context, budget, state_bytes(decoder.memory))
+    windows = [0] * len(decoder.memory) if whole_texts else decoder.config.windows
+    groups = kv_groups(decoder.memory, windows, config.page_size, dtype)
+    n_in_flight = min(config.prefill_chunk_size * (2 if backend.overlaps else 1), MAX_CHUNK)
+    asked = replace(
+        config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
+    )  # what there must be memory for
+    room = measure(asked, groups, decoder.config.max_context, kv_budget(config, backend), state_bytes(decoder.memory))
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
+    sizes = replace(sizes, n_row_tokens=n_row_tokens or sizes.n_row_tokens)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(
@@ -63,7 +76,7 @@ def build_engine(
     )
     runner = Runner(backend, decoder, kv, limits, n_vocab)
     pools = [
-        PagePool(n, config.page_size, group.window, sizes.prefill_chunk, group.page_bytes)
+        PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
     ]
     cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache else None

@@ -1,21 +1,22 @@
 """The engine: schedule, launch, collect, finish. Knows tokens and text, not where either comes from."""
 
+import os
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
 from tahr.backends.api import Floats
-from tahr.config import SamplingParams
+from tahr.config import GREEDY, SamplingParams
 from tahr.engine.detokenize import Writer
 from tahr.engine.runner import InFlight, Runner, StepOutput
 from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler
-from tahr.engine.sequence import NO_ROW, Sequence, State
+from tahr.engine.sequence import NO_ROW, Output, Sequence, State
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.engine.work import WorkItem
@@ -24,6 +25,7 @@ from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
+ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
 class Event(NamedTuple):
@@ -55,6 +57,7 @@ class Engine:
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
         self._resolve = resolve
+        self._pid = os.getpid()
 
     @property
     def n_vocab(self) -> int:
@@ -62,6 +65,7 @@ class Engine:
 
     def submit(self, tokens: ListOf[int], params: SamplingParams, new_writer: Callable[[], Writer]) -> Sequence:
         """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices."""
+        self._check_process()
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_room(max_length)
@@ -74,6 +78,40 @@ class Engine:
         self.stats.requests_started += len(choices)
         self.scheduler.add(first)
         return first
+
+    def submit_rows(
+        self,
+        tokens: ListOf[int],
+        sink: Callable[[Floats], None],
+        output: Output = Output.LOGITS,
+        first_row: int = NO_ROW,
+        stays: bool = False,
+    ) -> Sequence:
+        """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
+
+        It ends when all are computed, unless it `stays`: then its owner adds tokens and closes it.
+        """
+        self._check_process()
+        if len(tokens) > self.context_size:
+            raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
+        self._check_tokens(tokens, self.runner.decoder.config.n_vocab)
+        self._check_room(len(tokens))
+        seq = self.row_sequence(list(tokens), sink, output, first_row, stays)
+        self.scheduler.add(seq)
+        return seq
+
+    def row_sequence(
+        self,
+        tokens: list[int],
+        sink: Callable[[Floats], None],
+        output: Output = Output.LOGITS,
+        first_row: int = NO_ROW,
+        stays: bool = False,
+    ) -> Sequence:
+        """A sequence as `submit_rows` queues it."""
+        return Sequence(
+            tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays
+        )
 
     def step(self) -> list[Event]:
         """Schedule a step, launch it, and finish the step whose results are due."""
@@ -105,7 +143,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting or self._in_flight)
+        return bool(self._in_flight or self.scheduler.has_work)
 
     def snapshot(self) -> StatsSnapshot:
         """All counters at this moment."""
@@ -114,7 +152,7 @@ class Engine:
         return StatsSnapshot(
             **asdict(self.stats),
             requests_running=len(scheduler.running),
-            requests_waiting=len(scheduler.waiting),
+            requests_waiting=scheduler.n_waiting,
             requests_prefilling=sum(seq.state is State.PREFILLING for seq in list(scheduler.running)),
             max_batch_size=scheduler.limits.n_seqs,
             page_size=scheduler.page_size,
@@ -133,16 +171,26 @@ class Engine:
 
     # ---- the door ---------------------------------------------------------------------------------------------
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise GenerateError(
+                "The model was loaded by the process this one was forked from, and its worker threads are not here: "
+                "load it again in this process, or start processes by spawning."
+            )
+
     def _check(self, tokens: ListOf[int]) -> None:
-        if not tokens:
-            raise ConfigError("The prompt is empty: give at least one token of text.")
         if len(tokens) >= self.context_size:
             raise ConfigError(
                 f"The prompt has {len(tokens)} tokens, but the context holds {self.context_size} and needs room for a "
                 "reply: shorten the prompt or raise the context size."
             )
-        if min(tokens) < 0 or max(tokens) >= self.n_vocab:
-            raise ConfigError(f"Token ids must lie between 0 and {self.n_vocab - 1}.")
+        self._check_tokens(tokens, self.n_vocab)
+
+    def _check_tokens(self, tokens: ListOf[int], n_vocab: int) -> None:
+        if not tokens:
+            raise ConfigError("The prompt is empty: give at least one token of text.")
+        if min(tokens) < 0 or max(tokens) >= n_vocab:
+            raise ConfigError(f"Token ids must lie between 0 and {n_vocab - 1}.")
 
     def _check_room(self, max_length: int) -> None:
         if not self.scheduler.holds(max_length):
@@ -179,7 +227,7 @@ class Engine:
         n_decoded = self.scheduler.advance(step.work)
         began, self._landed_at = max(step.began, self._landed_at), now
         self.stats.count_step(sum(map(N_TOKENS, step.work)), n_decoded, now - began)
-        events = self._score(step.work, output.rows) if step.scores else []
+        events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
             self._fork(parent)
         self.stats.tokens_generated += len(step.sampled)
@@ -200,20 +248,32 @@ class Engine:
                 fork.prompt_logprobs = parent.prompt_logprobs
                 self.scheduler.fork(parent, fork)
 
-    def _score(self, work: list[WorkItem], rows: Floats) -> list[Event]:
-        """Score the prompt tokens whose rows are here; the events of requests that failed by it."""
-        failed: list[Event] = []
+    def _hand_out_rows(self, work: list[WorkItem], rows: Floats) -> list[Event]:
+        """Give rows to the sequences that want more than a sampled token; the events of those that end by it."""
+        ended: list[Event] = []
         end = 0
         for seq, begin, n, _, n_rows, _ in work:
-            end += n_rows
-            if begin + n > seq.first_row and not seq.done:
+            begins, end = end, end + n_rows
+            if (seq.sink or begin + n > seq.first_row) and n_rows and not seq.finish_reason:
                 try:
-                    self._score_prompt(seq, begin + n - n_rows, rows[end - n_rows : end])
+                    (self._sink if seq.sink else self._score)(seq, begin + n - n_rows, rows[begins:end])
                 except Exception as error:  # whatever is wrong with one request must not stop the others
-                    failed.append(self._fail(seq, error, suspect=True))
-        return failed
+                    self._fail(seq, error, suspect=True)
+                if seq.done:
+                    ended.append(Event(seq, ()))
+        return ended
 
-    def _score_prompt(self, seq: Sequence, begin: int, rows: Floats) -> None:
+    def _sink(self, seq: Sequence, begin: int, rows: Floats) -> None:
+        """Give rows to their taker; a sequence that does not stay ends with its last one."""
+        assert seq.sink
+        n_taken = begin + len(rows)
+        seq.sink(rows)
+        if seq.first_row != NO_ROW:
+            seq.first_row = n_taken
+        if n_taken == len(seq.tokens) and not seq.stays:
+            self._end(seq, "stop")
+
+    def _score(self, seq: Sequence, begin: int, rows: Floats) -> None:
         """How likely a prompt's tokens were, given those before them."""
         known = seq.prompt_logprobs
         wanted = [i for i in range(len(rows)) if len(known) <= begin + i < seq.n_prompt - 1]
@@ -234,31 +294,12 @@ class Engine:
         if isinstance(sampled, TahrError):
             return self._fail(seq, sampled, suspect=True)
         try:
-            return self._accept(seq, sampled, now)
+            deltas, reason = accept_token(seq, sampled, now)
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
-
-    def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> Event:
-        token, writer = sampled.token, seq.writer
-        assert writer
-        seq.append(token, now)
-        if seq.params.logprobs is not None:
-            seq.logprobs.append(sampled)
-        if token in seq.ends:
-            return self._last(seq, (), "stop", token)
-        deltas = writer.push(token)
-        if writer.stopped:
-            return self._last(seq, deltas, "stop", token)
-        if len(seq.tokens) >= seq.max_length:
-            return self._last(seq, deltas, "length", token)
-        return Event(seq, deltas, (token,))
-
-    def _last(self, seq: Sequence, deltas: Deltas, reason: str, token: int) -> Event:
-        assert seq.writer
-        if not seq.writer.stopped:
-            deltas += seq.writer.flush()
-        self._end(seq, reason)
-        return Event(seq, deltas, (token,))
+        if reason:
+            self._end(seq, reason)
+        return Event(seq, deltas, (sampled.token,))
 
     def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
         """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
@@ -275,7 +316,8 @@ class Engine:
         for each in ended:
             each.end(reason, error)
             self.scheduler.remove(each)
-            self.stats.count_end(each.state.value)
+            if each.request:
+                self.stats.count_end(each.state.value)
 
 
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
@@ -287,3 +329,20 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
         if row not in on_host and not seq.host_bound and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
             seq.n_ahead += 1
             seq.pick_row = row
+
+
+def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Deltas, str | None]:
+    """Append a token and turn it into text: what may be shown, and why it is the last token, if it is."""
+    token, writer = sampled.token, seq.writer
+    assert writer
+    seq.append(token, now)
+    if seq.params.logprobs is not None:
+        seq.logprobs.append(sampled)
+    if token in seq.ends:
+        return writer.flush(), "stop"
+    deltas = writer.push(token)
+    if writer.stopped:
+        return deltas, "stop"
+    if len(seq.tokens) >= seq.max_length:
+        return deltas + writer.flush(), "length"
+    return deltas, None

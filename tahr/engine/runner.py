@@ -1,17 +1,17 @@
 """Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tahr.backends.api import Backend, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequence import Output, Sequence
 from tahr.engine.work import WorkItem
 from tahr.errors import TahrError
 from tahr.kv.tables import PageCopy
@@ -24,7 +24,7 @@ class StepOutput(NamedTuple):
     """What a step brought."""
 
     tokens: list[SampledToken | TahrError]  # by the step's `sampled` sequences: a token each, or why there is none
-    rows: Floats  # the wanted rows in the order of the work; empty if the host needs none
+    rows: Floats | None  # the wanted rows in the order of the work; None if the host needs none
 
 
 @dataclass(slots=True)
@@ -35,14 +35,22 @@ class InFlight:
     sampled: list[Sequence]  # the sequences that get a token
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
-    scores: bool  # rows are wanted besides those to sample from
     tokens: PendingTokens
-    logits: Floats  # the wanted rows in the order of the work, if it `scores`
+    host_rows: Floats | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
 
     def collect(self) -> StepOutput:
         """Wait for the step, and take its results."""
-        return StepOutput(self.tokens.collect(), self.logits)
+        return StepOutput(self.tokens.collect(), self.host_rows)
+
+
+@dataclass(slots=True)
+class PlanSet:
+    """The plans for one kind of output: by the set of inputs they read, and by bucket."""
+
+    forward: Forward
+    buckets: ListOf[StepLimits]
+    plans: list[dict[StepLimits, Plan]]
 
 
 class Runner:
@@ -63,30 +71,31 @@ class Runner:
     ):
         self.backend = backend
         self.decoder = decoder
-        self.forward = forward or decoder.forward
         self.kv = kv
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
-        self.inputs = [backend.step_inputs(limits) for _ in range(2 if backend.overlaps else 1)]
+        # Hidden rows are small: every token of a step may have one.
+        most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
+        self.inputs = [backend.step_inputs(most) for _ in range(2 if backend.overlaps else 1)]
         self.buckets = backend.buckets(limits)
         self.sampler = Sampler(backend, self.n_vocab)
         self._batches = [Batch(step, kv.page_size) for step in self.inputs]
         self._turn = 0  # which inputs the next step is filled into
-        self._plans: list[dict[StepLimits, Plan]] = [{} for _ in self.inputs]
+        self._logits = PlanSet(forward or decoder.forward, self.buckets, [{} for _ in self.inputs])
+        self._hidden = PlanSet(decoder.hidden if decoder else self._logits.forward, [most], [{} for _ in self.inputs])
 
     def launch(self, work: list[WorkItem]) -> InFlight:
         """Begin a step."""
         began = perf_counter()
-        sampled, rows, parents, scores = sampled_rows(work)
-        logits = self.replay(work)
+        sampled, rows, parents, wants_rows = sampled_rows(work)
+        result = self.replay(work)
         n_ahead = [seq.n_ahead for seq in sampled] if self.backend.overlaps else None
-        tokens = self.sampler.launch([seq.request for seq in sampled if seq.request], logits, rows, n_ahead)
-        # The next step may write over the logits, so what the host wants of them is read now.
-        wanted = np.array(self.backend.read(logits)) if scores else no_rows()
-        return InFlight(work, sampled, rows, parents, scores, tokens, wanted, began)
+        tokens = self.sampler.launch([seq.request for seq in sampled if seq.request], result, rows, n_ahead)
+        return InFlight(work, sampled, rows, parents, tokens, self._host_rows(result) if wants_rows else None, began)
 
-    def run(self, work: list[WorkItem]) -> NDArray[np.float32]:
-        """Run a step at once; the wanted rows in the order of the work."""
-        return self.backend.read(self.replay(work))
+    def _host_rows(self, result: Tensor) -> Floats:
+        """Rows for the host, read at once: the next step may write over them."""
+        rows = self.backend.read(result)
+        return np.array(rows) if self.backend.overlaps else rows
 
     def replay(self, work: list[WorkItem]) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""
@@ -94,7 +103,8 @@ class Runner:
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
         self._batches[self._turn].fill(work)
-        plan = self.plan_for(self.bucket_for(work), self._turn)
+        plans = self._logits if work[0].sequence.output is Output.LOGITS else self._hidden
+        plan = self.plan_for(self.bucket_for(work, plans.buckets), self._turn, plans)
         if self.backend.overlaps:
             self._turn = 1 - self._turn
         plan.run()
@@ -105,33 +115,37 @@ class Runner:
             pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
             self.backend.copy_pages(self.kv, pairs, group)
 
-    def bucket_for(self, work: list[WorkItem]) -> StepLimits:
+    def bucket_for(self, work: list[WorkItem], buckets: ListOf[StepLimits]) -> StepLimits:
         """The smallest bucket that holds the step."""
-        if len(self.buckets) == 1:
-            return self.buckets[0]
+        if len(buckets) == 1:
+            return buckets[0]
         step = self.inputs[self._turn]
         counts = step.n_tokens, step.n_rows, len(work), max(item.n_tokens for item in work)
-        return next(bucket for bucket in self.buckets if bucket.hold(*counts))
+        return next(bucket for bucket in buckets if bucket.hold(*counts))
 
-    def plan_for(self, bucket: StepLimits, turn: int = 0) -> Plan:
-        """The plan of a bucket on one of the sets of inputs."""
-        plan = self._plans[turn].get(bucket)
+    def plan_for(self, bucket: StepLimits, turn: int = 0, plans: PlanSet | None = None) -> Plan:
+        """The plan of a bucket on one of the sets of inputs; for logits, unless told otherwise."""
+        plans = plans or self._logits
+        plan = plans.plans[turn].get(bucket)
         if plan is None:
-            step = self.inputs[turn].within(bucket)
-            plan = self.backend.record(lambda: self.forward(self.backend, step, self.kv), step)
-            self._plans[turn][bucket] = plan
+            step, forward = self.inputs[turn].within(bucket), plans.forward
+            plan = self.backend.record(lambda: forward(self.backend, step, self.kv), step)
+            plans.plans[turn][bucket] = plan
         return plan
 
 
 def sampled_rows(work: list[WorkItem]) -> tuple[list[Sequence], list[int], list[Sequence], bool]:
-    """`sampled`, `rows`, `parents` and `scores` of a step. The choices of a request share the row after its prompt."""
+    """`sampled`, `rows` and `parents` of a step, and whether other rows are wanted too.
+
+    The choices of a request share the row after its prompt.
+    """
     sampled: list[Sequence] = []
     rows: list[int] = []
     parents: list[Sequence] = []
     end = n_sampling = 0
     for seq, _, _, samples, n_rows, _ in work:
         end += n_rows
-        if samples:
+        if samples and seq.request:
             sampled.append(seq)
             rows.append(end - 1)
             n_sampling += 1
@@ -141,7 +155,3 @@ def sampled_rows(work: list[WorkItem]) -> tuple[list[Sequence], list[int], list[
                 rows += [end - 1] * len(forks)
                 parents.append(seq)
     return sampled, rows, parents, end > n_sampling
-
-
-def no_rows() -> Floats:
-    return np.zeros((0, 0), np.float32)

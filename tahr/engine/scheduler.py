@@ -12,9 +12,10 @@ from operator import attrgetter
 from time import perf_counter
 
 from tahr.engine.policies import POLICIES
-from tahr.engine.sequence import Sequence, State
+from tahr.engine.sequence import Output, Sequence, State
 from tahr.engine.waiting_queue import WaitingQueue
 from tahr.engine.work import PrefillBudget, SchedulerLimits, WorkItem
+from tahr.errors import KvCacheFull
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.tables import PageCopy, PageTable
@@ -34,38 +35,61 @@ class Scheduler:
         self.page_size = pools[0].page_size
         self.limits = limits
         self.prefix = prefix
-        self.waiting = WaitingQueue(POLICIES[order])
+        self.queues = {output: WaitingQueue(POLICIES[order]) for output in Output}
         self.running: list[Sequence] = []  # in the order of their ranks
+        self._n_running = dict.fromkeys(Output, 0)
+        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
+        self._last_output = Output.LOGITS
         self.n_steps = 0
         self.n_preempted = 0
         self._n_launched = self._n_landed = 0  # steps
         self._reserves = [reserve(pool, limits) for pool in pools]
 
+    @property
+    def n_waiting(self) -> int:
+        return len(self.queues[Output.LOGITS]) + len(self.queues[Output.HIDDEN])
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sequence waits or has tokens to compute, or may get some when a step in flight has landed."""
+        return self.n_waiting > 0 or any(not seq.is_idle for seq in self.running)
+
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""
         if self.prefix and seq.params.cache_prompt:
             seq.hashes = self.prefix.hashes(seq.adapter, seq.params.cache_salt)
-        self.waiting.add(seq)
+        self.queues[seq.output].add(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out, running or waiting, and release its pages."""
-        if seq in self.running:
-            self.running.remove(seq)
-        self.waiting.remove(seq)
+        self._stop_running(seq)
+        self.queues[seq.output].remove(seq)
         self._release_pages(seq)
 
     def schedule(self) -> list[WorkItem]:
-        """The work of the next step; empty when nothing can be computed now."""
+        """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
+        if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
+            return self._schedule_output(Output.LOGITS, self.running)
+        turns = sorted(Output, key=lambda output: output is self._last_output)
+        for output in turns:
+            work = self._schedule_output(output, [seq for seq in self.running if seq.output is output])
+            if work:
+                self._last_output = output
+                return work
+        return []
+
+    def _schedule_output(self, output: Output, running: list[Sequence]) -> list[WorkItem]:
+        """A step for the sequences that want one kind of output."""
         work: list[WorkItem] = []
-        most, running = self.limits.n_decode_tokens, self.running
+        most = self.limits.n_decode_tokens
         decoding = [seq for seq in running if 0 < len(seq.tokens) + seq.n_ahead - seq.scheduled <= most]
         prefilling = [] if len(decoding) == len(running) else [seq for seq in running if seq.n_left > most]
         if self._prefill_comes_first(decoding):
-            self._schedule_prefill(prefilling, work)
+            self._schedule_prefill(output, prefilling, work)
         if not work:
             self._schedule_decode(decoding, work)
-            self._schedule_prefill(prefilling, work)
+            self._schedule_prefill(output, prefilling, work)
         return work
 
     # ---- steps in flight --------------------------------------------------------------------------------------
@@ -120,9 +144,9 @@ class Scheduler:
         child.rank = (*parent.rank, child.id)
         child.stats.started_at = parent.stats.started_at
         child.stats.n_cached_tokens = parent.stats.n_cached_tokens
-        if len(self.running) >= self.limits.n_seqs or parent.state is State.PREEMPTED:
+        if self._n_running[child.output] >= self.limits.n_seqs or parent.state is State.PREEMPTED:
             self._release_pages(child)
-            self.waiting.add(child)
+            self.queues[child.output].add(child)
             return
         child.tables = [table.fork() for table in parent.tables]
         child.computed = child.scheduled = parent.computed
@@ -130,6 +154,27 @@ class Scheduler:
         self._start(child)
         if not child.n_left:
             child.enter(State.DECODING)
+
+    def extend(self, seq: Sequence, tokens: ListOf[int]) -> None:
+        """Give a sequence that stays more tokens to compute."""
+        seq.tokens.extend(tokens)
+        if seq.is_parked:
+            seq.is_parked = False
+            self.queues[seq.output].add(seq)
+
+    def take_pages(self, seq: Sequence) -> None:
+        """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
+        seq.tables = [PageTable(pool) for pool in self.pools]
+        while missing := self._n_short(seq, len(seq.tokens)):
+            if not self._park_one():
+                n, pool = missing[0]
+                raise KvCacheFull(f"The KV pool has {pool.n_free} free pages, {n} too few for the text.")
+        for table in seq.tables:
+            table.take(0, len(seq.tokens))
+        seq.computed = seq.scheduled = len(seq.tokens)
+        seq.rank = (1, 0, seq.id)
+        self._start(seq)
+        seq.enter(State.DECODING)
 
     def truncate(self, seq: Sequence, n_tokens: int) -> None:
         """Drop all tokens of a sequence but the first `n_tokens`."""
@@ -185,15 +230,16 @@ class Scheduler:
             else:
                 self._schedule_tokens(seq, n, work)
 
-    def _schedule_prefill(self, prefilling: list[Sequence], work: list[WorkItem]) -> None:
+    def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: list[WorkItem]) -> None:
         """Prompts that have begun come first, then new ones as long as there is room."""
-        if not (prefilling or self.waiting):
+        if not (prefilling or self.queues[output]):
             return
-        budget = PrefillBudget(self.limits, self.limits.n_active_prefill_tokens if work else None)
+        others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])
+        budget = PrefillBudget(self._limits[output], self.limits.n_active_prefill_tokens if others_decode else None)
         for seq in prefilling:
             if seq.state is not State.PREEMPTED:
                 self._prefill(seq, budget, work)
-        while budget.open and (admitted := self._admit()):
+        while budget.open and (admitted := self._admit(output)):
             self._prefill(admitted, budget, work)
 
     def _prefill(self, seq: Sequence, budget: PrefillBudget, work: list[WorkItem]) -> None:
@@ -217,18 +263,19 @@ class Scheduler:
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
-    def _admit(self) -> Sequence | None:
+    def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
-        seq = self.waiting.first
-        if seq is None or len(self.running) >= self.limits.n_seqs or seq.blocked_until > self._n_landed:
+        seq = self.queues[output].first
+        if seq is None or self._n_running[output] >= self.limits.n_seqs or seq.blocked_until > self._n_landed:
             return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens))
-        if not self._room_for(found, n_reused, len(seq.tokens)):
-            for table in found:
-                table.cut(0)
-            return None
-        self.waiting.pop()
+        while not self._room_for(found, n_reused, len(seq.tokens)):
+            if not self._park_one():
+                for table in found:
+                    table.cut(0)
+                return None
+        self.queues[output].pop()
         self._begin(seq, found, n_reused)
         return seq
 
@@ -261,6 +308,12 @@ class Scheduler:
         seq.enter(State.PREFILLING)
         seq.stats.started_at = seq.stats.started_at or perf_counter()
         insort(self.running, seq, key=RANK)
+        self._n_running[seq.output] += 1
+
+    def _stop_running(self, seq: Sequence) -> None:
+        if seq in self.running:
+            self.running.remove(seq)
+            self._n_running[seq.output] -= 1
 
     def _owns_pages(self, seq: Sequence, end: int) -> bool:
         """Whether it has pages for its tokens up to `end` that nobody else needs."""
@@ -279,7 +332,9 @@ class Scheduler:
         while missing := self._n_short(seq, end):
             if all(n <= pool.n_leaving for n, pool in missing):
                 return False
-            victim = self._last_idle(work)
+            if self._park_one():
+                continue
+            victim = self._last_free(work)
             self._preempt(victim)
             if victim is seq:
                 return False
@@ -299,19 +354,30 @@ class Scheduler:
             table.take(seq.computed, end)
         return [PageCopy(group, *pages) for group, pages in enumerate(owned) if pages]
 
-    def _last_idle(self, work: list[WorkItem]) -> Sequence:
+    def _last_free(self, work: list[WorkItem]) -> Sequence:
         """The last by rank of those that are not in this step yet."""
         busy = {item.sequence.id for item in work}
         return next(seq for seq in reversed(self.running) if seq.id not in busy)
 
+    def _park_one(self) -> bool:
+        """Preempt an idle sequence, the last by rank, if there is one; it waits for its owner, not in the queue."""
+        idle = next((seq for seq in reversed(self.running) if seq.is_idle), None)
+        if idle:
+            self._drop(idle)
+            idle.is_parked = True
+        return idle is not None
+
     def _preempt(self, seq: Sequence) -> None:
+        self._drop(seq)
+        self.queues[seq.output].add(seq)
+
+    def _drop(self, seq: Sequence) -> None:
         self.n_preempted += 1
         seq.stats.n_preempted += 1
-        self.running.remove(seq)
+        self._stop_running(seq)
         self._release_pages(seq)
         seq.blocked_until = self._n_launched  # what is in flight for it may still sample a token
         seq.enter(State.PREEMPTED)
-        self.waiting.add(seq)
 
     def _release_pages(self, seq: Sequence) -> None:
         for table in seq.tables:

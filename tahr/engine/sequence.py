@@ -2,9 +2,10 @@
 
 import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
 from tahr.engine.stats import RequestStats
@@ -20,6 +21,13 @@ Rank = tuple[int, ...]  # the lowest goes first
 NO_ROW = sys.maxsize
 
 _ids = itertools.count(1)
+
+
+class Output(Enum):
+    """What the rows of a step are. A step has one kind of rows."""
+
+    LOGITS = "logits"
+    HIDDEN = "hidden"  # the states after the final norm, for embeddings
 
 
 class State(Enum):
@@ -73,7 +81,11 @@ class Sequence:
     n_ahead: int = 0  # tokens that steps in flight sample and that may be scheduled before the host knows them
     pick_row: int = 0  # which sampled row of the step in flight the last of these tokens is
     host_bound: bool = False  # its next token depends on the last one by work of the host: it never runs ahead
-    first_row: int = NO_ROW  # rows from this position on are wanted, besides the one to sample from
+    output: Output = Output.LOGITS
+    first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
+    sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
+    stays: bool = False  # with nothing left to compute it waits for more tokens, until it is closed
+    is_parked: bool = False  # it was idle and has lost its pages: it is not queued again before its owner needs it
     n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
     hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
@@ -99,6 +111,11 @@ class Sequence:
     def n_left(self) -> int:
         """Tokens to schedule."""
         return len(self.tokens) + self.n_ahead - self.scheduled
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it keeps its pages only because its owner may add tokens."""
+        return self.stays and self.computed == len(self.tokens)
 
     @property
     def n_generated(self) -> int:

@@ -59,7 +59,7 @@ class Watch:
             "chunks": [[i.sequence.id, i.n_tokens] for i in work if i.n_tokens > most or not i.samples][:MAX_IDS],
             "n_tokens": sum(item.n_tokens for item in work),
             "running": len(scheduler.running),
-            "waiting": len(scheduler.waiting),
+            "waiting": scheduler.n_waiting,
             "pages_used": sum(pool.n_used for pool in scheduler.pools),
             "pages_total": sum(pool.n_pages for pool in scheduler.pools),
         }

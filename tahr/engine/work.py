@@ -1,7 +1,7 @@
 """What a step may hold, and what it holds: the limits, the prefill budget, and the work of one sequence."""
 
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tahr.engine.sequence import Sequence
@@ -22,6 +22,10 @@ class SchedulerLimits:
     n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
     n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
     admit_below: float = 0.9  # share of the pool that admission may fill; the rest is for running sequences to grow
+
+    def for_hidden_rows(self) -> "SchedulerLimits":
+        """The same for steps that give hidden rows: they are small, so that every token may have one."""
+        return replace(self, n_prefill_seqs=self.n_seqs, n_row_tokens=self.n_tokens)
 
     @property
     def n_tokens(self) -> int:

@@ -19,7 +19,7 @@ from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, TahrError
 from tahr.library.arguments import Message, Prompt, one_prompt, short
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
-from tahr.library.embeddings import Pooling
+from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
@@ -90,6 +90,7 @@ class AsyncLLM:
         self._interval_s = stream_interval_s
         self._dispatchers: dict[Loop, Dispatcher] = {}
         self._commands: list[Callable[[], None]] = []
+        self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches it
         self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
         self._wake = threading.Condition()
         self._closing = False
@@ -137,8 +138,20 @@ class AsyncLLM:
         return await (await self.submit_chat(messages, params, **variables)).completion()
 
     async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
-        """A text as a vector of length 1, or several as the rows of an array; replies wait meanwhile."""
-        return await self._call(lambda: self.llm.embed(texts, pooling))
+        """A text as a vector of length 1, or several as the rows of an array; cancelling the task stops it.
+
+        Replies go on meanwhile: the engine's steps take turns.
+        """
+        tokens = await asyncio.to_thread(self.llm.encode_texts, texts)
+        future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
+        try:
+            await self._call(lambda: self._open_job(tokens, pooling, future))
+            vectors = await future
+        except asyncio.CancelledError:
+            self._post(lambda: self._abort_job(future))
+            raise
+        row: Floats = vectors[0] if isinstance(texts, str) else vectors
+        return row
 
     async def score(self, prompt: str, continuation: str) -> Score:
         """How likely a continuation of the prompt is."""
@@ -223,16 +236,17 @@ class AsyncLLM:
                 outcomes.append((future, None, error))
 
         if not self._post(command):
-            raise GenerateError("The engine is closed: make a new AsyncLLM.")
+            raise GenerateError("The engine is closed, or this process was forked from its own: make a new AsyncLLM.")
         return future
 
     def _post(self, command: Callable[[], None]) -> bool:
         """Whether it will run: a closed engine takes no commands."""
         with self._wake:
-            if not self._closing:
+            alive = self.alive  # not in a forked process, which has none of its parent's threads
+            if alive:
                 self._commands.append(command)
                 self._wake.notify()
-            return not self._closing
+            return alive
 
     def _release(self, queue: OutputQueue) -> None:
         """The reader has left: abort the request if it still runs."""
@@ -250,6 +264,7 @@ class AsyncLLM:
                 self._fail_all(error)
         for request_id in list(self._queues):
             self._abort(request_id)
+        self._fail_jobs(GenerateError("The engine is closed: make a new AsyncLLM."))
 
     def _run_commands(self) -> bool:
         """Wait until there is something to do; False when closing."""
@@ -263,11 +278,15 @@ class AsyncLLM:
                 command()
             except Exception:  # one request's; the thread and the other requests go on
                 log.exception("A command of the engine's thread failed; requests go on.")
+        self._settle()
+        return not closing
+
+    def _settle(self) -> None:
+        """Give the outcomes of commands and jobs to the tasks that wait for them."""
         outcomes, self._outcomes = self._outcomes, {}
         for loop, each in outcomes.items():
             with suppress(RuntimeError):  # the loop has been closed: no task waits any more
                 loop.call_soon_threadsafe(settle, each)
-        return not closing
 
     def _step(self) -> None:
         events = self.llm.engine.step()
@@ -278,6 +297,9 @@ class AsyncLLM:
             if request.finished:
                 self._remove(request)
         self._notify(queues)
+        if self._jobs:
+            self._finish_jobs()
+            self._settle()
 
     def _open(self, queue: OutputQueue, tokens: list[int], params: SamplingParams | None, reply: bool) -> None:
         queue.request = self.llm.submit(tokens, params, reply=reply)
@@ -295,6 +317,36 @@ class AsyncLLM:
         failure.__cause__ = error
         for request_id in list(self._queues):
             self._abort(request_id, failure)
+        self._fail_jobs(failure)
+
+    # ---- embeddings, on the engine's thread -------------------------------------------------------------------
+
+    def _open_job(self, texts: list[list[int]], pooling: Pooling | str, future: "asyncio.Future[Floats]") -> None:
+        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, pooling)
+        self._finish_jobs()  # without texts there is nothing to wait for
+
+    def _finish_jobs(self) -> None:
+        for future, job in list(self._jobs.items()):
+            if job.finished:
+                del self._jobs[future]
+                try:
+                    self._resolve(future, job.vectors(), None)
+                except TahrError as error:
+                    self._resolve(future, None, error)
+
+    def _abort_job(self, future: "asyncio.Future[Floats]") -> None:
+        job = self._jobs.pop(future, None)
+        if job:
+            job.abort()
+
+    def _fail_jobs(self, error: TahrError) -> None:
+        for future in list(self._jobs):
+            self._abort_job(future)
+            self._resolve(future, None, error)
+        self._settle()
+
+    def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+        self._outcomes.setdefault(future.get_loop(), []).append((future, result, error))
 
     def _remove(self, request: Request, error: TahrError | None = None) -> None:
         with self._lock:

@@ -4,20 +4,17 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tahr.backends.api import Backend, Floats
+from tahr.backends.api import Floats
 from tahr.config import Range, check_ranges, whole
+from tahr.engine.engine import Engine
+from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
-from tahr.kv.pages import pages_for
-from tahr.library.lanes import PAGE_SIZE, LaneLimits, Lanes
-from tahr.models.decoder import Decoder
-
-CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +150,44 @@ def log_softmax(logits: Floats) -> NDArray[np.float64]:
     return result
 
 
-class LaneBeams:
-    """Beams as lanes that fork: the prompt's pages are shared, and one step serves all beams."""
+class EngineBeams:
+    """Beams as sequences of an engine: the prompt's pages are shared, and one step serves all beams."""
 
-    def __init__(
-        self, backend: Backend, decoder: Decoder, n_prompt: int, config: BeamSearchConfig, kv_dtype: str | None = None
-    ):
-        width, longest = config.beam_width, n_prompt + config.max_new_tokens
-        # Old and new beams exist side by side for a moment, and each may need a copy of a page they share.
-        n_pages = pages_for(n_prompt, PAGE_SIZE) + 2 * width * (pages_for(config.max_new_tokens, PAGE_SIZE) + 1)
-        chunk = max(min(CHUNK, n_prompt), width)
-        limits = LaneLimits(longest, n_lanes=width, chunk=chunk, n_rows=width, n_pages=n_pages)
-        self.lanes = Lanes(backend, decoder, limits, kv_dtype)
-        self.beams: list[Sequence] = []
+    def __init__(self, engine: Engine):
+        self._feeder = Feeder(engine)
+        self.beams: list[Beam] = []
 
     def begin(self, tokens: ListOf[int]) -> Floats:
         """See `BeamForward`."""
-        self.beams = [self.lanes.open()]
-        return self.lanes.read(self.beams[0], tokens)[None]
+        last = LastRow()
+        self.beams = [Beam(self._feeder.open(tokens, last), last)]
+        return self._run()
 
     def extend(self, choices: ListOf[tuple[int, int]]) -> Floats:
         """See `BeamForward`."""
-        following = [self.lanes.fork(self.beams[beam]) for beam, _ in choices]
-        for old in self.beams:
-            self.lanes.truncate(old, 0)
+        following = [self._fork(beam) for beam, _ in choices]
+        self.close()
         self.beams = following
-        return self.lanes.run([(lane, [token]) for lane, (_, token) in zip(following, choices, strict=True)])
+        for beam, (_, token) in zip(following, choices, strict=True):
+            self._feeder.feed(beam.sequence, [token])
+        return self._run()
+
+    def close(self) -> None:
+        """Release what the beams hold."""
+        for beam in self.beams:
+            self._feeder.close(beam.sequence)
+
+    def _fork(self, number: int) -> "Beam":
+        last = LastRow()
+        return Beam(self._feeder.fork(self.beams[number].sequence, last), last)
+
+    def _run(self) -> Floats:
+        self._feeder.run(*(beam.sequence for beam in self.beams))
+        return np.stack([beam.last.row for beam in self.beams])
+
+
+class Beam(NamedTuple):
+    """A sequence and the logits after it."""
+
+    sequence: Sequence
+    last: LastRow

@@ -1,57 +1,46 @@
-"""Picks and feeds token after token in a session: a reply made by hand."""
+"""Samples and feeds token after token in a session: a reply made step by step in the caller's hands."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from time import perf_counter
 
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.builder import breakers
 from tahr.engine.detokenize import TextWriter, has_text
-from tahr.engine.sampler import Sampler, SampleRequest, SamplingState
+from tahr.engine.engine import accept_token
+from tahr.engine.sampler import SampleRequest, SamplingState
+from tahr.engine.sequence import Sequence
 from tahr.errors import TahrError
 from tahr.library.session import Session
 from tahr.text.deltas import text_of
 from tahr.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """How a reply is made: its parameters and, from them, what picks, what writes and what ends it."""
-
-    params: SamplingParams
-    sampling: SamplingState
-    writer: TextWriter
-    ends: Callable[[int], bool]
-    n_vocab: int  # a model may have more logits than there are tokens
-
-    @staticmethod
-    def begin(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int]) -> "Reply":
-        """A reply that has no tokens yet."""
-        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else tokenizer.eos_ids)
-        sampling = SamplingState(params, ends, breakers(tokenizer))
-        writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
-        sampling.check(tokenizer.n_vocab)
-        return Reply(params, sampling, writer, ends.__contains__, tokenizer.n_vocab)
+def open_reply(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int], max_tokens: int) -> Sequence:
+    """A reply that has no tokens yet; it ends by the same rules as any sequence of an engine."""
+    tokens = list(prompt)
+    ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
+    sampling = SamplingState(params, ends, breakers(tokenizer))
+    sampling.check(tokenizer.n_vocab)
+    writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
+    request = SampleRequest(sampling, tokens, n_prompt=len(tokens))
+    return Sequence(tokens, params, len(tokens) + max_tokens, writer, request, ends=ends)
 
 
-def decode(session: Session, logits: Floats, reply: Reply, max_tokens: int) -> Iterator[str]:
-    """The text of each picked token (it may be empty), until the reply ends or has `max_tokens`.
+def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
+    """The text of each sampled token (it may be empty), until the reply ends or has as many as it may.
 
     The session needs room for one fewer: the last token is never fed.
     """
-    tokens = session.tokens
-    request = SampleRequest(reply.sampling, tokens, n_prompt=len(tokens))
-    sampler = Sampler(session.backend, reply.n_vocab)
-    for left in range(max_tokens - 1, -1, -1):
-        (answer,) = sampler.sample([request], logits[None])
-        if isinstance(answer, TahrError):
-            raise answer
-        tokens.append(answer.token)
-        last = reply.ends(answer.token)
-        deltas = () if last else reply.writer.push(answer.token)
-        last = last or reply.writer.stopped or not left
-        yield text_of(deltas if not last or reply.writer.stopped else deltas + reply.writer.flush())
-        if last:
+    assert reply.request
+    sampler = session.engine.runner.sampler
+    while reply.n_generated + reply.n_prompt < reply.max_length:
+        (sampled,) = sampler.sample([reply.request], logits[None])
+        if isinstance(sampled, TahrError):
+            raise sampled
+        deltas, reason = accept_token(reply, sampled, perf_counter())
+        yield text_of(deltas)
+        if reason:
             return
-        logits = session.feed([answer.token])
+        logits = session.feed([sampled.token])

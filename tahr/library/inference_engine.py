@@ -11,9 +11,9 @@ from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
-from tahr.library.beam import BeamSearchConfig, Hypothesis, LaneBeams, beam_search
-from tahr.library.embeddings import Embedder, Pooling
-from tahr.library.generate import Reply, decode
+from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
+from tahr.library.embeddings import Pooling, embed
+from tahr.library.generate import decode, open_reply
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.inference_metrics import Metrics, MetricsSnapshot
 from tahr.library.loaded_model import LoadedModel, load_bytes, load_path, local_files
@@ -37,7 +37,6 @@ class InferenceEngine:
     def __init__(self, config: InferenceConfig):
         self.config = config
         self._loaded: LoadedModel | None = None
-        self._embedder: Embedder | None = None
         self._metrics = Metrics()
 
     @classmethod
@@ -58,7 +57,6 @@ class InferenceEngine:
 
     def _take(self, model: LoadedModel) -> None:
         self._loaded = model
-        self._embedder = None
 
     @property
     def _model(self) -> LoadedModel:
@@ -151,10 +149,10 @@ class InferenceEngine:
         if list(prompt_tokens) != model.session.tokens:
             raise ConfigError("prompt_tokens are not the tokens in memory: prefill those, or prime with a prefix.")
         total = min(max_tokens, model.session.room + 1)
-        reply = Reply.begin(sampler or self.config.sampler, model.tokenizer, prompt_tokens)
+        reply = open_reply(sampler or self.config.sampler, model.tokenizer, prompt_tokens, total)
         reporter = ProgressReporter(progress, total) if progress else None
         self._metrics.requests_started += 1
-        text = self._listen(decode(model.session, logits, reply, total), callback, cancel, reporter)
+        text = self._listen(decode(model.session, logits, reply), callback, cancel, reporter)
         self._metrics.requests_completed += 1
         return text
 
@@ -268,9 +266,12 @@ class InferenceEngine:
         if room < 0 or not tokens:
             raise ConfigError(f"The prompt has {len(tokens)} tokens, but it must have 1 to {room + len(tokens)}.")
         config = replace(config, max_new_tokens=min(config.max_new_tokens, room))
-        beams = LaneBeams(model.backend, model.decoder, len(tokens), config, model.session.kv_dtype)
+        beams = EngineBeams(model.engine)
         ends = model.tokenizer.is_eos if eos is None else eos.__eq__ if isinstance(eos, int) else eos
-        return beam_search(beams, tokens, config, ends)
+        try:
+            return beam_search(beams, tokens, config, ends)
+        finally:
+            beams.close()
 
     def embed(self, text: str) -> list[float]:
         """A text as a vector of length 1: the state of its last token."""
@@ -287,11 +288,7 @@ class InferenceEngine:
 
     def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
         """The same as one array: [n_texts, hidden_size]."""
-        model = self._model
-        if self._embedder is None:
-            session = model.session
-            self._embedder = Embedder(model.backend, model.decoder, session.context_size, session.kv_dtype)
-        return self._embedder.embed([self.tokenize(text) for text in texts], pooling)
+        return embed(self._model.engine, [self.tokenize(text) for text in texts], pooling)
 
     # ---- counters ---------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """`LLM`: a model from a name to text, for scripts and the command line."""
 
+import threading
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from functools import lru_cache
@@ -24,7 +25,7 @@ from tahr.library.arguments import (
     prompts_of,
     sampling_params,
 )
-from tahr.library.embeddings import Embedder, Pooling
+from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
@@ -37,7 +38,10 @@ Texts = str | ListOf[str | list[int]]
 
 
 class LLM:
-    """A loaded model. Replies to prompts and conversations, one by one, in batches, or as streams."""
+    """A loaded model. Replies to prompts and conversations, one by one, in batches, or as streams.
+
+    Threads may share it: whichever of them steps advances the requests of all. A forked process may not.
+    """
 
     def __init__(
         self,
@@ -58,9 +62,8 @@ class LLM:
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
         self.engine: Engine = parts.engine
-        runner = self.engine.runner
-        self._embedder = Embedder(runner.backend, runner.decoder, self.context_size, runner.kv.dtype)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
+        self._lock = threading.RLock()  # of the engine and the requests
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
@@ -117,11 +120,23 @@ class LLM:
 
     def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
         """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array."""
-        single = isinstance(texts, str)
+        tokens = self.encode_texts(texts)
+        with self._lock:
+            job = EmbeddingJob(self.engine, tokens, pooling)
+        try:
+            while not job.finished:
+                self.step()
+            vectors = job.vectors()
+        finally:
+            with self._lock:
+                job.abort()
+        row: Floats = vectors[0] if isinstance(texts, str) else vectors
+        return row
+
+    def encode_texts(self, texts: Texts) -> list[list[int]]:
+        """The tokens of one or several texts, some of which may be tokens already."""
         several = [texts] if isinstance(texts, str) else texts
-        tokens = [self.tokenizer.encode(text) if isinstance(text, str) else text for text in several]
-        vectors = self._embedder.embed(tokens, pooling)
-        return vectors[0] if single else vectors
+        return [self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in several]
 
     @overload
     def score(self, prompt: str, continuations: str) -> Score: ...
@@ -181,13 +196,16 @@ class LLM:
         """
         full = complete(sampling_params(params), self.sampling_defaults)
         continuing = not reply and has_text(self.tokenizer, tokens)
-        request = Request(self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing)))
-        self._requests.update(dict.fromkeys(request.choices, request))
+        with self._lock:
+            first = self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing))
+            request = Request(first)
+            self._requests.update(dict.fromkeys(request.choices, request))
         return request
 
     def step(self) -> list[Request]:
         """Let every request advance; those that have something new."""
-        return self.dispatch(self.engine.step())
+        with self._lock:
+            return self.dispatch(self.engine.step())
 
     def dispatch(self, events: list[Event]) -> list[Request]:
         """Give the events of a step to their requests; those that have something new."""
@@ -201,10 +219,11 @@ class LLM:
 
     def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
-        for seq in request.sequences:
-            self.engine.abort(seq, error)
-            self._requests.pop(seq.id, None)
-        request.update_finished()
+        with self._lock:
+            for seq in request.sequences:
+                self.engine.abort(seq, error)
+                self._requests.pop(seq.id, None)
+            request.update_finished()
 
     def _complete(
         self, prompts: list[list[int]], params: Params, progress: bool, reply: bool = False
@@ -230,7 +249,9 @@ class LLM:
     def _stream(self, request: Request) -> Iterator[Chunk]:
         try:
             while True:
-                if chunk := request.next_chunk():
+                with self._lock:
+                    chunk = request.next_chunk()
+                if chunk:
                     yield chunk
                 elif request.finished:
                     return

@@ -9,11 +9,10 @@ from tahr import hub
 from tahr.backends import open_backend, useful_threads
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
-from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer, tokenizer_at
-from tahr.engine.capacity import kv_budget, kv_groups, measure
+from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.engine.engine import Engine
 from tahr.errors import ModelNotFound
 from tahr.library.inference_config import InferenceConfig
-from tahr.library.lanes import PAGE_SIZE, LaneLimits, Lanes
 from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
 from tahr.models.config import ModelConfig
@@ -21,13 +20,15 @@ from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
+N_SEQS = 64  # beams, or texts to embed, of one step
+N_TEXTS = 2  # full texts the pool has room for
+
 
 @dataclass(frozen=True)
 class LoadedModel:
     """Everything an engine for one text is made of."""
 
-    backend: Backend
-    decoder: Decoder
+    engine: Engine
     config: ModelConfig
     tokenizer: Tokenizer
     session: Session
@@ -60,20 +61,23 @@ def build(
     backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
     loaded = load(source, backend)
     check_vocabulary(tokenizer, loaded.config, source.name)
-    return LoadedModel(
-        backend, loaded.decoder, loaded.config, tokenizer, open_session(config, backend, loaded.decoder), fingerprint
+    engine = open_engine(config, backend, loaded.decoder, tokenizer)
+    return LoadedModel(engine, loaded.config, tokenizer, Session(engine, model=loaded.decoder), fingerprint)
+
+
+def open_engine(config: InferenceConfig, backend: Backend, decoder: Decoder, tokenizer: Tokenizer) -> Engine:
+    """An engine for one text of the context asked for; beams and embeddings have a second text's memory."""
+    asked = EngineConfig(
+        context_size=config.context_size,
+        kv_dtype=config.kv_dtype,
+        prefill_chunk_size=min(config.prefill_chunk_size or MAX_CHUNK, MAX_CHUNK),
+        max_batch_size=N_SEQS,
+        prefix_cache=False,
     )
-
-
-def open_session(config: InferenceConfig, backend: Backend, decoder: Decoder) -> Session:
-    """Memory for one text of the context asked for."""
-    dtype = check_kv_dtype(config.kv_dtype, backend)
-    asked = EngineConfig(context_size=config.context_size, page_size=PAGE_SIZE, max_batch_size=1)
-    # A session can go back to any point of its text, so it keeps the whole of it in every layer.
-    groups = kv_groups(decoder.memory, [0] * len(decoder.memory), PAGE_SIZE, dtype)
-    context = measure(asked, groups, decoder.config.max_context, kv_budget(asked, backend)).context_size
-    chunk = min(config.prefill_chunk_size or context, context)
-    return Session(Lanes(backend, decoder, LaneLimits(context, chunk=chunk), dtype), model=decoder)
+    engine, _ = build_engine(
+        backend, decoder, asked, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, whole_texts=N_TEXTS
+    )
+    return engine
 
 
 def local_files(path: str) -> hub.ModelFiles:

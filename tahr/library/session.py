@@ -1,4 +1,4 @@
-"""One text in a model's memory: feed it tokens, read logits, go back, copy what it holds and put it back."""
+"""One text in a model's memory: feed it tokens, take logits, go back, copy what it holds and put it back."""
 
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tahr.backends.api import Bytes, Floats
+from tahr.engine.engine import Engine
+from tahr.engine.feeder import Feeder, LastRow
+from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
-from tahr.library.lanes import PAGE_SIZE, Lanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,26 +32,26 @@ class KvCopy:
 
 
 class Session:
-    """A lane with its whole context to itself."""
+    """A sequence of an engine that keeps the whole text in every layer, windows or not, so that it can go back."""
 
-    def __init__(self, lanes: Lanes, model: object):
-        self._lanes = lanes
-        self._lane = lanes.open()
-        self.model = model
-        self.backend = lanes.backend
+    def __init__(self, engine: Engine, model: object):
+        self.engine, self.model = engine, model
+        self._feeder = Feeder(engine)
+        self._last = LastRow()
+        self._seq: Sequence | None = None  # None: the text is empty
 
     @property
     def length(self) -> int:
-        return self._lane.computed
+        return len(self._seq.tokens) if self._seq else 0
 
     @property
     def tokens(self) -> list[int]:
         """The tokens whose keys and values are stored."""
-        return self._lane.tokens[: self.length]
+        return list(self._seq.tokens) if self._seq else []
 
     @property
     def context_size(self) -> int:
-        return self._lanes.limits.n_tokens
+        return self.engine.context_size
 
     @property
     def room(self) -> int:
@@ -58,27 +60,46 @@ class Session:
 
     @property
     def kv_dtype(self) -> str:
-        return self._lanes.kv.dtype
+        return self.engine.runner.kv.dtype
 
     def feed(self, tokens: ListOf[int]) -> Floats:
-        """Compute tokens after those that are here; the logits of the last."""
-        return self._lanes.read(self._lane, tokens)
+        """Compute tokens after those that are here; the logits of the last. After an error the text is empty."""
+        if self._seq is None:
+            self._seq = self._feeder.open(tokens, self._last)
+        else:
+            self._feeder.feed(self._seq, tokens)
+        try:
+            self._feeder.run(self._seq)
+        finally:
+            if self._seq.done:
+                self._seq = None
+        return self._last.row
 
     def truncate(self, n_tokens: int) -> None:
         """Behave as if only the first n tokens had been fed."""
         if not 0 <= n_tokens <= self.length:
             raise ConfigError(f"The text has {self.length} tokens and cannot be cut to {n_tokens}.")
-        self._lanes.truncate(self._lane, n_tokens)
+        if self._seq and n_tokens:
+            self._feeder.truncate(self._seq, n_tokens)
+        elif self._seq:
+            self._feeder.close(self._seq)
+            self._seq = None
 
     def copy(self) -> KvCopy:
         """What is stored, in host memory."""
-        layers = self._lanes.backend.read_pages(self._lanes.kv, self._lane.tables[0].pages)
-        whole = KvCopy(tuple(self.tokens), tuple(layers), self.kv_dtype, self.model)
+        if self._seq:
+            self._feeder.resume(self._seq)
+        whole = KvCopy(tuple(self.tokens), tuple(self._read_layers()), self.kv_dtype, self.model)
         return whole.first(self.length)
 
     def empty_layers(self) -> list[Bytes]:
         """What a copy of nothing would hold: only its shapes say something."""
-        return self._lanes.backend.read_pages(self._lanes.kv, [])
+        runner = self.engine.runner
+        return runner.backend.read_pages(runner.kv, [])
+
+    def _read_layers(self) -> list[Bytes]:
+        runner = self.engine.runner
+        return runner.backend.read_pages(runner.kv, self._seq.tables[0].pages if self._seq else [])
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""
@@ -86,10 +107,11 @@ class Session:
             raise ConfigError(
                 "The KV copy was made by another model, so it means nothing to this one: prefill instead."
             )
-        self._lanes.truncate(self._lane, 0)
+        self.truncate(0)
         if not copy.tokens:
             return
-        self._lanes.take_over(self._lane, copy.tokens)
-        n_padding = pages_for(len(copy.tokens), PAGE_SIZE) * PAGE_SIZE - len(copy.tokens)
+        runner = self.engine.runner
+        self._seq = self._feeder.restore(copy.tokens, self._last)
+        n_padding = pages_for(len(copy.tokens), runner.kv.page_size) * runner.kv.page_size - len(copy.tokens)
         padded = [np.pad(layer, ((0, 0), (0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
-        self._lanes.backend.write_pages(self._lanes.kv, self._lane.tables[0].pages, padded)
+        runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)

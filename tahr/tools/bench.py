@@ -1,9 +1,8 @@
-"""Times a model the way serving runs it: the same plans, without scheduler, sampler and text."""
+"""Times a model the way serving runs it: the same engine and plans, without sampling and text."""
 
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass
@@ -13,24 +12,22 @@ import numpy as np
 
 from tahr import hub
 from tahr.backends import open_backend
-from tahr.backends.api import Backend, MemoryLayout, StepLimits
-from tahr.config import GREEDY, EngineConfig
-from tahr.engine.builder import check_kv_dtype
-from tahr.engine.runner import Runner
+from tahr.backends.api import Backend, Floats
+from tahr.config import EngineConfig
+from tahr.engine.builder import build_engine, check_kv_dtype
+from tahr.engine.feeder import Feeder
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError
-from tahr.kv.pages import PagePool, pages_for
-from tahr.kv.tables import PageTable
 from tahr.models.decoder import Decoder
 from tahr.models.loader import load, open_model
 
 PAGE_SIZE = 32
+MIN_CONTEXT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Read `n_prompt` tokens, then generate `n_gen`, after `n_depth` tokens that do not count; `n_seqs` at once."""
+    """Prefill `n_prompt` tokens, then generate `n_gen`, after `n_depth` tokens that do not count; `n_seqs` at once."""
 
     n_prompt: int = 0
     n_gen: int = 0
@@ -94,7 +91,7 @@ class Result:
 
 
 class Bench:
-    """A model with memory for the largest of some shapes."""
+    """An engine with memory for the largest of some shapes; what is timed are its steps, without sampling and text."""
 
     def __init__(
         self, backend: Backend, decoder: Decoder, shapes: ListOf[Shape], chunk: int, kv_dtype: str | None = None
@@ -102,20 +99,18 @@ class Bench:
         n_tokens = max(shape.n_depth + shape.n_prompt + shape.n_gen for shape in shapes)
         n_seqs = max(shape.n_seqs for shape in shapes)
         check_context(n_tokens, decoder.config.max_context)
-        n_pages = pages_for(n_tokens, PAGE_SIZE)
-        pool = PagePool(n_pages * n_seqs, PAGE_SIZE)
-        kv = backend.kv_store(
-            MemoryLayout(decoder.memory, (pool.n_pages,), PAGE_SIZE, kv_dtype or backend.kv_dtypes[0])
+        config = EngineConfig(
+            context_size=max(MIN_CONTEXT, n_tokens),
+            prefill_chunk_size=chunk,
+            max_batch_size=n_seqs,
+            prefix_cache=False,
+            kv_dtype=kv_dtype,
+            page_size=PAGE_SIZE,
         )
-        self.chunk = chunk
-        self.runner = Runner(backend, decoder, kv, StepLimits(max(chunk, n_seqs), n_seqs, n_seqs, n_pages))
+        self.engine, _ = build_engine(backend, decoder, config, whole_texts=n_seqs)
+        self._feeder = Feeder(self.engine)
         ids = np.random.default_rng(0).integers(0, decoder.config.n_vocab, (n_seqs, n_tokens)).tolist()
-        self._n_stored: Counter[int] = Counter()
-        self.sequences = [self._open(ids[i], PageTable(pool)) for i in range(n_seqs)]
-
-    def _open(self, ids: list[int], table: PageTable) -> Sequence:
-        table.take(0, len(ids))
-        return Sequence(ids, GREEDY, len(ids), tables=[table])
+        self._texts = [Text(each) for each in ids]
 
     def measure(self, shape: Shape, n_reps: int, tick: Callable[[], None] = lambda: None) -> Result:
         """Time a shape after running it once in full, so that nothing is new to plans, caches and clocks."""
@@ -127,32 +122,55 @@ class Bench:
         return Result(shape, tuple(seconds))
 
     def time(self, shape: Shape) -> float:
-        """The seconds of one repetition; its depth is read before the clock starts."""
-        active = self.sequences[: shape.n_seqs]
-        for sequence in active:
-            self._rewind(sequence, shape.n_depth)
+        """The seconds of one repetition; its depth is computed before the clock starts."""
+        active = self._texts[: shape.n_seqs]
+        for text in active:
+            self._rewind(text, shape.n_depth)
         begin = time.perf_counter()
-        for sequence in active:
-            self._read(sequence, shape.n_prompt)
+        for text in active:
+            self._feed([text], shape.n_prompt)
         for _ in range(shape.n_gen):
-            self._step(active, 1, n_rows=1)
+            self._feed(active, 1)
         return time.perf_counter() - begin
 
-    def _rewind(self, sequence: Sequence, n_depth: int) -> None:
-        """As if just the first tokens had been read. Texts never change, so what was read once is there already."""
-        sequence.computed = min(n_depth, self._n_stored[sequence.id])
-        self._read(sequence, n_depth - sequence.computed)
+    def _rewind(self, text: "Text", n_depth: int) -> None:
+        """As if just the first tokens had been computed. Texts never change, so what was computed once is kept."""
+        if text.sequence and n_depth:
+            n = min(n_depth, text.n_fed)
+            self._feeder.truncate(text.sequence, n)
+            self._feed([text], n_depth - n)
+        else:
+            if text.sequence:
+                self._feeder.close(text.sequence)
+            text.sequence = None
+            self._feed([text], n_depth)
 
-    def _read(self, sequence: Sequence, n_tokens: int) -> None:
-        for done in range(0, n_tokens, self.chunk):
-            n = min(self.chunk, n_tokens - done)
-            self._step([sequence], n, n_rows=int(done + n == n_tokens))
+    def _feed(self, texts: ListOf["Text"], n_tokens: int) -> None:
+        if not n_tokens:
+            return
+        for text in texts:
+            tokens = text.ids[text.n_fed : text.n_fed + n_tokens]
+            if text.sequence:
+                self._feeder.feed(text.sequence, tokens)
+            else:
+                text.sequence = self._feeder.open(tokens, ignore)
+        self._feeder.run(*(text.sequence for text in texts if text.sequence))
 
-    def _step(self, active: list[Sequence], n_tokens: int, n_rows: int) -> None:
-        self.runner.run([WorkItem(seq, seq.computed, n_tokens, n_rows > 0, n_rows) for seq in active])
-        for sequence in active:
-            sequence.computed += n_tokens
-            self._n_stored[sequence.id] = max(self._n_stored[sequence.id], sequence.computed)
+
+@dataclass(slots=True)
+class Text:
+    """Random tokens, and the sequence that some of them have been fed to."""
+
+    ids: list[int]
+    sequence: Sequence | None = None
+
+    @property
+    def n_fed(self) -> int:
+        return len(self.sequence.tokens) if self.sequence else 0
+
+
+def ignore(rows: Floats) -> None:
+    """Nobody looks at the logits of a benchmark."""
 
 
 def check_context(n_tokens: int, most: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import ConfigError
-from tahr.tools.full_logits import Probe
+from tahr.tools.full_logits import FullLogits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,22 @@ def logprobs(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return shifted
 
 
-def surprise(probe: Probe, window: Window) -> NDArray[np.float64]:
+def surprise(logits_of: FullLogits, window: Window) -> NDArray[np.float64]:
     """Of each scored token, the negative logarithm of its probability."""
     wanted = np.array(window.ids[window.begin :])
     found: list[NDArray[np.float64]] = []
     done = 0
-    for logits in probe.run(window.ids[:-1], window.begin - 1):
+    for logits in logits_of.run(window.ids[:-1], window.begin - 1):
         rows = logprobs(logits)
         found.append(-rows[np.arange(len(rows)), wanted[done : done + len(rows)]])
         done += len(rows)
     return np.concatenate(found)
 
 
-def measure(probe: Probe, cut: list[Window], tick: Callable[[str], None] = lambda text: None) -> Perplexity:
+def measure(logits_of: FullLogits, cut: list[Window], tick: Callable[[str], None] = lambda text: None) -> Perplexity:
     """The perplexity of a text; `tick` hears which window is read."""
     found = []
     for i, window in enumerate(cut):
         tick(f"window {i + 1} of {len(cut)}")
-        found.append(surprise(probe, window))
+        found.append(surprise(logits_of, window))
     return Perplexity.of(np.concatenate(found))

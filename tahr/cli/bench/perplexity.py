@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from tahr.cli.settings.model_files import find
     from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer
     from tahr.models.loader import load, open_model
-    from tahr.tools.full_logits import Probe
+    from tahr.tools.full_logits import FullLogits
     from tahr.tools.perplexity import measure, windows
 
     config, text = engine(args), read(args.file)
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     check_vocabulary(tokenizer, loaded.config, files.name)
     note(f"{files.name} on {backend.summary}; {len(ids)} tokens, {len(cut)} windows of {args.ctx_size}")
     kv_dtype = check_kv_dtype(config.kv_dtype, backend)
-    probe = Probe(backend, loaded.decoder, args.ctx_size, kv_dtype, config.prefill_chunk_size)
-    found = measure(probe, cut, say)
+    logits_of = FullLogits(backend, loaded.decoder, args.ctx_size, kv_dtype, config.prefill_chunk_size)
+    found = measure(logits_of, cut, say)
     wipe()
     if args.json:
         print(json.dumps({"perplexity": found.value, "error": found.error, "n_tokens": found.n_tokens}))

@@ -1,0 +1,139 @@
+"""A backend whose steps overlap and run as late as they may: a device that is always behind.
+
+A launched step runs when its tokens are collected, or when something must see its results: after the next step was
+launched, after the host has reused whatever it believed free. It checks that its inputs are still those it was launched
+with, and the pages that an engine holds to be free are overwritten with NaN as soon as they are.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from tahr.backends.api import Backend, KVStore, Plan, StepInputs, Tensor
+from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
+from tahr.engine.engine import Engine
+
+ON_HOST = -99  # in place of a token
+
+
+class LateBackend:
+    """Wraps a backend; everything that is not about the order of things goes to it."""
+
+    overlaps = True
+
+    def __init__(self, inner: Backend, n_on_host: int = 0):
+        self._inner = inner
+        self._n_on_host = n_on_host  # every n-th sample is one the device does not know before it is collected
+        self._queue: list[Callable[[], None]] = []
+        self.last_tokens = np.zeros(0, np.int32)  # of the last step that has run
+        self.n_late = 0  # steps that ran after the next one had been launched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def flush(self) -> None:
+        """Run everything that was enqueued."""
+        while self._queue:
+            self._queue.pop(0)()
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+
+    # ---- steps ------------------------------------------------------------------------------------------------
+
+    def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
+        self.flush()
+        return LatePlan(self, self._inner.record(step, inputs), inputs)
+
+    def sample(self, logits: Tensor, rows: SampleRows) -> "LateSampled":
+        return LateSampled(self, logits, deepcopy(rows), self._n_on_host)
+
+    # ---- what must see the results ----------------------------------------------------------------------------
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        self.flush()
+        return self._inner.read(tensor)
+
+    def host_rows(self, logits: Any) -> np.ndarray:
+        self.flush()
+        return self._inner.host_rows(logits)
+
+    def read_pages(self, *args: Any) -> Any:
+        self.flush()
+        return self._inner.read_pages(*args)
+
+    def write_pages(self, *args: Any) -> None:
+        self.flush()
+        self._inner.write_pages(*args)
+
+    def copy_pages(self, *args: Any) -> None:
+        self.flush()
+        self._inner.copy_pages(*args)
+
+
+class LatePlan:
+    """A plan that only enqueues."""
+
+    def __init__(self, late: LateBackend, plan: Plan, inputs: StepInputs):
+        self._late, self._plan, self._inputs = late, plan, inputs
+        self.result = plan.result
+
+    def run(self) -> None:
+        launched = arrays_of(self._inputs)
+        assert launched["counts"][0] > 0
+        self._late.enqueue(lambda: self._run(launched))
+
+    def _run(self, launched: dict[str, np.ndarray]) -> None:
+        for name, values in arrays_of(self._inputs).items():
+            np.testing.assert_array_equal(values, launched[name], f"{name} changed before the step had run")
+        ids = self._inputs.ids[: self._inputs.n_tokens]
+        unknown = ids < 0
+        found = self._late.last_tokens[~ids[unknown]]
+        assert (found != ON_HOST).all(), "a step refers to a token that the device does not know"
+        ids[unknown] = np.maximum(found, 0)  # of a row that failed: nobody looks at what comes of it
+        self._plan.run()
+        launched.clear()
+
+
+class LateSampled:
+    """Samples that are taken when their step has run."""
+
+    def __init__(self, late: LateBackend, logits: Tensor, rows: SampleRows, n_on_host: int):
+        self._late, self._logits, self._rows = late, logits, rows
+        self.on_host = list(range(0, len(rows), n_on_host)) if n_on_host else []
+        self._result: SampledTokens | None = None
+        late.enqueue(self._run)
+
+    def _run(self) -> None:
+        self._result = deepcopy(self._late._inner.sample(self._logits, self._rows).collect())
+        tokens = self._result.tokens.copy()
+        tokens[self.on_host] = ON_HOST
+        self._late.last_tokens = tokens
+
+    def collect(self) -> SampledTokens:
+        if self._result is None:
+            self._late.n_late += len(self._late._queue) > 2
+        while self._result is None:
+            self._late._queue.pop(0)()
+        return self._result
+
+
+def arrays_of(inputs: StepInputs) -> dict[str, np.ndarray]:
+    """Copies of what a step reads."""
+    names = [field.name for field in fields(inputs) if isinstance(getattr(inputs, field.name), np.ndarray)]
+    return {name: getattr(inputs, name).copy() for name in names}
+
+
+def blank_free_pages(eng: Engine) -> None:
+    """What an engine believes free becomes NaN, behind the back of the device."""
+    runner = eng.runner
+    inner: Backend = runner.backend._inner  # type: ignore[attr-defined]
+    kv: KVStore = runner.kv
+    for group, pool in enumerate(eng.scheduler.pools):
+        free = sorted(pool._free)
+        if free:
+            blank = [np.full_like(layer, 0xFF) for layer in inner.read_pages(kv, free, group)]
+            inner.write_pages(kv, free, blank, group)
