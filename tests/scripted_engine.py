@@ -41,10 +41,13 @@ TEMPLATE = (
 class ByteTokenizer:
     """A token per byte, and one for each end."""
 
-    n_vocab, bos_id, eos_id, drops_first_space = N_VOCAB, BOS, EOS, False
+    n_vocab, bos_id, eos_id, drops_first_space, max_token_bytes = N_VOCAB, BOS, EOS, False, 4
 
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         return text  # it reads no special tokens
+
+    def cannot_fit(self, text: str, n_tokens: int) -> bool:
+        return len(text) > n_tokens * self.max_token_bytes
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return [BOS] * add_special + list(text.encode())
@@ -175,7 +178,7 @@ class ScriptedEngine:
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats = StatsSnapshot()
-        self.alive, self.cpu_s, self.longest_token_bytes = True, 0.0, 4
+        self.alive, self.cpu_s = True, 0.0
         self.live: set[int] = set()
         self.seen: list[ScriptedReply] = []
 

@@ -179,7 +179,7 @@ class AsyncLLM:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of the engine's thread so far, of the process where the system does not tell."""
+        """CPU time of the engine's thread so far, of the process on systems without clocks of threads."""
         thread = self._thread.ident
         if thread is None or not self._thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
             return time.process_time()

@@ -52,7 +52,6 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
-    longest_token_bytes: int  # of the vocabulary
     sampling_defaults: SamplingParams
     backend_summary: str
 

@@ -113,15 +113,15 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         loaded: asyncio.Future[list[ServedModel]] = loop.create_future()
 
-        def tell(work: Callable[[Any], None], outcome: Any) -> None:
+        def settle(work: Callable[[Any], None], outcome: Any) -> None:
             with suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 loop.call_soon_threadsafe(lambda: None if loaded.done() else work(outcome))
 
         def load() -> None:
             try:
-                tell(loaded.set_result, self._load())
+                settle(loaded.set_result, self._load())
             except BaseException as error:
-                tell(loaded.set_exception, error)
+                settle(loaded.set_exception, error)
 
         self._loader = threading.Thread(target=load, name="tahr-load", daemon=True)
         self._loader.start()

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
-    from tahr.text.tokenizer import Tokenizer
 
 
 class LlmStream:
@@ -48,7 +47,6 @@ class LlmEngine:
         self.tokenizer = inner.tokenizer
         self.template = inner.template
         self.context_size = inner.context_size
-        self.longest_token_bytes = longest_token_bytes(inner.tokenizer)
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
 
@@ -75,7 +73,3 @@ class LlmEngine:
     async def close(self) -> None:
         """Stop whatever runs."""
         await self._llm.close()
-
-
-def longest_token_bytes(tokenizer: "Tokenizer") -> int:
-    return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.n_vocab))

@@ -41,7 +41,7 @@ def load_models(
 ) -> list[ServedModel]:
     """All of them, one after the other, in the order they were named.
 
-    `logs` are told of every step; `stream_interval_s` is an `AsyncLLM`'s.
+    `logs` get every step; `stream_interval_s` is an `AsyncLLM`'s.
     """
     from tahr.engine.step_log import Watch
     from tahr.library.async_llm import AsyncLLM

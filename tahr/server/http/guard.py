@@ -32,7 +32,7 @@ def is_one_of(keys: tuple[str, ...], key: str) -> bool:
 
 
 def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
-    """Which of several keys a client has, as a name that tells nothing of the key; empty if there is one or none."""
+    """Which of several keys a client has, as a name without a secret; empty if there is one key or none."""
     key = presented_key(request)
     return "".join(f"key{i}" for i, each in enumerate(keys) if is_one_of((each,), key)) if len(keys) > 1 else ""
 
@@ -48,7 +48,7 @@ def presented_key(request: HttpRequest) -> str:
 
 
 class HostGuard:
-    """Refuses names of this server that it was not told of, and pages of other sites.
+    """Refuses unknown names of this server, and pages of other sites.
 
     A web page may make any name it owns point to this machine (DNS rebinding). Addresses cannot be made to, so they are
     always fine; names must be known.

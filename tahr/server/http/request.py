@@ -40,7 +40,7 @@ class HttpRequest:
         self.client: str = (scope.get("client") or ("",))[0]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.response_headers: dict[str, str] = {}  # that every response to this request gets
-        self.record = RequestRecord(self.method, self.path, self.headers)  # for whoever observes
+        self.record = RequestRecord(self.method, self.path, self.headers)  # what observers get to see
         self.status = 0
         self.data = b""  # the body, once it is read
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits

@@ -103,7 +103,7 @@ def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> Ge
 
 @contextmanager
 def observed(active: ActiveGeneration) -> Iterator[None]:
-    """Observers hear of the beginning and of the end, whatever the end is."""
+    """Observers are notified of the beginning and of the end, whatever the end is."""
     record, observers = active.record, active.observers
     observers.notify("generation_started", record)
     try:

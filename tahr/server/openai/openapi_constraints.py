@@ -64,7 +64,7 @@ def tighten_field(title: str, field: str, declared: Keywords) -> None:
 
 
 def bounds(title: str, field: str) -> Iterator[tuple[tuple[str, ...], Keywords]]:
-    """Types, and what is said of the field where it has one of them."""
+    """Types, and the keywords of the field where it has one of them."""
     if allowed := RANGES.get(field):
         yield ("integer", "number"), of_range(allowed)
     if field in CHOICES:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tahr.errors import TemplateError, TokenizerError
 from tahr.server.engine_port import ServedEngine
-from tahr.server.http.errors import bad_field
+from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.openai.bodies import Inputs, Message, Prompts, TextItem, check_limited
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat
@@ -17,7 +17,6 @@ OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bo
 MAX_PROMPTS = 2048  # in one request
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 16  # of values for a template
-SLACK = 2  # characters that a tokenizer may join before it reads them
 MANY_TOKENS = 2**16
 
 
@@ -113,12 +112,15 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
     """Refuse a text that cannot fit even if all its tokens are as long as the vocabulary's longest."""
-    check_chars(engine, len(text), field)
+    if engine.tokenizer.cannot_fit(text, engine.context_size):
+        raise cannot_fit(engine, len(text), field)
 
 
 def check_chat_size(engine: ServedEngine, messages: Sequence[Message]) -> None:
     """The same for all messages of a conversation together."""
-    check_chars(engine, sum(map(n_chars_of, messages)), "messages")
+    n_chars, longest = sum(map(n_chars_of, messages)), engine.tokenizer.max_token_bytes
+    if longest is not None and n_chars > engine.context_size * longest:
+        raise cannot_fit(engine, n_chars, "messages")
 
 
 def n_chars_of(message: Message) -> int:
@@ -127,12 +129,10 @@ def n_chars_of(message: Message) -> int:
     return len(message.content or "")
 
 
-def check_chars(engine: ServedEngine, n_chars: int, field: str) -> None:
-    most = engine.context_size * engine.longest_token_bytes * SLACK
-    if n_chars > most:
-        limit = f"This model's maximum context length is {engine.context_size} tokens"
-        message = f"{limit}, which no text of {n_chars} characters can fit into: shorten it."
-        raise bad_field(field, message, "context_length_exceeded")
+def cannot_fit(engine: ServedEngine, n_chars: int, field: str) -> HttpError:
+    limit = f"This model's maximum context length is {engine.context_size} tokens"
+    message = f"{limit}, into which no text of {n_chars} characters fits: shorten it."
+    return bad_field(field, message, "context_length_exceeded")
 
 
 # ---- tokens -------------------------------------------------------------------------------------------------
