@@ -45,7 +45,7 @@ class NullBackend(ReferenceBackend):
         self.sampler = open_backend("auto")
         self.inputs = self.step_inputs(limits)
 
-    def record(self, step: object) -> Plan:
+    def record(self, step: object, inputs: object) -> Plan:
         return self.plan
 
     def step_inputs(self, limits: StepLimits) -> object:  # type: ignore[override]
@@ -57,6 +57,17 @@ class NullBackend(ReferenceBackend):
 
     def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
         return self.sampler.sample(self.host_rows(logits), rows)
+
+
+class NullDecoder:
+    """No model, and no files that may change."""
+
+    def __init__(self) -> None:
+        self.files = self
+        self.forward = self.hidden = lambda *_: None
+
+    def check(self) -> None:
+        pass
 
 
 class NullWriter:
@@ -78,8 +89,7 @@ def null_engine(n_seqs: int) -> Engine:
     backend = NullBackend(limits)
     pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
     kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
-    forward = lambda *_: None  # noqa: E731
-    runner = Runner(backend, None, kv, limits, N_VOCAB, forward)  # type: ignore[arg-type]
+    runner = Runner(backend, NullDecoder(), kv, limits, N_VOCAB)  # type: ignore[arg-type]
     return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096)
 
 

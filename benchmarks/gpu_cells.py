@@ -181,10 +181,10 @@ def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]
     """Wall seconds of the same step of one sequence: launched op by op, and as a captured graph."""
     runner = engine.runner
     bucket = runner.buckets[0]
-    step = runner.inputs[0].within(bucket)
+    step = runner.step.within(bucket)
 
     def forward():  # type: ignore[no-untyped-def]
-        return runner.forward(backend, step, runner.kv)
+        return runner.decoder.forward(backend, step, runner.kv)
 
     eager = EagerPlan(backend.context, forward, step)
     return wall_seconds(eager.run), wall_seconds(runner.plan_for(bucket).run)

@@ -34,9 +34,10 @@ class TableRows:
 class Batch:
     """Writes step inputs. What depends only on how many tokens and rows each sequence has is kept while that is so."""
 
-    def __init__(self, step: StepInputs, page_size: int):
+    def __init__(self, step: StepInputs, page_size: int, has_states: bool = False):
         self.step = step
         self.page_size = page_size
+        self._has_states = has_states
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
         self._n = 0  # tokens of the last step
         self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
@@ -51,6 +52,8 @@ class Batch:
             table.write(sequences)
         if (counts, row_counts) != self._counts:
             self._fill_counts(counts, row_counts)
+        if self._has_states:
+            self.step.state_slots[: len(work)] = [seq.slot for seq in sequences]
         self.step.ids[: self._n] = token_ids(sequences, begins, counts, self._n)
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)

@@ -20,6 +20,7 @@ from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
+from tahr.kv.slots import StateSlots
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load, open_model
@@ -79,8 +80,9 @@ def build_engine(
         PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
     ]
-    cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache else None
-    scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy)
+    slots = StateSlots(room.n_slots - 1) if room.slot_bytes else None
+    cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache and not slots else None
+    scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
     engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve)

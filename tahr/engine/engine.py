@@ -122,6 +122,8 @@ class Engine:
     def _launch(self, work: list[WorkItem]) -> list[Event]:
         """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
         try:
+            if self.scheduler.slots:
+                self.runner.copy_states(self.scheduler.slots.take_copies())
             step = self.runner.launch(work)
         except BaseException as error:
             return self._fail_step(work, error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -46,19 +46,15 @@ class InFlight:
 
 @dataclass(slots=True)
 class PlanSet:
-    """The plans for one kind of output: by the set of inputs they read, and by bucket."""
+    """The plans for one kind of output, by bucket."""
 
     forward: Forward
     buckets: ListOf[StepLimits]
-    plans: list[dict[StepLimits, Plan]]
+    plans: dict[StepLimits, Plan] = field(default_factory=dict)
 
 
 class Runner:
-    """Owns an engine's plans: each recorded on first use, replayed for every step that fits its bucket.
-
-    A backend that overlaps steps gets two sets of step inputs, used in turn: one can be filled while a step reads the
-    other.
-    """
+    """Owns an engine's plans: each recorded on first use, replayed for every step that fits its bucket."""
 
     def __init__(
         self,
@@ -75,13 +71,12 @@ class Runner:
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
-        self.inputs = [backend.step_inputs(most) for _ in range(2 if backend.overlaps else 1)]
+        self.step = backend.step_inputs(most)
         self.buckets = backend.buckets(limits)
         self.sampler = Sampler(backend, self.n_vocab)
-        self._batches = [Batch(step, kv.page_size) for step in self.inputs]
-        self._turn = 0  # which inputs the next step is filled into
-        self._logits = PlanSet(forward or decoder.forward, self.buckets, [{} for _ in self.inputs])
-        self._hidden = PlanSet(decoder.hidden if decoder else self._logits.forward, [most], [{} for _ in self.inputs])
+        self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
+        self._logits = PlanSet(forward or decoder.forward, self.buckets)
+        self._hidden = PlanSet(decoder.hidden, [most])
 
     def launch(self, work: list[WorkItem]) -> InFlight:
         """Begin a step."""
@@ -102,13 +97,16 @@ class Runner:
         self.decoder.files.check()
         if copies := [copy for item in work for copy in item.copies]:
             self._copy_pages(copies)
-        self._batches[self._turn].fill(work)
+        self._batch.fill(work)
         plans = self._logits if work[0].sequence.output is Output.LOGITS else self._hidden
-        plan = self.plan_for(self.bucket_for(work, plans.buckets), self._turn, plans)
-        if self.backend.overlaps:
-            self._turn = 1 - self._turn
-        plan.run()
+        plan = self.plan_for(self.bucket_for(work, plans.buckets), plans)
+        plan.run()  # from here on the inputs may be filled again
         return plan.result
+
+    def copy_states(self, copies: list[tuple[int, int]]) -> None:
+        """Copy states of sequences, as (slot, slot), before the next step."""
+        if copies:
+            self.backend.copy_states(self.kv, copies)
 
     def _copy_pages(self, copies: list[PageCopy]) -> None:
         for group in {copy.group for copy in copies}:
@@ -119,18 +117,18 @@ class Runner:
         """The smallest bucket that holds the step."""
         if len(buckets) == 1:
             return buckets[0]
-        step = self.inputs[self._turn]
+        step = self.step
         counts = step.n_tokens, step.n_rows, len(work), max(item.n_tokens for item in work)
         return next(bucket for bucket in buckets if bucket.hold(*counts))
 
-    def plan_for(self, bucket: StepLimits, turn: int = 0, plans: PlanSet | None = None) -> Plan:
-        """The plan of a bucket on one of the sets of inputs; for logits, unless told otherwise."""
+    def plan_for(self, bucket: StepLimits, plans: PlanSet | None = None) -> Plan:
+        """The plan of a bucket; for logits, unless told otherwise."""
         plans = plans or self._logits
-        plan = plans.plans[turn].get(bucket)
+        plan = plans.plans.get(bucket)
         if plan is None:
-            step, forward = self.inputs[turn].within(bucket), plans.forward
+            step, forward = self.step.within(bucket), plans.forward
             plan = self.backend.record(lambda: forward(self.backend, step, self.kv), step)
-            plans.plans[turn][bucket] = plan
+            plans.plans[bucket] = plan
         return plan
 
 

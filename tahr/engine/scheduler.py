@@ -18,6 +18,7 @@ from tahr.engine.work import PrefillBudget, SchedulerLimits, WorkItem
 from tahr.errors import KvCacheFull
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
+from tahr.kv.slots import StateSlots
 from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
@@ -29,10 +30,17 @@ class Scheduler:
     """Lets sequences catch up with their tokens, in the order of a policy, within the limits of steps and pools."""
 
     def __init__(
-        self, pools: ListOf[PagePool], limits: SchedulerLimits, prefix: PrefixCache | None = None, order: str = "fcfs"
+        self,
+        pools: ListOf[PagePool],
+        limits: SchedulerLimits,
+        prefix: PrefixCache | None = None,
+        order: str = "fcfs",
+        slots: StateSlots | None = None,
     ):
+        assert not (prefix and slots), "the prefix cache knows pages, not states"
         self.pools = pools
-        self.page_size = pools[0].page_size
+        self.slots = slots  # None: no layer has a state
+        self.page_size = pools[0].page_size if pools else 1
         self.limits = limits
         self.prefix = prefix
         self.queues = {output: WaitingQueue(POLICIES[order]) for output in Output}
@@ -40,6 +48,7 @@ class Scheduler:
         self._n_running = dict.fromkeys(Output, 0)
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
+        self._slots = (slots,) if slots else ()
         self.n_steps = 0
         self.n_preempted = 0
         self._n_launched = self._n_landed = 0  # steps
@@ -64,7 +73,7 @@ class Scheduler:
         """Take a sequence out, running or waiting, and release its pages."""
         self._stop_running(seq)
         self.queues[seq.output].remove(seq)
-        self._release_pages(seq)
+        self._release(seq)
 
     def schedule(self) -> list[WorkItem]:
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
@@ -97,13 +106,13 @@ class Scheduler:
     def launched(self) -> None:
         """The scheduled work is in flight: what is released from now on is held until it has landed."""
         self._n_launched += 1
-        for pool in self.pools:
+        for pool in (*self.pools, *self._slots):
             pool.launched()
 
     def landed(self) -> None:
         """The oldest step in flight is over, well or badly."""
         self._n_landed += 1
-        for pool in self.pools:
+        for pool in (*self.pools, *self._slots):
             pool.landed()
 
     def advance(self, work: list[WorkItem], accepted: Mapping[int, int] | None = None) -> int:
@@ -144,14 +153,16 @@ class Scheduler:
         child.rank = (*parent.rank, child.id)
         child.stats.started_at = parent.stats.started_at
         child.stats.n_cached_tokens = parent.stats.n_cached_tokens
-        if self._n_running[child.output] >= self.limits.n_seqs or parent.state is State.PREEMPTED:
-            self._release_pages(child)
+        if not self._has_place(child.output) or parent.state is State.PREEMPTED:
+            self._release(child)
             self.queues[child.output].add(child)
             return
         child.tables = [table.fork() for table in parent.tables]
         child.computed = child.scheduled = parent.computed
         parent.n_owned = 0  # the page it writes to is shared from now on
         self._start(child)
+        if self.slots:
+            self.slots.copy(parent.slot, child.slot)
         if not child.n_left:
             child.enter(State.DECODING)
 
@@ -182,10 +193,14 @@ class Scheduler:
         self.rewind(seq, min(seq.computed, n_tokens))
 
     def rewind(self, seq: Sequence, n_computed: int) -> None:
-        """Let a sequence compute again what comes after its first tokens: all of it, if a window has left those."""
+        """Let a sequence compute again what comes after its first tokens.
+
+        It computes all of its text again if a window has left those tokens, or if it has a state: that cannot go back.
+        """
         if seq.hashes:
             seq.hashes.cut(n_computed // self.page_size)
-        if not all(table.reaches(n_computed) for table in seq.tables):
+        is_gone = self.slots and n_computed < seq.computed
+        if is_gone or not all(table.reaches(n_computed) for table in seq.tables):
             self._release_pages(seq)
             return
         for table in seq.tables:
@@ -266,10 +281,10 @@ class Scheduler:
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or self._n_running[output] >= self.limits.n_seqs or seq.blocked_until > self._n_landed:
+        if seq is None or not self._has_place(output) or seq.blocked_until > self._n_landed:
             return None
         found = self._lookup(seq)
-        n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens))
+        n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
         while not self._room_for(found, n_reused, len(seq.tokens)):
             if not self._park_one():
                 for table in found:
@@ -278,6 +293,12 @@ class Scheduler:
         self.queues[output].pop()
         self._begin(seq, found, n_reused)
         return seq
+
+    def _has_place(self, output: Output) -> bool:
+        """Whether one more sequence may run."""
+        if self._n_running[output] >= self.limits.n_seqs:
+            return False
+        return self.slots is None or self.slots.n_free > 0 or self._park_one()
 
     def _lookup(self, seq: Sequence) -> list[PageTable]:
         """Page tables to begin with: the cached beginning of its text, unless rows of it are wanted."""
@@ -309,6 +330,8 @@ class Scheduler:
         seq.stats.started_at = seq.stats.started_at or perf_counter()
         insort(self.running, seq, key=RANK)
         self._n_running[seq.output] += 1
+        if self.slots:
+            seq.slot = self.slots.take()
 
     def _stop_running(self, seq: Sequence) -> None:
         if seq in self.running:
@@ -375,9 +398,15 @@ class Scheduler:
         self.n_preempted += 1
         seq.stats.n_preempted += 1
         self._stop_running(seq)
-        self._release_pages(seq)
+        self._release(seq)
         seq.blocked_until = self._n_launched  # what is in flight for it may still sample a token
         seq.enter(State.PREEMPTED)
+
+    def _release(self, seq: Sequence) -> None:
+        self._release_pages(seq)
+        if self.slots and seq.slot:
+            self.slots.release(seq.slot)
+            seq.slot = 0
 
     def _release_pages(self, seq: Sequence) -> None:
         for table in seq.tables:

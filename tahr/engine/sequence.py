@@ -88,6 +88,7 @@ class Sequence:
     is_parked: bool = False  # it was idle and has lost its pages: it is not queued again before its owner needs it
     n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
+    slot: int = 0  # of its state, in models that have one; 0: none
     hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # the other choices of its request, until they are forked
     rank: Rank = ()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tahr.backends.api import Bytes, Floats
+from tahr.backends.api import Bytes, Floats, StateShape
 from tahr.engine.engine import Engine
 from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequence import Sequence
@@ -15,19 +15,24 @@ from tahr.kv.pages import pages_for
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KvCopy:
-    """The keys and values of a text in host memory: per layer [2, n_tokens, n_heads, bytes of one head]."""
+    """A text's memory on the host: keys and values per layer [2, n_tokens, n_heads, bytes of one head], and states."""
 
     tokens: tuple[int, ...]
     layers: tuple[Bytes, ...]
     dtype: str
     model: object  # whose they are: restoring into another model is refused
+    states: tuple[Floats, ...] = ()  # of the layers that have one, after the last token: [1, *shape]
 
     @property
     def n_bytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self.layers) + sum(state.nbytes for state in self.states)
 
     def first(self, n_tokens: int) -> "KvCopy":
-        """The same for the beginning of the text."""
+        """The same for the beginning of the text; states cannot go back."""
+        if n_tokens == len(self.tokens) and all(layer.shape[1] == n_tokens for layer in self.layers):
+            return self
+        if self.states:
+            raise ConfigError("The model has states, which are those after the last token: restore the whole copy.")
         return KvCopy(self.tokens[:n_tokens], tuple(x[:, :n_tokens] for x in self.layers), self.dtype, self.model)
 
 
@@ -89,17 +94,26 @@ class Session:
         """What is stored, in host memory."""
         if self._seq:
             self._feeder.resume(self._seq)
-        whole = KvCopy(tuple(self.tokens), tuple(self._read_layers()), self.kv_dtype, self.model)
-        return whole.first(self.length)
+        layers = tuple(layer[:, : self.length] for layer in self._read_layers())
+        return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, tuple(self._read_states()))
 
     def empty_layers(self) -> list[Bytes]:
         """What a copy of nothing would hold: only its shapes say something."""
         runner = self.engine.runner
         return runner.backend.read_pages(runner.kv, [])
 
+    def state_shapes(self) -> list[tuple[int, ...]]:
+        """Of the layers that have a state."""
+        layers = self.engine.runner.kv.layout.layers
+        return [shape.shape for shape in layers if isinstance(shape, StateShape)]
+
     def _read_layers(self) -> list[Bytes]:
         runner = self.engine.runner
-        return runner.backend.read_pages(runner.kv, self._seq.tables[0].pages if self._seq else [])
+        return runner.backend.read_pages(runner.kv, self._seq.tables[0].pages if self._seq and self._seq.tables else [])
+
+    def _read_states(self) -> list[Floats]:
+        runner = self.engine.runner
+        return runner.backend.read_states(runner.kv, [self._seq.slot]) if self._seq and self._seq.slot else []
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""
@@ -114,4 +128,7 @@ class Session:
         self._seq = self._feeder.restore(copy.tokens, self._last)
         n_padding = pages_for(len(copy.tokens), runner.kv.page_size) * runner.kv.page_size - len(copy.tokens)
         padded = [np.pad(layer, ((0, 0), (0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
-        runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)
+        if self._seq.tables:
+            runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)
+        if self._seq.slot:
+            runner.backend.write_states(runner.kv, [self._seq.slot], copy.states)

@@ -42,10 +42,11 @@ class SnapshotInfo:
     context_size: int
     kv_dtype: str
     kv_shapes: tuple[Shape, ...]  # per layer [2, n_tokens, n_heads, bytes of one head]
+    state_bytes: tuple[int, ...] = ()  # per layer that has a state in place of keys and values
 
     @property
     def kv_bytes(self) -> int:
-        return sum(prod(shape) for shape in self.kv_shapes)
+        return sum(prod(shape) for shape in self.kv_shapes) + sum(self.state_bytes)
 
 
 # ---- writing ----------------------------------------------------------------------------------------------------
@@ -55,8 +56,9 @@ def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str)
     """A session as it is now."""
     copy = session.copy()
     shapes = tuple((2, len(copy.tokens), layer.shape[2], layer.shape[3]) for layer in copy.layers)
-    info = SnapshotInfo(arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes)
-    return pack(info, copy.layers)
+    states = tuple(state.nbytes for state in copy.states)
+    info = SnapshotInfo(arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states)
+    return pack(info, [*copy.layers, *(np.ascontiguousarray(state).view(np.uint8) for state in copy.states)])
 
 
 def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
@@ -82,10 +84,10 @@ def read_info(data: bytes) -> SnapshotInfo:
 
 
 def unpack(data: bytes) -> tuple[SnapshotInfo, tuple[Bytes, ...]]:
-    """What a snapshot holds, and its keys and values (views of `data`)."""
+    """What a snapshot holds, and its keys and values, then its states (views of `data`)."""
     info, at = read_header(data)
     layers = []
-    for shape in info.kv_shapes:
+    for shape in [*info.kv_shapes, *((n,) for n in info.state_bytes)]:
         layers.append(np.frombuffer(data, np.uint8, prod(shape), at).reshape(shape))
         at += prod(shape)
     return info, tuple(layers)
@@ -135,13 +137,14 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
         context_size=header["context_size"],
         kv_dtype=str(header["kv_dtype"]),
         kv_shapes=tuple(tuple(shape) for shape in header["kv_shapes"]),
+        state_bytes=tuple(header.get("state_bytes", ())),
     )
-    numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape)]
+    numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
     if not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError("a number is not one")
     if any(len(shape) != 4 or shape[:2] != (2, len(info.tokens)) for shape in info.kv_shapes):
         raise ValueError("keys and values do not fit the tokens")
-    if set(header) != {f.name for f in fields(SnapshotInfo)}:
+    if set(header) | {"state_bytes"} != {f.name for f in fields(SnapshotInfo)}:
         raise ValueError("unknown fields")
     return info
 
@@ -150,7 +153,12 @@ def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) ->
     """Let a session of the same model hold what a snapshot holds."""
     if [layer.shape[2:] for layer in session.empty_layers()] != [shape[2:] for shape in info.kv_shapes]:
         raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
-    session.restore(KvCopy(info.tokens, layers, info.kv_dtype, session.model))
+    shapes = session.state_shapes() if info.tokens else []
+    if [4 * prod(shape) for shape in shapes] != list(info.state_bytes):
+        raise SnapshotIncompatible("The snapshot's states do not fit the model: make the snapshot anew.")
+    n_kv = len(info.kv_shapes)
+    states = [raw.view(np.float32).reshape(1, *shape) for raw, shape in zip(layers[n_kv:], shapes, strict=True)]
+    session.restore(KvCopy(info.tokens, layers[:n_kv], info.kv_dtype, session.model, tuple(states)))
 
 
 # ---- fingerprints -----------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+"""A family whose layers keep states, served like any other: the same tokens as in one shot, whatever happens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from engines import Tally, greedy
+from late_backend import LateBackend, blank_free_pages
+from model_runs import greedy as one_shot
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
+from tahr.engine.sequence import Sequence
+from tahr.errors import ConfigError, SnapshotIncompatible
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.session import Session
+from tahr.library.snapshot import pack, put_back, take, unpack
+from toy_state_space import ToyBackend, toy
+
+N_NEW = 12
+PROMPTS = [[1 + (i * j * 5 + j) % 60 for j in range(1, n)] for i, n in enumerate((4, 30, 17, 9, 24), 1)]
+
+
+class LateToy(LateBackend, ToyBackend):
+    """The toy's backend with steps in flight."""
+
+    def __init__(self) -> None:
+        super().__init__(ToyBackend())
+
+
+@pytest.fixture(scope="module", params=["states", "hybrid"])
+def is_hybrid(request: pytest.FixtureRequest) -> bool:
+    return request.param == "hybrid"
+
+
+@pytest.fixture(scope="module")
+def wanted(is_hybrid: bool) -> list[list[int]]:
+    be = ToyBackend()
+    model = toy(be, is_hybrid)
+    return [one_shot(model, be, prompt, N_NEW)[len(prompt) :] for prompt in PROMPTS]
+
+
+def make(is_hybrid: bool, late: bool = False, whole_texts: int = 0, **options: object) -> Engine:
+    be = LateToy() if late else ToyBackend()
+    config = EngineConfig(**{"context_size": 64, "page_size": 4, "kv_dtype": "f32", **options})  # type: ignore[arg-type]
+    return build_engine(be, toy(be, is_hybrid).decoder, config, whole_texts=whole_texts)[0]
+
+
+def submit(eng: Engine, prompt: list[int], params: SamplingParams | None = None) -> Sequence:
+    return eng.submit(prompt, params or greedy(N_NEW), Tally)
+
+
+def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
+    while not all(seq.done for seq in sequences) or (eng.busy and not eng.scheduler.has_work):
+        eng.step()
+        assert eng.scheduler.slots
+        eng.scheduler.slots.check([seq.slot for seq in eng.scheduler.running])
+        for group, pool in enumerate(eng.scheduler.pools):
+            pool.check(seq.tables[group].held for seq in eng.scheduler.running)
+        if eng.runner.backend.overlaps:
+            blank_free_pages(eng)
+    for seq in sequences:
+        if seq.error:
+            raise seq.error
+    return [seq.tokens[seq.n_prompt :] for seq in sequences]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk_size": 5}, {"max_batch_size": 2}, {"max_decode_batch": 1}])
+def test_batched_chunked_and_in_turns(
+    is_hybrid: bool, wanted: list[list[int]], late: bool, options: dict[str, object]
+) -> None:
+    eng = make(is_hybrid, late, **options)
+    assert eng.scheduler.prefix is None, "the prefix cache knows no states"
+    for _ in range(2):  # the second time in used slots
+        sequences = []
+        for prompt in PROMPTS:
+            sequences.append(submit(eng, prompt))
+            eng.step()
+        assert run(eng, *sequences) == wanted
+    assert eng.scheduler.slots and eng.scheduler.slots.n_used == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_preempted_and_cancelled(is_hybrid: bool, wanted: list[list[int]], late: bool) -> None:
+    eng = make(is_hybrid, late)
+    sequences = [submit(eng, prompt) for prompt in PROMPTS]
+    for _ in range(6):
+        eng.step()
+    for seq in sequences[1:3]:
+        if seq in eng.scheduler.running:
+            eng.scheduler._preempt(seq)  # as when pages run out
+    eng.abort(sequences[0])
+    assert sequences[0].slot == 0
+    assert run(eng, *sequences[1:]) == wanted[1:]
+    assert eng.scheduler.n_preempted == 2 and eng.scheduler.slots and eng.scheduler.slots.n_used == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("options", [{}, {"max_batch_size": 2}, {"max_decode_batch": 1}])
+def test_forked(is_hybrid: bool, wanted: list[list[int]], late: bool, options: dict[str, object]) -> None:
+    eng = make(is_hybrid, late, **options)
+    first = submit(eng, PROMPTS[1], greedy(N_NEW, n=3))
+    other = submit(eng, PROMPTS[2])
+    assert run(eng, first, *first.forks, other) == [wanted[1]] * 3 + [wanted[2]]
+    hot = [SamplingParams(temperature=1.5, seed=3, max_tokens=N_NEW, ignore_eos=True, n=n) for n in (3, 1)]
+    parent = submit(eng, PROMPTS[3], hot[0])
+    replies = run(eng, parent, *parent.forks)
+    assert replies[0] == run(eng, submit(eng, PROMPTS[3], hot[1]))[0], "a fork changed its parent's state"
+    assert len({tuple(reply) for reply in replies}) == 3
+
+
+def test_a_session_goes_back_copies_and_restores(is_hybrid: bool) -> None:
+    session, other = (Session(make(is_hybrid, whole_texts=2, prefix_cache=False), "toy") for _ in range(2))
+    text = PROMPTS[1]
+    session.feed(text[:20])
+    copy = session.copy()
+    row = session.feed(text[20:])
+    session.truncate(20)
+    np.testing.assert_allclose(session.feed(text[20:]), row, atol=1e-5)
+    other.feed(PROMPTS[2])
+    other.restore(copy)
+    np.testing.assert_allclose(other.feed(text[20:]), row, atol=1e-5)
+    with pytest.raises(ConfigError, match="restore the whole copy"):
+        copy.first(5)
+
+
+def test_a_snapshot_holds_states(is_hybrid: bool) -> None:
+    session, other = (Session(make(is_hybrid, whole_texts=2, prefix_cache=False), "toy") for _ in range(2))
+    text = PROMPTS[1]
+    session.feed(text[:20])
+    data = take(session, InferenceConfig(), "toy", "0")
+    row = session.feed(text[20:])
+    info, layers = unpack(data)
+    put_back(other, info, layers)
+    np.testing.assert_allclose(other.feed(text[20:]), row, atol=1e-5)
+    cut = replace(info, state_bytes=info.state_bytes[:-1])
+    with pytest.raises(SnapshotIncompatible, match="states do not fit"):
+        put_back(other, *unpack(pack(cut, layers[:-1])))
