@@ -79,22 +79,6 @@ RETIRED_MODULES = {
     "cli": {"layers", "served", "compared", "saved"},
     "backends": {"cuda_steps", "row_sampler"},
 }
-# Files that still use retired names, and class names that still have two meanings: entries are only ever taken out.
-PENDING_FILES: set[str] = {
-    "backends/cuda/kernels/rope_kv.py",
-    "backends/cuda/steps.py",
-    "engine/sampler.py",
-    "library/beam.py",
-    "library/embeddings.py",
-    "library/generate.py",
-    "library/inference_engine.py",
-    "library/lanes.py",
-    "library/loaded_model.py",
-    "library/session.py",
-    "text/prompt.py",
-}
-PENDING_DOUBLES: set[str] = {"Recipe", "Source"}
-
 # Words and phrases of comments, docstrings, messages and documents that only made sense with the old names.
 RETIRED_TEXT = (
     *(r"those that write", r"brings the news", r"what people say", r"\bwho wants\b", r"\ba lane\b"),
@@ -131,7 +115,7 @@ def words_retired_for(file: str) -> set[str]:
 def test_names_are_the_fields(path: Path) -> None:
     words = words_retired_for(where(path))
     found = {n for n in identifiers(path) if n.strip("_") in RETIRED_NAMES or not words.isdisjoint(parts(n))}
-    assert where(path) in PENDING_FILES or sorted(found) == []
+    assert sorted(found) == []
 
 
 def test_modules_are_named_by_what_they_are() -> None:
@@ -142,12 +126,12 @@ def test_modules_are_named_by_what_they_are() -> None:
         for room, names in RETIRED_MODULES.items()
         if where(p).startswith(room + "/") and p.stem in names
     }
-    assert sorted(found - PENDING_FILES) == []
+    assert sorted(found) == []
 
 
 def texts() -> list[Path]:
     """Sources and documents."""
-    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"} and where(p) not in PENDING_FILES]
+    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
     return [*sources, *(ROOT.parent / "docs").glob("*.md"), ROOT.parent / "README.md", ROOT.parent / "CONTRIBUTING.md"]
 
 
@@ -168,4 +152,4 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(where(path))
     double = {name: places for name, places in classes.items() if len(places) > 1}
-    assert {name: places for name, places in double.items() if name not in PENDING_DOUBLES} == {}
+    assert double == {}

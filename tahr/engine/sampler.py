@@ -87,9 +87,9 @@ class PendingTokens:
                 self._batch.requests[i].sampling.learn(probabilities[i])
         if logprobs is None and min(found, default=0) >= 0:
             return [SampledToken(token) for token in found]
-        return [self._answer(i, token, logprobs) for i, token in enumerate(found)]
+        return [self._result(i, token, logprobs) for i, token in enumerate(found)]
 
-    def _answer(self, i: int, token: int, logprobs: Logprobs | None) -> SampledToken | TahrError:
+    def _result(self, i: int, token: int, logprobs: Logprobs | None) -> SampledToken | TahrError:
         sampling = self._batch.requests[i].sampling
         if token < 0:
             return nothing_left() if token == NOTHING_LEFT and sampling.processors else not_numbers()

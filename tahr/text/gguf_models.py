@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from tahr.errors import TokenizerError
-from tahr.text.gguf_source import KEY, Kind, Recipe, Source
+from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource
 from tahr.text.long_text import LONG, encoding, ids_of, parts, spans
 from tahr.text.merge import MergeModel, Rank
 from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
@@ -36,7 +36,7 @@ def _word_splitter(
     return words_of_parts if cut else words
 
 
-def _listed_rank(source: Source) -> Rank:
+def _listed_rank(source: VocabSource) -> Rank:
     merges = source.get("merges", ())
     if not isinstance(merges, Sequence) or isinstance(merges, str) or not len(merges):
         raise TokenizerError(f"The file lacks the field {KEY}merges: it was converted wrongly; use another file.")
@@ -44,7 +44,7 @@ def _listed_rank(source: Source) -> Rank:
     return lambda left, right: ranks.get(f"{left} {right}")
 
 
-def _text_ids(source: Source) -> dict[str, int]:
+def _text_ids(source: VocabSource) -> dict[str, int]:
     """Ids that plain text may turn into: it must never grow into a control token."""
     ids = dict(zip(source.pieces, range(len(source.pieces)), strict=True))
     for i in source.of_kind(Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE):
@@ -52,7 +52,7 @@ def _text_ids(source: Source) -> dict[str, int]:
     return ids
 
 
-def _byte_level_bpe(source: Source) -> Recipe:
+def _byte_level_bpe(source: VocabSource) -> TokenizerRecipe:
     name = source.text("pre", "default")  # files older than the field were all cut this way
     if name in WHOLE_LINES:
         return _sentencepiece_bpe(source)
@@ -66,10 +66,10 @@ def _byte_level_bpe(source: Source) -> Recipe:
         _text_ids(source), _listed_rank(source), whole_words=row.whole_words, unknown=_unknown_ids(source)
     )
     words = _word_splitter(row.splits, byte_level=True, cut=row.cuts_at_words)
-    return Recipe(lambda text: model.encode(words(text)), byte_level, add_bos=row.add_bos)
+    return TokenizerRecipe(lambda text: model.encode(words(text)), byte_level, add_bos=row.add_bos)
 
 
-def _unknown_ids(source: Source) -> Callable[[str], Sequence[int]]:
+def _unknown_ids(source: VocabSource) -> Callable[[str], Sequence[int]]:
     """What a letter without a token of its own becomes: its bytes, else the unknown token."""
     of_byte = {source.pieces[i]: i for i in source.of_kind(Kind.BYTE)}
     unknown = source.token_id("unknown")
@@ -85,7 +85,7 @@ def _unknown_ids(source: Source) -> Callable[[str], Sequence[int]]:
     return ids
 
 
-def _sentencepiece(source: Source) -> Recipe:
+def _sentencepiece(source: VocabSource) -> TokenizerRecipe:
     """Llama 2, Mistral, Gemma up to 3: the pair that makes the best-scored piece merges first."""
     costs = (-source.numbers("scores", np.float32, 0.0)).tolist()
     ids = _text_ids(source)
@@ -101,7 +101,7 @@ def _sentencepiece(source: Source) -> Recipe:
     def encode(text: str) -> list[int]:
         return model.encode(words(prefix + text.replace(" ", SPACE))) if text else []
 
-    return Recipe(encode, metaspace, drops_first_space=bool(prefix), add_bos=True)
+    return TokenizerRecipe(encode, metaspace, drops_first_space=bool(prefix), add_bos=True)
 
 
 def _word_cutter(pieces: Iterable[str]) -> Callable[[str], list[str]]:
@@ -111,14 +111,14 @@ def _word_cutter(pieces: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda text: [word for part in parts(text, before_word) for word in before_word.split(part)]
 
 
-def _sentencepiece_bpe(source: Source) -> Recipe:
+def _sentencepiece_bpe(source: VocabSource) -> TokenizerRecipe:
     """Gemma 4: SentencePiece's alphabet, with the merges written out."""
     model = MergeModel(_text_ids(source), _listed_rank(source), unknown=_unknown_ids(source))
     words = _word_splitter([r"[^\n]+|[\n]+"], cut=False)
-    return Recipe(lambda text: model.encode(words(text.replace(" ", SPACE))), metaspace, add_bos=True)
+    return TokenizerRecipe(lambda text: model.encode(words(text.replace(" ", SPACE))), metaspace, add_bos=True)
 
 
-def _wordpiece(source: Source) -> Recipe:
+def _wordpiece(source: VocabSource) -> TokenizerRecipe:
     """BERT. GGUF writes `▁` before words and nothing before continuations, the library the other way round."""
     special = set(source.of_kind(Kind.CONTROL, Kind.UNKNOWN))
     ids = {
@@ -132,10 +132,12 @@ def _wordpiece(source: Source) -> Recipe:
         lowercase=lowercase, strip_accents=source.flag("normalizer.strip_accents", lowercase)
     )
     model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return Recipe(ids_of(model), metaspace, drops_first_space=True, add_bos=True, add_sep=True, keeps_text=False)
+    return TokenizerRecipe(
+        ids_of(model), metaspace, drops_first_space=True, add_bos=True, add_sep=True, keeps_text=False
+    )
 
 
-def _unigram(source: Source) -> Recipe:
+def _unigram(source: VocabSource) -> TokenizerRecipe:
     """T5 and its kin: the most probable segmentation."""
     scores = source.numbers("scores", np.float32, 0.0).tolist()
     hidden = set(source.of_kind(Kind.CONTROL, Kind.UNKNOWN))
@@ -155,10 +157,10 @@ def _unigram(source: Source) -> Recipe:
     spaces = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always" if prefixed else "never")
     collapse = source.flag("remove_extra_whitespaces", True)
     model.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces]) if collapse else spaces
-    return Recipe(ids_of(model), metaspace, drops_first_space=prefixed, add_eos=True, keeps_text=False)
+    return TokenizerRecipe(ids_of(model), metaspace, drops_first_space=prefixed, add_eos=True, keeps_text=False)
 
 
-BUILDERS: dict[str, Callable[[Source], Recipe]] = {
+BUILDERS: dict[str, Callable[[VocabSource], TokenizerRecipe]] = {
     "gpt2": _byte_level_bpe,
     "llama": _sentencepiece,
     "gemma4": _sentencepiece_bpe,

@@ -26,7 +26,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Source:
+class VocabSource:
     """The checked arrays of a file's vocabulary, with the rest of its metadata."""
 
     metadata: Mapping[str, Any]
@@ -71,7 +71,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TokenizerRecipe:
     """What a builder decides: how a stretch of plain text becomes ids, and how pieces read."""
 
     encode: Callable[[str], list[int]]
@@ -83,7 +83,7 @@ class Recipe:
     keeps_text: bool = True  # every byte of a text is in one of its tokens
 
 
-def read_source(metadata: Mapping[str, Any]) -> Source:
+def read_source(metadata: Mapping[str, Any]) -> VocabSource:
     """The vocabulary fields of a file."""
     tokens = metadata.get(KEY + "tokens", ())
     if KEY + "model" not in metadata or (isinstance(tokens, Sequence) and not len(tokens)):
@@ -93,7 +93,7 @@ def read_source(metadata: Mapping[str, Any]) -> Source:
         raise TokenizerError(
             f"The field {KEY}tokens is no list of 1 to {MAX_VOCAB} strings: the file is damaged; download it again."
         )
-    return Source(metadata, pieces, _array(metadata, "token_type", len(pieces), np.int32, Kind.NORMAL))
+    return VocabSource(metadata, pieces, _array(metadata, "token_type", len(pieces), np.int32, Kind.NORMAL))
 
 
 def _refuse(name: str, value: Any, wanted: str) -> NoReturn:

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
-from tahr.text.gguf_source import KEY, Kind, Recipe, Source, read_source
+from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource, read_source
 from tahr.text.long_text import encoding
 from tahr.text.vocab import Ends, Vocab, alias, end_markers, told
 
@@ -28,7 +28,7 @@ def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
         return _vocab(source, BUILDERS[kind](source))
 
 
-def _vocab(source: Source, recipe: Recipe) -> Vocab:
+def _vocab(source: VocabSource, recipe: TokenizerRecipe) -> Vocab:
     special = source.of_kind(Kind.CONTROL, Kind.UNKNOWN)
     named = source.of_kind(Kind.USER_DEFINED)
     by_name = {i: source.pieces[i] for i in special + named}
@@ -52,7 +52,9 @@ def _later(build: Callable[[], Callable[[str], list[int]]]) -> Callable[[str], l
     return lambda text: built()(text)
 
 
-def _around(source: Source, names: Mapping[int, str], encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+def _around(
+    source: VocabSource, names: Mapping[int, str], encode: Callable[[str], list[int]]
+) -> Callable[[str], list[int]]:
     """An encoder that finds added tokens by name in a text and leaves the stretches between them to `encode`."""
     if not names:
         return encode
@@ -78,14 +80,14 @@ def _around(source: Source, names: Mapping[int, str], encode: Callable[[str], li
     return split_and_encode
 
 
-def _swallows_space(source: Source) -> Callable[[str], bool]:
+def _swallows_space(source: VocabSource) -> Callable[[str], bool]:
     # Phi-3's markers eat the white space after them, which GGUF has no field for.
     name = str(source.metadata.get("general.name", "")).lower()
     phi3 = "phi-3" in name or "phi3" in name
     return lambda piece: phi3 and piece not in ("<unk>", "<s>", "<|endoftext|>")
 
 
-def _ends(source: Source, recipe: Recipe) -> Ends:
+def _ends(source: VocabSource, recipe: TokenizerRecipe) -> Ends:
     bos = source.token_id("bos", "cls")
     eos = source.token_id("eos")
     sep = source.token_id("seperator", "separator")  # the first spelling is the file format's
@@ -103,7 +105,7 @@ def _ends(source: Source, recipe: Recipe) -> Ends:
     )
 
 
-def _wanted(source: Source, field: str, default: bool, token: int | None) -> tuple[int, ...]:
+def _wanted(source: VocabSource, field: str, default: bool, token: int | None) -> tuple[int, ...]:
     if not source.flag(field, default):
         return ()
     if token is None:

@@ -14,7 +14,7 @@ from tahr.text.tokenizer import Tokenizer
 
 
 class Marks:
-    """Stand-ins for the names of special tokens in what people say: words no text holds and no template touches."""
+    """Stand-ins for the names of special tokens in messages: words no text holds and no template touches."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer

@@ -14,7 +14,7 @@ from tahr.backends.api import Floats, StepInputs, StepLimits, Tensor
 POWERS = [1 << i for i in range(31)]
 # Tokens of a step: half as many again between powers of two, so that padding costs a third at most.
 TOKENS = [16, 32, 64, *(n for i in range(7, 31) for n in (1 << i, 3 << (i - 1)))]
-CROWDS = [1, 8, 64]  # sequences of a step of any kind
+SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
@@ -99,11 +99,11 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
     decoding = [
         replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k) for n in up_to(most, POWERS)
     ]
-    crowds = [(n, n) for n in CROWDS if n < most] + [(most, limits.n_rows)]
+    sizes = [(n, n) for n in SEQ_COUNTS if n < most] + [(most, limits.n_rows)]
     mixed = [
         replace(limits, n_tokens=n_tokens, n_seqs=n_seqs, n_rows=n_rows)
         for n_tokens in up_to(limits.n_tokens, TOKENS)
-        for n_seqs, n_rows in crowds
+        for n_seqs, n_rows in sizes
     ]
     return decoding + mixed
 

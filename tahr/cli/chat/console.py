@@ -41,7 +41,7 @@ def speed(tokens_per_s: float) -> str:
     return f", {tokens_per_s:.1f} tok/s" if tokens_per_s else ""
 
 
-class Output(Protocol):
+class ChatOutput(Protocol):
     """Where a conversation is written."""
 
     def ready(self, model: str, backend: str) -> None: ...

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from tahr.cli.chat.console import Output, note
+from tahr.cli.chat.console import ChatOutput, note
 from tahr.cli.chat.interrupt import Interrupt
 from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError, TahrError, TemplateError
@@ -24,7 +24,7 @@ class Conversation:
     """Messages with one model; `raw` means there are none: each prompt is completed as it stands."""
 
     llm: "LLM"
-    output: Output
+    output: ChatOutput
     asked: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
     variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
     raw: bool = False

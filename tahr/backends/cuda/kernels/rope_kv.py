@@ -91,10 +91,10 @@ def rope_and_cache_kernel(
         return
     heads, cols = first + tl.arange(0, n_heads), tl.arange(0, block)
     inside = cols < dim
-    angles = cos_sin + token * 2 * half
+    row_cos_sin = cos_sin + token * 2 * half
     if first < n_q:
         turned = rotated(
-            q + token * q_stride + heads * dim, q_gain, eps, angles, half, cols, dim, normed, pairs, inside
+            q + token * q_stride + heads * dim, q_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
         )
         at = ((token * n_q + heads) * dim)[:, None] + cols[None, :]
         tl.store(out + at, narrow(turned, out.dtype.element_ty), mask=inside[None, :])
@@ -104,7 +104,7 @@ def rope_and_cache_kernel(
     offset = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * stored
     if first < n_q + n_kv:
         turned = rotated(
-            k + token * k_stride + kv_head * dim, k_gain, eps, angles, half, cols, dim, normed, pairs, inside
+            k + token * k_stride + kv_head * dim, k_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
         )
         store_heads(keys, key_scales, offset, turned, dim, cols, inside, kv_block, block)
     else:
