@@ -22,7 +22,8 @@ tests=(
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py"
     "cuda tests/test_windows.py"
-    "cuda tests/test_kv_q8.py tests/test_prefix.py tests/test_sampler.py tests/test_sample_op.py"
+    "cuda tests/test_kv_q8.py tests/test_prefix.py"
+    "cuda tests/test_sampler.py tests/test_sample_op.py tests/test_cuda_sampling.py"
 )
 failed=0
 

@@ -17,6 +17,7 @@ from tahr.backends.sampling.stages import FACTS, STAGES, chain_of, facts_of
 from tahr.config import SamplingParams
 from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import breaker_finder
+from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.errors import ConfigError, GenerateError, TahrError
 
@@ -253,6 +254,33 @@ def test_dry_breakers_are_found_in_the_vocabulary() -> None:
         SamplingState(params)
     repeat = SampleRequest(SamplingState(params.over(SamplingParams(temperature=0)), resolve=find), [0, 3, 2, 0, 3], 5)
     assert picked(sample([repeat], np.array([[0, 1, 9, 2]], np.float32))[0]) == 2, "the next token is a breaker"
+
+
+def test_edits_follow_a_text_that_grows_and_goes_back() -> None:
+    """What is kept up to date token by token is what a fresh start gives."""
+    random = np.random.default_rng(2)
+    options: dict[str, Any] = {
+        "repetition_penalty": 1.3, "repeat_last_n": 7, "presence_penalty": 0.5, "frequency_penalty": 0.25,
+        "dry_multiplier": 0.8, "dry_sequence_breakers": (), "min_tokens": 12, "stop_token_ids": (3,),
+        "logit_bias": {1: 2.0, 3: 1.5}, "banned_tokens": (2,),
+    }  # fmt: skip
+    for more in ({}, {"repeat_last_n": -1}, {"allowed_tokens": (0, 1, 3, 4)}):
+        asked = request([1, 2, 3, 4], 4, **{**options, **more})
+        tokens: list[int] = asked.tokens  # type: ignore[assignment]
+        for _ in range(60):
+            if random.random() < 0.1:
+                del tokens[max(4, len(tokens) - 3) :]
+            tokens.extend(random.integers(0, 6, int(random.integers(0, 3))).tolist())
+            fresh = request(tokens, 4, **{**options, **more})
+            np.testing.assert_array_equal(as_dense(asked.edits()), as_dense(fresh.edits()))
+
+
+def as_dense(table: EditTable) -> NDArray[np.float32]:
+    """before, penalty and after of the first tokens."""
+    dense = np.tile(np.array([[0], [1], [0]], np.float32), 8)
+    ids, *columns = table.columns
+    dense[:, ids] = columns
+    return dense
 
 
 # ---- exactness -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def typical(s: Candidates) -> None:
     order = np.argsort(oddness, axis=1)
     nearest = sum_before(np.take_along_axis(p, order, axis=1)) < wanted
     limit = np.where(nearest, np.take_along_axis(oddness, order, axis=1), -1).max(axis=1, keepdims=True)
-    kept = oddness <= limit  # whoever is as near as the last one stays too
+    kept = oddness <= limit  # tokens as near as the last one stay too
     # Tokens beyond the list surprise more than its last one, so they are odder than all that are counted here.
     nearer = np.where(oddness < (surprise - s.entropy())[:, -1:], p, 0).sum(axis=1)
     s.cut(kept, beyond=nearer < wanted[:, 0])

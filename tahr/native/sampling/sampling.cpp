@@ -9,11 +9,11 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int SHORT_LIST = 256;  // tokens looked at first: the choice almost always lies within
+constexpr int FIRST_CANDIDATES = 256;  // tokens looked at first: the choice almost always lies within
 // Then those so deep, times the temperature if that is above 1; then all. What is typical of an open choice lies deeper.
 constexpr double REACH = 8, TYPICAL_REACH = 9, LONG_REACH = 40;
 
-// ---- random numbers: engine/sampling/uniform.py ----
+// ---- random numbers: backends/sampling/uniform.py ----
 
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -135,7 +135,7 @@ class Choice {
   }
 
   // The tokens whose depth is nearest to the mean one (so their surprise is nearest to the entropy), until they make up
-  // typical_p; whoever is as near as the last of them stays too.
+  // typical_p; tokens as near as the last of them stay too.
   void keep_typical(double typical_p) {
     const double whole = mass(), middle = moment() / whole, wanted = typical_p * whole;
     const double limit = open_ ? std::max(0.0, list_.reach() - middle) : std::max(middle, list_.reach());
@@ -146,7 +146,7 @@ class Choice {
     const auto around = [&](double radius) {  // what is as near as that, of what is in play
       return between(list_.within(std::nextafter(middle - radius, -1.0)), list_.within(middle + radius));
     };
-    const auto enough = [&](double radius) {  // whether that makes it up; where whole buckets tell, nobody looks into one
+    const auto enough = [&](double radius) {  // whether that makes it up; whole buckets tell most of the time
       const double above = middle - radius, below = middle + radius;
       if (between(list_.at_most_within(above), list_.at_least_within(below)).weight() >= wanted) return true;
       if (between(list_.at_least_within(above), list_.at_most_within(below)).weight() < wanted) return false;
@@ -263,7 +263,7 @@ int32_t choose(const Row& row, const SampleRow& params, Workspace& room, double*
   Facts facts(row, params.temperature, room.columns);
   const double at_least_one = std::max(1.0, params.temperature);
   const double reach = params.typical_p != 1 ? TYPICAL_REACH : REACH;
-  const float floors[] = {row.nth_block(SHORT_LIST, room.scratch), just_below(row.top - known_depth(params, facts)),
+  const float floors[] = {row.nth_block(FIRST_CANDIDATES, room.scratch), just_below(row.top - known_depth(params, facts)),
                           float(row.top - reach * at_least_one), float(row.top - LONG_REACH * at_least_one)};
   float listed = INFINITY;
   for (float floor : floors) {

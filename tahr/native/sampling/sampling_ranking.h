@@ -8,9 +8,9 @@
 
 namespace tahr::TAHR_ISA {
 
-// The tokens from the best down to a floor, counted and weighed in buckets by depth. A bucket is put in order when
-// somebody looks into it, so that a choice among a hundred thousand tokens sorts a few hundred. Ranks count from 0, ties
-// go to the lower id.
+// The tokens from the best down to a floor, counted and weighed in buckets by depth. A bucket is put in order when a border
+// falls into it, so that a choice among a hundred thousand tokens sorts a few hundred. Ranks count from 0, ties go to the
+// lower id.
 class Ranking {
  public:
   void list(const Row& row, float floor);  // at least LOWEST and at most the top
@@ -55,7 +55,7 @@ class Ranking {
   std::vector<uint16_t> buckets_;
   int begins_[N_BUCKETS + 1];   // the first rank in each bucket
   double sums_[N_BUCKETS + 1];  // weight before each bucket
-  int ordered_at_[N_BUCKETS];   // where in ordered_ a bucket begins; -1: nobody has looked into it
+  int ordered_at_[N_BUCKETS];   // where in ordered_ a bucket begins; -1: it is not in order yet
   std::vector<uint64_t> ordered_;  // falling logit, then rising id
 };
 

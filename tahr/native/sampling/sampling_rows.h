@@ -20,7 +20,7 @@ constexpr double DEEPEST = 1e4;     // a weight that is as good as 0 times infin
 struct Row {
   const float* logits;
   int n;
-  std::vector<float>& block_max;  // of each BLOCK tokens; whoever looks for good ones leaves out the others
+  std::vector<float>& block_max;  // of each BLOCK tokens: blocks below a floor are not read again
   float top = -INFINITY;
   int best = 0;  // the first of the best
   bool numbers = true;

@@ -56,7 +56,7 @@ def uniform(rows, n):
 # ---- the first pass --------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])  # one compiled kernel for any number of samples
 def scan_kernel(
     best, best_at, totals, n_broken, group_best, rows, logits, masks, n, stride, n_vocab, n_groups, n_tiles, n_words,
     group: tl.constexpr, tile_groups: tl.constexpr,
@@ -204,7 +204,7 @@ def draw_from_candidates(
 # ---- one sample -------------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def choose_kernel(
     picks, best, best_at, totals, n_broken, group_best, values_out, ids_out, list_out, rows, logits, masks,
     n, stride, n_vocab, n_groups, n_tiles, n_words,
@@ -267,7 +267,7 @@ def choose_kernel(
 # ---- edits -------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_edits"])
 def edit_kernel(logits, saved, sources, ids, before, penalty, after, stride, n_edits, block: tl.constexpr):
     """Replace single logits and keep what was there."""
     at = tl.program_id(0) * block + tl.arange(0, block)
@@ -284,7 +284,7 @@ def edit_kernel(logits, saved, sources, ids, before, penalty, after, stride, n_e
     tl.store(logits + place, tl.where(banned, float("-inf"), value).to(logits.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_edits"])
 def restore_kernel(logits, saved, sources, ids, stride, n_edits, block: tl.constexpr):
     """Put back what `edit_kernel` replaced."""
     at = tl.program_id(0) * block + tl.arange(0, block)
