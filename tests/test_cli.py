@@ -396,6 +396,7 @@ def test_verify(here: Any, tmp_path: Path) -> None:
     here("verify", stories, "--sha256", "0" * 64, code=6)
     here("verify", stories, "--sha256", "xyz", code=3)
     here("verify", str(tmp_path / "none.gguf"), code=2)
+    here("verify", "qwen3:0.6b", code=2)
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(STORIES.read_bytes()[:-100])
     here("verify", str(cut), code=6)
@@ -412,8 +413,33 @@ def test_tokenize_and_back(here: Any) -> None:
     facts = json.loads(here("tokenize", stories, text, "--json", "--no-special"))
     assert facts["ids"] == [int(i) for i in ids.split()][1:]  # without the BOS
     assert here("tokenize", stories, text).count("\n") == len(ids.split())
+    assert here("detokenize", stories, stdin=here("tokenize", stories, text, "--json")) == text + "\n"
+    here("detokenize", stories, stdin='{"ids": "x"}', code=3)
     here("detokenize", stories, "99999", code=3)
     here("detokenize", stories, "one", code=3)
+
+
+def test_pieces_are_readable(here: Any, smollm2: Path) -> None:
+    shown = [line.split(None, 1)[1] for line in here("tokenize", str(smollm2), " wör 🐐").splitlines()]
+    assert shown[0] == "' w'" and "'ör'" in shown and any(piece.startswith("b'") for piece in shown)
+    assert "".join(json.loads(here("tokenize", str(smollm2), " wör", "--json"))["pieces"]) == " wör"
+
+
+def test_a_file_that_is_no_gguf_is_called_so(tahr: Any, tmp_path: Path) -> None:
+    (tmp_path / "junk.gguf").write_text("junk")
+    for verb in (("run", "-p", "x"), ("info",), ("verify",), ("tokenize",)):
+        done = tahr(verb[0], str(tmp_path / "junk.gguf"), *verb[1:], stdin="")
+        assert done.returncode == 6 and "is not a GGUF" in done.stderr
+
+
+def test_unknown_options_name_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, words in [
+        (["run", "--tempratur", "1"], "There is no option --tempratur, but --temperature."),
+        (["serve", "--zzz=3"], "There is no option --zzz."),
+        (["list", "x", "y"], "`x y` is not understood."),
+    ]:
+        assert main(argv) == 3
+        assert words in capsys.readouterr().err
 
 
 def test_devices_names_the_cpu(here: Any) -> None:

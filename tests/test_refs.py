@@ -84,10 +84,10 @@ def test_an_unknown_alias_names_its_neighbours_and_the_list() -> None:
 # The names ferrum 0.7.7 knows, plus the two it gets wrong, plus ours.
 KNOWN = """
 tinyllama tiny qwen2.5:0.5b qwen2.5:1.5b qwen2.5:3b qwen2.5:7b qwen:0.5b qwen:1.5b qwen:3b qwen:7b
-qwen2.5:3b-gptq qwen3:0.6b qwen3:1.7b qwen3:4b qwen3:8b qwen3:14b qwen3:32b qwen3:14b-gptq qwen3:32b-gptq
-qwen3-coder:30b qwen3-coder:30b-a3b qwen3-coder:30b-gptq deepseek-r1:8b deepseek-r1:14b deepseek-r1:32b r1:8b
-r1:14b r1:32b deepseek-r1:32b-gptq qwen2.5-coder:14b qwen2.5-coder:32b qwen2.5-coder:32b-gptq gemma3:1b
-gemma3:4b gemma3:27b gemma3:27b-gptq mistral-small:24b mistral-small:3.2 devstral:24b devstral:2 magistral:24b
+ qwen3:0.6b qwen3:1.7b qwen3:4b qwen3:8b qwen3:14b qwen3:32b
+qwen3-coder:30b qwen3-coder:30b-a3b deepseek-r1:8b deepseek-r1:14b deepseek-r1:32b r1:8b
+r1:14b r1:32b qwen2.5-coder:14b qwen2.5-coder:32b gemma3:1b
+gemma3:4b gemma3:27b mistral-small:24b mistral-small:3.2 devstral:24b devstral:2 magistral:24b
 llama3.2:1b llama3.2:3b whisper-tiny whisper:tiny whisper-base whisper-small whisper-medium whisper-large-v3
 whisper-turbo whisper:turbo qwen3-tts tts tts:0.6b tts:1.7b qwen3:4b-q4_k_m qwen3:8b-q4_k_m qwen3:14b-q4_k_m
 qwen3:32b-q4_k_m qwen3:1.7b-q8_0 qwen3:0.6b-gguf qwen3:0.6b-q8_0 qwen3:30b-a3b-q4_k_m qwen3-coder:30b-q4_k_m

@@ -143,7 +143,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_what_was_said(
     llm.on_chunk = lambda: signal.raise_signal(signal.SIGINT)
     assert talk.reply("one") is False
     assert talk.messages == [{"role": "user", "content": "one"}, {"role": "assistant", "content": "reply 1"}]
-    assert capsys.readouterr() == ("reply 1\n", "[stopped after 1 tokens]\n")
+    assert capsys.readouterr() == ("reply 1\n", "[stopped after 1 token]\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -257,7 +257,7 @@ def test_another_model_goes_on_with_a_warning(
     talk: Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "talk.json"
-    saved.write(path, saved.Saved("another", [{"role": "user", "content": "hi"}], SamplingParams()))
+    saved.write(path, saved.SavedChat("another", [{"role": "user", "content": "hi"}], SamplingParams()))
     obey(talk, f"/load {path}")
     assert "held with another" in capsys.readouterr().err
     assert talk.messages == [{"role": "user", "content": "hi"}]
@@ -294,6 +294,9 @@ def test_save_into_nowhere_is_a_sentence(talk: Conversation, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         obey(talk, f"/save {tmp_path}/file/talk.json")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        obey(talk, f"/save {tmp_path}/new/talk.json")
+    assert not (tmp_path / "new").exists()
 
 
 # ---- events for programs ------------------------------------------------------------------------------------------

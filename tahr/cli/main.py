@@ -59,16 +59,31 @@ examples:
   tahr run qwen3:0.6b "Write a haiku"       another model, the message as plain words
   git diff | tahr run -p "Review:" -f -     what is piped in, after the prompt
   tahr serve                                the same over HTTP: any OpenAI client, and a chat page
-  tahr pull gemma3:270m && tahr list        fetch a model; see what is here
+  tahr pull qwen3:0.6b && tahr list         fetch a model; see what is here
+  tahr doctor                               what this machine has
 
 `tahr VERB --help` says more about each verb."""
+
+
+UNKNOWN = "unrecognized arguments: "  # how argparse begins the message
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are errors like all others, with the exit code of a wrong option."""
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith(UNKNOWN):
+            message = self._unknown(message.removeprefix(UNKNOWN).split())
         raise ConfigError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` lists what is possible.")
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        from difflib import get_close_matches
+
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if not options:
+            return f"`{' '.join(words)}` is not understood"
+        near = get_close_matches(options[0], self._option_string_actions, 1)
+        return f"there is no option {' or '.join(options)}" + (f", but {near[0]}" if near else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,8 +22,10 @@ def cached(ref: Ref) -> ModelFiles:
         return pick.open_directory(ref, ref.path, names)
     if not ref.path.exists():
         raise ModelNotFound(f"There is no file or directory {ref.path}: check the path, or name a model to download.")
-    if ref.path.suffix.lower() == ".gguf" or _begins_like_gguf(ref.path):
+    if _begins_like_gguf(ref.path):
         return _gguf(ref, ref.path)
+    if ref.path.suffix.lower() == ".gguf":
+        raise CorruptFile(f"{ref.path} is not a GGUF: it does not begin like one. Fetch or convert it again.")
     if ref.path.suffix.lower() == ".safetensors":
         return ModelFiles(ref, ref.name, "safetensors", (ref.path,), directory=ref.path.parent)
     raise LoadError(

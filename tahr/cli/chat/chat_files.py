@@ -15,7 +15,7 @@ ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedChat:
     """A conversation at rest."""
 
     model: str
@@ -23,16 +23,18 @@ class Saved:
     sampling: SamplingParams
 
 
-def write(path: Path, saved: Saved) -> None:
+def write(path: Path, saved: SavedChat) -> None:
     """Write all of it or nothing: a crash leaves the file that was there before."""
     content = {"version": VERSION, "model": saved.model, "sampling": said(saved.sampling), "messages": saved.messages}
+    if not path.parent.is_dir():  # a mistyped path must not become a folder
+        raise ConfigError(f"The conversation cannot be written to {path}: there is no folder {path.parent}.")
     try:
         write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"The conversation cannot be written to {path}: {error.strerror}.") from error
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> SavedChat:
     """A conversation that `write` made; anything else is refused."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -47,7 +49,7 @@ def read(path: Path) -> Saved:
             f"{path} has version {content['version']!r} and this Tahr reads version {VERSION}: "
             "load it with the Tahr that saved it."
         )
-    return Saved(str(content.get("model")), messages_of(content, path), sampling_of(content, path))
+    return SavedChat(str(content.get("model")), messages_of(content, path), sampling_of(content, path))
 
 
 def messages_of(content: dict[str, Any], path: Path) -> list[dict[str, Any]]:

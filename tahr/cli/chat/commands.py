@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tahr.cli.chat import chat_files as saved
-from tahr.cli.chat.console import note, values_line
+from tahr.cli.chat import chat_files
+from tahr.cli.chat.console import counted, note, values_line
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.settings.options import SAMPLING, said
 from tahr.config import SamplingParams
@@ -94,18 +94,18 @@ def parsed(kind: Callable[[str], Any], name: str, text: str) -> Any:
 
 def save(conversation: Conversation, argument: str) -> None:
     path = file_named(argument, "/save")
-    saved.write(path, saved.Saved(conversation.llm.name, conversation.messages, conversation.asked))
-    note(f"Saved {len(conversation.messages)} messages to {path}.")
+    chat_files.write(path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.asked))
+    note(f"Saved {counted(len(conversation.messages), 'message')} to {path}.")
 
 
 def load(conversation: Conversation, argument: str) -> None:
-    found = saved.read(file_named(argument, "/load"))
+    found = chat_files.read(file_named(argument, "/load"))
     if conversation.raw:
         raise ConfigError("With --raw there is no conversation to go on with: start again without it.")
     conversation.messages, conversation.asked = list(found.messages), found.sampling
     if found.model != conversation.llm.name:
         note(f"warning: This conversation was held with {found.model}; {conversation.llm.name} will go on with it.")
-    note(f"Loaded {len(found.messages)} messages.")
+    note(f"Loaded {counted(len(found.messages), 'message')}.")
 
 
 def file_named(text: str, command: str) -> Path:

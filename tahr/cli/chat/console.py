@@ -20,18 +20,23 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def counted(n: int, what: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def values_line(values: Mapping[str, Any]) -> str:
     """`name value` pairs as one line."""
     return ", ".join(f"{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in values.items())
 
 
 def summary(completion: "Completion") -> str:
-    """The line after a reply: how much was read and written, and how fast."""
+    """The line after a reply: how long prompt and reply were, and how fast."""
     stats = completion.stats
     cached = f", {completion.n_cached_tokens} cached" if completion.n_cached_tokens else ""
     return (
-        f"[prompt {completion.n_prompt_tokens} tokens{cached}{speed(stats.prompt_tokens_per_s)} | "
-        f"reply {len(completion.token_ids)} tokens{speed(stats.tokens_per_s)} | "
+        f"[prompt {counted(completion.n_prompt_tokens, 'token')}{cached}{speed(stats.prompt_tokens_per_s)} | "
+        f"reply {counted(len(completion.token_ids), 'token')}{speed(stats.tokens_per_s)} | "
         f"first token after {stats.first_token_s:.2f} s]"
     )
 
@@ -82,7 +87,7 @@ class TextOutput:
 
     def stopped(self, n_tokens: int) -> None:
         self._end_line()
-        note(f"[stopped after {n_tokens} tokens]")
+        note(f"[stopped after {counted(n_tokens, 'token')}]")
 
     def failed(self, message: str) -> None:
         self._end_line()

@@ -1,6 +1,7 @@
 """`tahr detokenize`: the text that token ids stand for."""
 
 import argparse
+import json
 
 from tahr.cli.chat.prompt import given_or_piped
 from tahr.errors import ConfigError
@@ -33,8 +34,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse(text: str) -> list[int]:
-    """Ids between blanks or commas, so that a list copied from anywhere works."""
+    """Ids between blanks or commas, so that a list copied from anywhere works, or the JSON of `tahr tokenize`."""
+    if text.lstrip().startswith("{"):
+        return parse_json(text)
     try:
         return [int(word) for word in text.strip().strip("[]").replace(",", " ").split()]
     except ValueError as error:
         raise ConfigError(f"Token ids are whole numbers ({error}).") from None
+
+
+def parse_json(text: str) -> list[int]:
+    try:
+        ids = json.loads(text)["ids"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        ids = None
+    if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+        raise ConfigError("The JSON holds no list of token ids: give what `tahr tokenize --json` prints.")
+    return ids

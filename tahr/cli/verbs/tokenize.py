@@ -2,8 +2,12 @@
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from tahr.cli.chat.prompt import given_or_piped
+
+if TYPE_CHECKING:
+    from tahr.text.tokenizer import Tokenizer
 
 HELP = "show the tokens a model makes of a text"
 
@@ -34,8 +38,26 @@ def run(args: argparse.Namespace) -> int:
     if args.ids:
         print(*ids)
     elif args.json:
-        print(json.dumps({"ids": ids, "pieces": [tokenizer.piece(i) for i in ids]}, ensure_ascii=False))
+        print(json.dumps({"ids": ids, "pieces": [readable(tokenizer, i) for i in ids]}, ensure_ascii=False))
     else:
         for i in ids:
-            print(f"{i:>8}  {tokenizer.piece(i)!r}")
+            print(f"{i:>8}  {shown(tokenizer, i)}")
     return 0
+
+
+def shown(tokenizer: "Tokenizer", token: int) -> str:
+    """A token between quotes; part of a character as bytes."""
+    if tokenizer.is_special(token):
+        return repr(tokenizer.piece(token))
+    data = tokenizer.token_bytes(token)
+    try:
+        return repr(data.decode())
+    except UnicodeDecodeError:
+        return repr(data)
+
+
+def readable(tokenizer: "Tokenizer", token: int) -> str:
+    """The text a token stands for; part of a character is shown by its bytes, a special token by its name."""
+    if tokenizer.is_special(token):
+        return tokenizer.piece(token)
+    return tokenizer.token_bytes(token).decode("utf-8", "backslashreplace")

@@ -5,20 +5,22 @@ import json
 import re
 from pathlib import Path
 
-from tahr.errors import ConfigError, ModelNotFound
+from tahr.cli.chat.console import counted
+from tahr.errors import ConfigError, printable
 
-HELP = "check a .gguf or .safetensors file for damage"
+HELP = "check the files of a model for damage"
 
 EXAMPLES = """\
 examples:
   tahr verify model.gguf
+  tahr verify smollm2:135m                       a model that is on this machine
   tahr verify model.gguf --sha256 b179c952...    also compare the digest of the whole file"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which file, and what it should be."""
     parser.epilog = EXAMPLES
-    parser.add_argument("file", type=Path, metavar="FILE", help="a .gguf or .safetensors file, or a directory")
+    parser.add_argument("model", metavar="MODEL", help="a file, a directory, or the name of a model that is here")
     parser.add_argument("--sha256", metavar="HEX", help="the digest the file should have")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
 
@@ -26,12 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", args.sha256):
         raise ConfigError("--sha256 must be the 64 hexadecimal digits of a SHA-256 digest.")
-    if not args.file.exists():
-        raise ModelNotFound(f"{args.file} does not exist.")
-
     from tahr.weights import verify
 
-    found = verify(args.file, expected_sha256=args.sha256)
+    found = verify(path_of(args.model), expected_sha256=args.sha256)
     facts = {
         "kind": found.kind,
         "files": [str(path) for path in found.paths],
@@ -46,5 +45,14 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=1))
     else:
         digest = ", sha256 as expected" if args.sha256 else ""
-        print(f"{args.file} is sound: {found.kind}, {found.n_tensors} tensors, {found.n_bytes} bytes{digest}")
+        size = f"{counted(found.n_tensors, 'tensor')}, {found.n_bytes} bytes"
+        print(printable(f"{args.model} is sound: {found.kind}, {size}{digest}"))
     return 0
+
+
+def path_of(model: str) -> Path:
+    """The file or directory that is meant; a model by name must be here, because a fetched one was checked already."""
+    from tahr.hub import resolve
+
+    path = Path(model).expanduser()
+    return path if path.exists() else resolve(model, download=False).path
