@@ -145,3 +145,15 @@ def test_an_odd_state_of_a_download_starts_it_over(fake: Hub, state: str) -> Non
     blob.with_name(f"{blob.name}.tahr-partial").write_bytes(b"x")
     blob.with_name(f"{blob.name}.tahr-partial.json").write_text(state)
     assert hub.resolve("org/m-GGUF").weights[0].read_bytes() == GGUF
+
+
+def test_only_the_tokenizer_is_fetched_where_only_it_is_needed(fake: Hub) -> None:
+    index = json.dumps({"weight_map": {"a": "model.safetensors"}}).encode()
+    fake.repos["org/m"] = SMALL | {"model.safetensors": os.urandom(1 << 20), "model.safetensors.index.json": index}
+    directory = hub.tokenizer_directory("org/m", hub.Progress())
+    assert directory and (directory / "tokenizer.json").read_bytes() == SMALL["tokenizer.json"]
+    assert fake.n_body_bytes < 10_000 and hub.list_models() == []
+    n_requests = len(fake.requests)
+    assert hub.tokenizer_directory("org/m", hub.Progress()) == directory and len(fake.requests) == n_requests
+    fake.repos["org/g-GGUF"] = {"g-Q4_K_M.gguf": gguf_head("llama")}
+    assert hub.tokenizer_directory("org/g-GGUF", hub.Progress()) is None

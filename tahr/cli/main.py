@@ -35,6 +35,7 @@ VERBS = {
     "pull": Verb("verbs.pull"),
     "list": Verb("verbs.list", also=("ls",)),
     "rm": Verb("verbs.rm"),
+    "hub": Verb("verbs.hub"),
     "info": Verb("verbs.info"),
     "verify": Verb("verbs.verify"),
     "devices": Verb("verbs.devices"),
@@ -48,6 +49,8 @@ VERBS = {
     "compare": Verb("bench.compare"),
     "replay-bundle": Verb("verbs.replay_bundle"),
     "perplexity": Verb("bench.perplexity"),
+    "completions": Verb("verbs.completions"),
+    "generate-manpage": Verb("verbs.manpage"),
     "version": Verb("verbs.version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
@@ -122,7 +125,7 @@ def overview() -> str:
     lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
     for name, verb in VERBS.items():
         shown = ", ".join((name, *verb.also))
-        lines.append(f"  {shown:<13} {import_module(f'tahr.cli.{verb.module}').HELP}")
+        lines.append(f"  {shown:<17} {import_module(f'tahr.cli.{verb.module}').HELP}")
     return "\n".join([*lines, "", EXAMPLES])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from tahr.errors import DownloadError, ModelNotFound
@@ -25,6 +26,7 @@ __all__ = [
     "pull",
     "remove",
     "resolve",
+    "tokenizer_directory",
 ]
 
 
@@ -61,6 +63,14 @@ def resolve(
     if not download or _is_offline(ref, offline):
         raise ModelNotFound(f"{ref.name} is not on this machine: fetch it with `tahr pull {ref.name}` while online.")
     return SOURCES[ref.kind].download(ref, progress or Progress(), check)
+
+
+def tokenizer_directory(text: str, progress: Progress) -> Path | None:
+    """Where the tokenizer of a model is that is not here as a whole, fetched without the weights where that can be."""
+    ref = parse(text)
+    if ref.kind != "hf" or SOURCES["hf"].cached(ref) or huggingface.is_offline():
+        return None
+    return huggingface.tokenizer_directory(ref, progress)
 
 
 def preview(text: str, *, quant: str | None = None, revision: str | None = None) -> Preview:

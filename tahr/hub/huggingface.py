@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_NAME_CHARS = 1024
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,21 @@ def _bring(ref: Ref, listing: RepoListing, progress: Progress, check: Check) -> 
     _fetch(listing, weights, progress)
     # The reference moves last: an interrupted refresh leaves the old commit in use.
     listing.repo.write_ref(listing.revision, listing.commit)
+
+
+def tokenizer_directory(ref: Ref, progress: Progress) -> Path | None:
+    """Where the tokenizer of a safetensors repository is, fetched without its weights; None for a GGUF."""
+    here = (path for path in hf_cache.Repo(ref.repo).snapshots(ref.revision) if (path / "tokenizer.json").is_file())
+    if found := next(here, None):
+        return found if pick.choose_format([*hf_cache.listing(found), WEIGHTS], ref) == "safetensors" else None
+    with store.disk_errors(hf_cache.directory()):
+        listing = _list(ref.repo, ref.revision)
+        if pick.choose_format(listing.files, ref) != "safetensors" or "tokenizer.json" not in listing.files:
+            return None
+        # Without the index: a repository of which only the tokenizer was wanted is no unfinished model.
+        _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files and name != pick.INDEX], progress)
+        listing.repo.write_ref(listing.revision, listing.commit)
+        return listing.repo.snapshot(listing.commit)
 
 
 def _holds_weights(repo: hf_cache.Repo) -> bool:

@@ -74,7 +74,9 @@ def changed(params: SamplingParams, assignment: str) -> SamplingParams:
     name, _, text = assignment.partition(" ")
     option = SETTINGS.get(name.lstrip("-").replace("-", "_"))
     if option is None:
-        raise ConfigError(f"There is no setting `{name}`: the settings are {', '.join(o.field for o in SAMPLING)}.")
+        near = get_close_matches(name, SETTINGS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(o.field for o in SAMPLING)}."
+        raise ConfigError(f"There is no setting `{name}`: {hint}")
     text = text.strip()
     if not text:
         raise ConfigError(f"Give a value, as in `/set {name} VALUE`, or `default` for the model's own.")

@@ -33,11 +33,12 @@ def values_line(values: Mapping[str, Any]) -> str:
 def summary(completion: "Completion") -> str:
     """The line after a reply: how long prompt and reply were, and how fast."""
     stats = completion.stats
+    cut = " | cut at the longest reply (-n)" if completion.finish_reason == "length" else ""
     cached = f", {completion.n_cached_tokens} cached" if completion.n_cached_tokens else ""
     return (
         f"[prompt {counted(completion.n_prompt_tokens, 'token')}{cached}{speed(stats.prompt_tokens_per_s)} | "
         f"reply {counted(len(completion.token_ids), 'token')}{speed(stats.tokens_per_s)} | "
-        f"first token after {stats.first_token_s:.2f} s]"
+        f"first token after {stats.first_token_s:.2f} s{cut}]"
     )
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tahr.cli.chat.console import note
 from tahr.config import sampling_names
 from tahr.errors import TahrError
 
@@ -14,11 +15,16 @@ if TYPE_CHECKING:
 
 def find(model: str) -> "ModelFiles":
     """Where the model's files are; fetched first if they are not here."""
-    from tahr.hub import resolve
-    from tahr.hub.progress import Progress
+    from tahr.hub import Preview, resolve
+    from tahr.hub.progress import Progress, human_bytes
     from tahr.models.runnable import refuse_unsupported
 
-    return resolve(model, progress=Progress(sys.stderr), check=refuse_unsupported)
+    def check(seen: Preview) -> None:
+        refuse_unsupported(seen)
+        size = f" of {human_bytes(seen.size_bytes)}" if seen.size_bytes is not None else ""
+        note(f"{seen.name} is not on this machine: fetching its weights{size} (`tahr doctor` needs none).")
+
+    return resolve(model, progress=Progress(sys.stderr), check=check)
 
 
 def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -40,7 +46,12 @@ def model_values(model: str, quantization: str | None, warn: Callable[[str], Non
 def open_tokenizer(model: str) -> "Tokenizer":
     """The model's tokenizer; its weights stay on the disk."""
     from tahr.engine import builder
+    from tahr.hub import tokenizer_directory
+    from tahr.hub.progress import Progress
     from tahr.models import open_model
+    from tahr.text.tokenizer import Tokenizer
 
+    if directory := tokenizer_directory(model, Progress(sys.stderr)):
+        return Tokenizer.from_dir(directory)
     files = find(model)
     return builder.open_tokenizer(files, open_model(files.weights, files.directory))

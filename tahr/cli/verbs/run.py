@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         own = model_values(source or DEFAULT_MODEL, args.quantization or quantization, note)
         print(effective_json(layers.over_model(own), SECTIONS))
         return 0
-    name = source or options.default_model(note)
+    name = source or options.default_model(silent if args.quiet else note)
     if args.dry_run:
         from tahr.cli.verbs.doctor import describe_model
 
@@ -128,6 +128,10 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
 def looks_like_a_prompt(name: str) -> bool:
     # Path.exists would raise for a text too long to be a path.
     return " " in name and not name.startswith("pypi:") and not os.path.exists(name)  # noqa: PTH110
+
+
+def silent(text: str) -> None:
+    """What --quiet does with a note."""
 
 
 def is_base_model(llm: "LLM", system: str | None) -> bool:

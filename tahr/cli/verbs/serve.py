@@ -27,9 +27,9 @@ EXAMPLES = """\
 examples:
   tahr serve                                        the default model on http://127.0.0.1:8080
   tahr serve qwen3:0.6b -p 9000                     another model, another port
-  tahr serve --model chat=qwen3:0.6b --model gemma3:270m
+  tahr serve --model chat=qwen3:0.6b --model smollm2:135m
                                                     two models; the first answers when none is named
-  tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=gemma3:270m,threads=2,temperature=0
+  tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=smollm2:135m,threads=2,temperature=0
                                                     options of one model, over those of all
   TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
 

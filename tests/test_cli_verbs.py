@@ -1,0 +1,133 @@
+"""The verbs that look at models without running them, called in this process."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import assets
+from tahr.cli.main import VERBS, main
+from test_cli import STORIES, STORIES_SHA256, tahr
+
+__all__ = ["tahr"]  # a fixture
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `tahr` in this process, which is faster, and return its stdout; it must end with `code`."""
+
+    def call(*args: str, stdin: str = "", code: int = 0) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        assert main(args) == code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_verify(here: Any, tmp_path: Path) -> None:
+    stories = str(STORIES)
+    assert "is sound: GGUF 3" in here("verify", stories)
+    digest = json.loads(here("verify", stories, "--json", "--sha256", STORIES_SHA256))["sha256"]
+    assert list(digest.values()) == [STORIES_SHA256]
+    here("verify", stories, "--sha256", "0" * 64, code=6)
+    here("verify", stories, "--sha256", "xyz", code=3)
+    here("verify", str(tmp_path / "none.gguf"), code=2)
+    here("verify", "qwen3:0.6b", code=2)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(STORIES.read_bytes()[:-100])
+    here("verify", str(cut), code=6)
+    assert json.loads(here("verify", str(STORIES.parent / "hf"), "--json"))["kind"] == "safetensors"
+
+
+def test_tokenize_and_back(here: Any) -> None:
+    stories, text = str(STORIES), "Once upon a time, größer 🐐"
+    ids = here("tokenize", stories, text, "--ids")
+    assert here("detokenize", stories, *ids.split()) == text + "\n"
+    assert here("tokenize", stories, "--ids", stdin=text) == ids
+    assert here("detokenize", stories, stdin=ids) == text + "\n"
+    assert here("detokenize", stories, "--special", stdin=ids).startswith("<s>")
+    facts = json.loads(here("tokenize", stories, text, "--json", "--no-special"))
+    assert facts["ids"] == [int(i) for i in ids.split()][1:]  # without the BOS
+    assert here("tokenize", stories, text).count("\n") == len(ids.split())
+    assert here("detokenize", stories, stdin=here("tokenize", stories, text, "--json")) == text + "\n"
+    here("detokenize", stories, stdin='{"ids": "x"}', code=3)
+    here("detokenize", stories, "99999", code=3)
+    here("detokenize", stories, "one", code=3)
+
+
+def test_pieces_are_readable(here: Any, smollm2: Path) -> None:
+    shown = [line.split(None, 1)[1] for line in here("tokenize", str(smollm2), " wör 🐐").splitlines()]
+    assert shown[0] == "' w'" and "'ör'" in shown and any(piece.startswith("b'") for piece in shown)
+    assert "".join(json.loads(here("tokenize", str(smollm2), " wör", "--json"))["pieces"]) == " wör"
+
+
+def test_a_file_that_is_no_gguf_is_called_so(tahr: Any, tmp_path: Path) -> None:
+    (tmp_path / "junk.gguf").write_text("junk")
+    for verb in (("run", "-p", "x"), ("info",), ("verify",), ("tokenize",)):
+        done = tahr(verb[0], str(tmp_path / "junk.gguf"), *verb[1:], stdin="")
+        assert done.returncode == 6 and "is not a GGUF" in done.stderr
+
+
+def test_unknown_options_name_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, words in [
+        (["run", "--tempratur", "1"], "There is no option --tempratur, but --temperature."),
+        (["serve", "--zzz=3"], "There is no option --zzz."),
+        (["list", "x", "y"], "`x y` is not understood."),
+    ]:
+        assert main(argv) == 3
+        assert words in capsys.readouterr().err
+
+
+def test_hub_lists_checks_and_removes(here: Any, tmp_path: Path) -> None:
+    place = tmp_path / "models"
+    here("hub", "list", "--cache", str(place))
+    (place / "pypi" / "m==1").mkdir(parents=True)
+    for name, content in {"m.gguf": STORIES.read_bytes(), "reference.txt": b"pypi:m==1", "sha256.json": b"{}"}.items():
+        (place / "pypi" / "m==1" / name).write_bytes(content)
+    shown = here("hub", "list", "--cache", str(place), "--verify-sha256")
+    assert shown.startswith("pypi:m==1\n") and f"sha256 {STORIES_SHA256}" in shown
+    here("hub", "rm", "--cache", str(place), code=3)
+    here("hub", "rm", "pypi:m==1", "--cache", str(place), "--force")
+    assert not (place / "pypi" / "m==1").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_know_verbs_and_options(shell: str, here: Any) -> None:
+    script = here("completions", shell)
+    assert "bench-serve" in script and "temperature" in script
+    if shell == "bash":
+        asked = f"{script}\nCOMP_WORDS=(tahr run --temp); COMP_CWORD=2; _tahr; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60)
+        assert done.stdout.split() == ["--temp", "--temperature"] and not done.stderr
+
+
+def test_the_manual_page_has_every_verb(here: Any) -> None:
+    page = here("generate-manpage")
+    assert page.startswith(".TH TAHR 1") and all(f".SH TAHR {name.upper()}" in page for name in VERBS)
+
+
+def test_devices_names_the_cpu(here: Any) -> None:
+    assert "cpu" in here("devices").lower()
+
+
+def test_info(here: Any) -> None:
+    stories = str(STORIES)
+    facts = json.loads(here("info", stories, "--json"))
+    assert facts["family"] == "llama" and facts["layers"] == 5 and facts["parameters"] == 260032
+    assert facts["chat_template"] is False and facts["kernels"].keys() == {"F32"}
+    assert facts["formats"] == {"F32": {"tensors": facts["tensors"], "bytes": 4 * facts["parameters"]}}
+    shown = here("info", stories, "--tensors", "--metadata")
+    assert all(word in shown for word in ("260,032", "token_embd.weight", "512 x 64", "general.architecture"))
+    twin = json.loads(here("info", str(STORIES.parent / "hf"), "--json"))
+    same = ("family", "layers", "width", "heads", "vocabulary")
+    assert {name: twin[name] for name in same} == {name: facts[name] for name in same}
+
+
+def test_info_of_what_cannot_run_still_shows_the_rest(here: Any) -> None:
+    facts = json.loads(here("info", str(assets.need("tokenizers/ggml-vocab-bert-bge.gguf")), "--json"))
+    assert facts["runs"] is False and "bert" in facts["why_not"]
+    assert facts["tokenizer"].startswith("bert") and facts["tensors"] == 0
