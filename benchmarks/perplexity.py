@@ -25,7 +25,7 @@ from tahr.models.loader import load, open_model
 from tahr.text.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.tools.full_logits import Probe
-from tahr.tools.gguf_export import rewrite
+from tahr.tools.gguf_export import export
 from tahr.tools.perplexity import Perplexity, Window, logprobs, surprise, windows
 from tahr.weights import HostTensor, open_gguf
 from tahr.weights.formats import FORMATS
@@ -125,7 +125,7 @@ def mean_kl(p: np.ndarray, q: np.ndarray) -> float:
 
 def measure(kind: str, source: Path, folder: Path, cut: list[Window], python: str) -> Measured:
     path = folder / f"{kind}.gguf"
-    rewrite(hub.resolve(str(source)), path, kind)
+    export(hub.resolve(str(source)), path, kind)
     exact, e = by_tahr(path, cut, exact=True)
     ours, q = by_tahr(path, cut)
     theirs, p = by_llama_cpp(python, path, cut, folder)

@@ -1,4 +1,4 @@
-"""What can be asked for: frozen, checked once, at the door. What is worked out later lives elsewhere."""
+"""Configuration: frozen, checked once when it is made. What is computed from it lives elsewhere."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -249,7 +249,7 @@ def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:
-    """None means that nothing was asked for; where there is nobody else to ask, it is refused."""
+    """None means not asked for; it is refused for settings that have a value of their own by default."""
     for f in fields(params):
         if f.name in names and f.default is not None and getattr(params, f.name) is None:
             raise ConfigError(
@@ -341,13 +341,13 @@ class EngineConfig:
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
     max_batch_size: int = 16  # requests that run at once
-    max_prefill_batch: int = 8  # of them, those that read their prompt in one step
+    max_prefill_batch: int = 8  # of them, those whose prompt is computed in one step
     max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
-    max_decode_tokens: int = 4096  # of all who get one in a step: whichever of the two is less
+    max_decode_tokens: int = 4096  # of all sequences that decode in a step: whichever of the two is less
     prefill_chunk_size: int = 512  # tokens of one prompt in one step
     max_prefill_tokens: int | None = None  # of all prompts in one step; None: one chunk
     active_prefill_tokens: int | None = None  # the same for steps in which others get a token; None: no less
-    prefill_first_until_active: int = 0  # while fewer write, prompts are read before anybody gets a token
+    prefill_first_until_active: int = 0  # while fewer decode, prompts are computed before any sequence gets a token
     prefix_cache: bool = True
     cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
     cache_max_tokens: int | None = None

@@ -49,7 +49,7 @@ class RepoListing:
 
 
 def is_offline() -> bool:
-    """Whether the user has forbidden talking to the hub."""
+    """Whether the user has forbidden requests to the hub."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 

@@ -43,7 +43,7 @@ def _acquire(path: Path, waiting: Callable[[], None]) -> int:
         except BlockingIOError:
             waiting()
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # The last holder removes the file: a lock on a removed file excludes nobody who comes later.
+        # The last holder removes the file: a lock on a removed file does not exclude later processes.
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)

@@ -89,7 +89,7 @@ def found_peer(
 
 
 def one_shape(opened: Opened, peer: Peer | None, why: str, shape: Shape, n_reps: int, say: Say) -> Compared:
-    """Both sides once to warm up, then in turn, so that a slow minute slows both."""
+    """Both engines run once to warm up, then in turn, so that a slow minute slows both."""
     ours: list[float] = []
     theirs: list[float] = []
     for i in range(n_reps + 1):
@@ -125,6 +125,6 @@ def matrix(rows: list[Compared]) -> str:
 
 
 def worst_first(rows: list[Compared]) -> str:
-    """What to work on: the shapes where llama.cpp is ahead the most, or Tahr the least."""
+    """The shapes with the lowest ratios first: those to work on."""
     known = sorted([(row.ratio, row) for row in rows if row.ratio is not None], key=lambda pair: pair[0])
     return "\n".join(f"  {ratio:.2f}x  {row.model}  {row.ours.shape.label}" for ratio, row in known)

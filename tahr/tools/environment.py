@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
 
 
 def governor() -> str | None:
-    """How the system sets the clock; None where it does not say."""
+    """How the system sets the clock; None where it does not tell."""
     try:
         return GOVERNOR.read_text().strip()
     except OSError:
@@ -49,7 +49,7 @@ class Neighbours:
 
     @property
     def share(self) -> float | None:
-        """Of the time that somebody here wanted; None where the system does not say."""
+        """Of the time that processes here wanted; None where the system does not tell."""
         now = ticks()
         if now is None or self._before is None:
             return None
@@ -67,7 +67,7 @@ class Neighbours:
 
 
 def ticks() -> tuple[int, int] | None:
-    """Clock ticks that somebody here wanted, and those of them that others got instead."""
+    """Clock ticks that processes here wanted, and those of them that other machines got instead."""
     try:
         user, nice, system, _, _, irq, softirq, stolen = map(int, STAT.read_text().split("\n", 1)[0].split()[1:9])
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def ticks() -> tuple[int, int] | None:
 def commit() -> str | None:
     """The commit of a checkout, with `+` where files were changed since; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # a virtual environment may lie inside somebody else's checkout
+    if not (root / ".git").exists():  # a virtual environment may lie inside another checkout
         return None
     git = ["git", "-C", str(root)]
     try:
@@ -89,7 +89,7 @@ def commit() -> str | None:
 
 
 def line(facts: dict[str, Any]) -> str:
-    """The same in one line, for people."""
+    """The same in one line."""
     governor_said = f", governor {facts['governor']}" if facts["governor"] else ""
     load = "" if facts["load_1min"] is None else f", load {facts['load_1min']:.1f}"
     built = f" ({facts['build_commit']})" if facts["build_commit"] else ""

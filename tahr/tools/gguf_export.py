@@ -20,7 +20,7 @@ from tahr.weights.quantise.quantiser import FLOATS, QUANTISERS, pieces
 from tahr.weights.quantise.recipes import MIXES, Recipe, keeps_meaning, mix_named, recipe_for
 
 QUANTIZATION_VERSION = 2  # of the block layouts; files without it count as too old
-# What belongs to the old file alone.
+# Metadata that describes the old file alone.
 NOT_COPIED = ("general.alignment", "split.")
 
 
@@ -35,7 +35,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of it."""
+    """The file that was written."""
 
     path: Path
     mix: str
@@ -45,7 +45,7 @@ class Written:
     notes: list[str]
 
 
-def rewrite(
+def export(
     files: hub.ModelFiles, out: Path, mix: str | None, *, requantize: bool = False, progress: hub.Progress | None = None
 ) -> Written:
     """Write the model to `out` in the formats of `mix`; None keeps matrices as they are."""
@@ -121,7 +121,7 @@ def entry(part: Part, stored_as: Format) -> Entry:
 
 
 def plain_name(entries: Iterable[Entry]) -> str:
-    """The mix most matrices are in anyway."""
+    """The mix that most matrices already have."""
     counted = Counter(one.format.name for one in entries if len(one.shape) > 1 and one.format.name in QUANTISERS)
     common = counted.most_common(1)[0][0] if counted else "F32"
     return common if common in MIXES else next(name for name, mix in MIXES.items() if mix.format == common)

@@ -1,4 +1,4 @@
-"""A conversation: what was said so far, how replies are sampled, and the next reply."""
+"""A conversation: its messages so far, how replies are sampled, and the next reply."""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing

@@ -12,7 +12,7 @@ STDIN = "-"  # in place of a text or a file
 
 
 def read_prompt(args: argparse.Namespace) -> str | None:
-    """The prompt, or None where a person or a program is to be talked with.
+    """The prompt, or None for a chat, with a person or a program.
 
     Standard input is read only where nothing else gives the prompt, or where `-` asks for it: it may belong to the
     program that called us, such as a shell loop.

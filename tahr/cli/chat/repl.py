@@ -70,7 +70,7 @@ def quoted(line: str, ask: Callable[[str], str]) -> str:
 
 
 def further(ask: Callable[[str], str]) -> str | None:
-    """One more line of the message; None at the end of the input, which ends the message and not the talk."""
+    """One more line of the message; None at the end of the input, which ends the message and not the chat."""
     try:
         return ask(MORE)
     except EOFError:

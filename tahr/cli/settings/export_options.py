@@ -7,10 +7,10 @@ from tahr.cli.chat.console import note
 from tahr.cli.settings.model_files import find
 
 
-def rewrite(model: str, out: Path, mix: str | None, *, requantize: bool = False) -> int:
+def export(model: str, out: Path, mix: str | None, *, requantize: bool = False) -> int:
     """Write the model, progress on stderr, and say what came of it."""
     from tahr.hub.progress import Progress, human_bytes
-    from tahr.tools.gguf_export import rewrite as write
+    from tahr.tools.gguf_export import export as write
 
     done = write(find(model), out, mix, requantize=requantize, progress=Progress(sys.stderr))
     for line in done.notes:

@@ -1,4 +1,4 @@
-"""Which models to serve and what was said about each: `--model [NAME=]MODEL[,OPTION=VALUE...]` and `[models.NAME]`."""
+"""Which models to serve, and the settings of each: `--model [NAME=]MODEL[,OPTION=VALUE...]` and `[models.NAME]`."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ FORM = "--model [NAME=]MODEL[,OPTION=VALUE...]"
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model as it was named, and the values by path that were said with it, or in its table."""
+    """A model as it was named, and the settings given with its name or in its table, by path."""
 
     source: str
     name: str | None = None
@@ -172,7 +172,7 @@ def named_models(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[N
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """A model to serve, and who said what about it."""
+    """A model to serve, and its settings with their places."""
 
     model: ModelChoice
     said: NamedModel
@@ -208,7 +208,7 @@ def own_values(choice: ModelSettings, warn: Warn) -> dict[str, Any]:
 
 
 def effective_json(layers: Layers, choices: Sequence[ModelSettings], sections: Sequence[str], warn: Warn) -> str:
-    """Every key, its value and who said it; where one of several models has its own, the key is `models.NAME...`."""
+    """Every key, its value and where it was set; a key of one of several models begins with `models.NAME`."""
     choices = [replace(choice, layers=choice.layers.over_model(own_values(choice, warn))) for choice in choices]
     if len(choices) == 1:
         return json.dumps(choices[0].layers.effective(sections), indent=1)

@@ -223,7 +223,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", help="settings to read (else ./tahr.toml, ~/.config/tahr)"
     )
     group.add_argument("--set", dest="sets", action="append", metavar="KEY=VALUE", help="any setting, by its key")
-    group.add_argument("--effective-config-json", action="store_true", help="show all settings and who set them")
+    group.add_argument("--effective-config-json", action="store_true", help="show all settings and where each was set")
 
 
 def add_thinking(parser: argparse.ArgumentParser) -> None:
@@ -235,7 +235,7 @@ def add_thinking(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Which model, in all the ways it can be said."""
+    """Which model, by every option that names one."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="alias, org/repo[:quant], ollama:name, file or directory"
     )

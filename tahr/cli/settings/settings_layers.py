@@ -91,7 +91,7 @@ class Key:
 
     def _fits(self, value: Any) -> bool:
         kinds = (int, float) if self.kind is float else (self.kind,)
-        return type(value) in kinds  # a bool is an int, but nobody who writes true means 1
+        return type(value) in kinds  # a bool is an int, but `true` does not mean 1
 
 
 @cache
@@ -129,7 +129,7 @@ class Layers:
     models: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self, file: Mapping[str, Any], own: Mapping[str, Any]) -> "Layers":
-        """For one model: over the general file what files say about it, over everything what was said with its name."""
+        """For one model: its own files go over the general file, options given with its name over everything."""
         general, *rest = self.layers
         return Layers([general, SettingsLayer("config", file), *rest, SettingsLayer("cli", own)])
 
@@ -138,12 +138,12 @@ class Layers:
         return Layers([SettingsLayer("model", values), *self.layers], self.models)
 
     def values(self, section: str) -> dict[str, Any]:
-        """What was said about a section; what nobody said is left to its defaults."""
+        """The values set in a section; what is not set is left to its defaults."""
         merged = {path: value for layer in self.layers for path, value in layer.values.items()}
         return {path.split(".")[1]: value for path, value in merged.items() if path.startswith(f"{section}.")}
 
     def effective(self, sections: Sequence[str]) -> list[dict[str, Any]]:
-        """Every key of these sections, its value, and who said it."""
+        """Every key of these sections, its value, and where it was set."""
         rows = {key.path: (key.default, "default") for key in all_keys().values() if key.path.split(".")[0] in sections}
         for layer in self.layers:
             rows |= {path: (value, layer.source) for path, value in layer.values.items()}

@@ -20,6 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tahr.cli.settings.export_options import rewrite
+    from tahr.cli.settings.export_options import export
 
-    return rewrite(args.model, args.out, args.type)
+    return export(args.model, args.out, args.type)

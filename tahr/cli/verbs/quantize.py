@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tahr.cli.settings.export_options import rewrite
+    from tahr.cli.settings.export_options import export
     from tahr.errors import ConfigError
 
     if (args.type is None) == (args.target is None):
         raise ConfigError("Name the type once, as in `tahr quantize IN OUT Q4_K_M`.")
-    return rewrite(args.model, args.out, args.type or args.target, requantize=args.requantize)
+    return export(args.model, args.out, args.type or args.target, requantize=args.requantize)

@@ -1,4 +1,4 @@
-"""`tahr run`: one question and its answer, or a chat."""
+"""`tahr run`: one prompt and its reply, or a chat."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ SECTIONS = ("sampling", "engine", "chat")  # of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All that can be said about a run."""
+    """The options of a run."""
     parser.epilog = EXAMPLES
     options.add_model(parser)
     parser.add_argument("message", nargs="*", metavar="MESSAGE", help="the prompt, as plain words")

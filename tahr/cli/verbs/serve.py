@@ -75,7 +75,7 @@ SECTIONS = ("sampling", "engine", "server")  # of the settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All that can be said about a server."""
+    """The options of a server."""
     parser.epilog = EXAMPLES
     options.add_model(parser)
     add = parser.add_argument
@@ -117,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     for option in SERVER:
         option.add_to(group)
-    group = parser.add_argument_group("logs and traces (none holds what people said, unless you ask for it)")
+    group = parser.add_argument_group("logs and traces (none holds prompts or replies, unless you ask for it)")
     group.add_argument("--no-request-log", action="store_true", help="no lines about single requests")
     for option in WATCHING:
         option.add_to(group)
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
-    """The files that are to hear of every step."""
+    """The files that get a record of every step."""
     from tahr.engine.step_log import ChromeTrace, DecisionLog
 
     wanted: list[tuple[Callable[[Path], StepLog], str | None]] = [
@@ -186,7 +186,7 @@ def announce(address: str, models: "list[ServedModel]") -> None:
 
 
 def layers_of(args: argparse.Namespace) -> "Layers":
-    """All that was said about the server, here and elsewhere."""
+    """The settings of the server from all places."""
     from tahr.cli.settings.settings_layers import flags_in, read_layers
 
     flags = flags_in(args, SECTIONS) | options.engine_flags(args) | address_of(args)
