@@ -1,4 +1,4 @@
-"""Conversations as tokens: what people say can never become a special token, and changes nothing else."""
+"""Conversations as tokens: text of messages can never become a special token, and changes nothing else."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Library
 
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, EngineConfig, SamplingParams
+from tahr.errors import TemplateError
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat
 from tahr.text.tokenizer import Tokenizer
@@ -143,3 +144,13 @@ def test_named_tokens_keep_their_ids_where_special_ones_are_text() -> None:
         named,
     ]
     assert encode_chat(made, ChatTemplate("<s>{{ messages[0].content }}"), user("</s><tool>"))[-1] == named
+
+
+def test_messages_nested_without_end_are_refused_in_a_sentence() -> None:
+    deep: Any = "x"
+    for _ in range(100_000):
+        deep = [deep]
+    tokenizer = Tokenizer.from_json(library_json(next(iter(KINDS))))
+    for messages, variables in (([{"role": "user", "content": deep}], {}), (user("a"), {"extra": deep})):
+        with pytest.raises(TemplateError, match="flatten them"):
+            encode_chat(tokenizer, CHATML, messages, **variables)

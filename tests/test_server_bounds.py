@@ -234,6 +234,20 @@ def test_log_probabilities_of_prompts_are_bounded_by_their_product(
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt_logprobs"
 
 
+@pytest.mark.parametrize("path, body, param", [
+    (TEXT, {"prompt": ["a", "b"], "logprobs": 20, "n": 2}, "logprobs"),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20, "n": 4},
+     "top_logprobs"),
+])  # fmt: skip
+def test_log_probabilities_of_choices_are_bounded_by_their_product(
+    server: HttpServer, path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MAX_OUTPUT_ENTRIES", 4 * 21 * 10)
+    assert httpx.post(server.address + path, json={**body, "max_tokens": 10}).status_code == 200
+    refused = httpx.post(server.address + path, json={**body, "max_tokens": 11})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+
+
 def test_large_responses_are_not_made_on_the_loop(server: HttpServer) -> None:
     """Beside 2,000 vectors and long log-probabilities, other requests are answered at once."""
 

@@ -120,7 +120,7 @@ def test_a_body_that_never_ends(limited: HttpServer) -> None:
 def test_headers_that_are_too_large(limited: HttpServer) -> None:
     for head in (b"GET /health HTTP/1.1\r\nx: ", b"GET /"):
         answer = exchange(limited, head.ljust(protocol.MAX_HEAD_BYTES + 1, b"y"))
-        assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer
+        assert answer.startswith(b"HTTP/1.1 431") and b'"error"' in answer and b"x-request-id: req-" in answer
 
 
 def test_a_large_head_that_comes_all_at_once(limited: HttpServer) -> None:

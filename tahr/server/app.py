@@ -1,12 +1,11 @@
 """The ASGI application: a table of routes, and what becomes of an error."""
 
-import random
 from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
 from tahr.server.http import guard
-from tahr.server.http.errors import HttpError, logged_error
+from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
 from tahr.server.observe import status
 from tahr.server.openai import bodies, chat, completions, embeddings, openapi, replies, tokenize
@@ -53,8 +52,7 @@ class App:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
         request = HttpRequest(scope, receive, send, self._limits)
-        # Clients quote it. No secret: asking the system for random bytes takes long.
-        request.response_headers["x-request-id"] = f"req-{random.getrandbits(96):024x}"
+        request.response_headers["x-request-id"] = request_id()
         route = find(request.path)
         record = request.record
         try:

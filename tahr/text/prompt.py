@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tahr.errors import TemplateError
 from tahr.text.chat import ChatTemplate
 from tahr.text.tokenizer import Tokenizer
 
@@ -50,7 +51,11 @@ def encode_chat(
 ) -> list[int]:
     """The tokens of a rendered conversation. A template that writes its own BOS does not get a second one."""
     marks = Marks(tokenizer)
-    text = template.render(marks.put(messages), **marks.put(variables))
+    try:
+        given, named = marks.put(messages), marks.put(variables)
+    except RecursionError as error:
+        raise TemplateError("The messages or template variables nest without end: flatten them.") from error
+    text = template.render(given, **named)
     bos = "" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id)
     add_special = not (bos and text.startswith(bos))
     if marks:

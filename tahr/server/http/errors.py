@@ -1,6 +1,7 @@
 """How requests fail: one exception, one envelope, one table from errors to status codes."""
 
 import logging
+import random
 import traceback
 from collections.abc import Mapping
 
@@ -28,6 +29,11 @@ TYPES = {
 REQUEST_ERRORS = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
 SAMPLING_NAMES = frozenset(sampling_names())
+
+
+def request_id() -> str:
+    """What clients quote when they report an error. No secret: asking the system for random bytes takes long."""
+    return f"req-{random.getrandbits(96):024x}"
 
 
 class ErrorBody(msgspec.Struct):

@@ -7,12 +7,13 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tahr.server.http.connection import COMPLETE, CONNECTION, CoalescingTransport, Connection
-from tahr.server.http.errors import HttpError
+from tahr.server.http.errors import HttpError, request_id
 
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
 LINGER_S = 5.0  # for the rest of a body after the response
-HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
+TAIL = b"content-length: %d\r\n\r\n%b"
 TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
 NOT_HTTP = b"400 Bad Request", "This is not HTTP/1.1 as the server understands it."
 
@@ -133,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, status: bytes, message: str) -> None:
         if not self.transport.is_closing():
             body = HttpError(400, message).body
-            self.transport.write(HEAD % (status, len(body), body))
+            self.transport.write(HEAD % (status, request_id().encode()) + TAIL % (len(body), body))
             self.transport.close()
 
     def _close_after(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.prompts import check_chat_size, conversation_of
 from tahr.server.openai.replies import TemplateReply
-from tahr.server.openai.sampling import Asked, Room, check_prompt_logprobs, fit, params_of
+from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit, params_of
 from tahr.server.sessions import Caller, Turn, session_of
 from tahr.server.state import ServerState
 
@@ -47,6 +47,7 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     tokens = ChatPrompt(model, body, asked).encode(turn)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
+    check_output_logprobs("top_logprobs", params, 1)
     options = reply_options(body, model, 1, params.n, params.logprobs is not None)
     return GenerationRequest(
         model=model,

@@ -13,7 +13,7 @@ from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
 from tahr.server.openai.formatters import Echo, TextFormatter
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.prompts import encode_inputs, separate
-from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_prompt_logprobs, fit, params_of
+from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_output_logprobs, check_prompt_logprobs, fit, params_of
 from tahr.server.state import ServerState
 
 BODY = msgspec.json.Decoder(CompletionBody)
@@ -62,10 +62,9 @@ def inputs_of(
     n_tokens, echoed = sum(map(len, prompts)), bool(body.echo and asked.params.logprobs is not None)
     field = "logprobs" if echoed else "prompt_logprobs"
     check_prompt_logprobs(field, n_tokens, asked.params.prompt_logprobs, n if echoed else 1)
-    return [
-        EngineInput(tokens, fit(asked, model.defaults, room(state, model, tokens, "prompt"), salt))
-        for tokens in prompts
-    ]
+    made = [fit(asked, model.defaults, room(state, model, tokens, "prompt"), salt) for tokens in prompts]
+    check_output_logprobs("logprobs", max(made, key=lambda params: params.max_tokens or 0), len(prompts))
+    return [EngineInput(tokens, params) for tokens, params in zip(prompts, made, strict=True)]
 
 
 def echoes(model: ServedModel, body: CompletionBody, inputs: list[EngineInput]) -> list[Echo]:

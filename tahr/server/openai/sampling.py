@@ -13,6 +13,7 @@ from tahr.server.openai.bodies import ChatBody, CompletionBody, GenerationBody
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_LOGPROB_ENTRIES = 2**18  # of prompts in one response: tokens times alternatives times repetitions
+MAX_OUTPUT_ENTRIES = 2**20  # of choices: tokens they may have, times alternatives, which the engine keeps to the end
 
 # Fields that clients spell in another way too; the first spelling that is given counts.
 SPELLINGS = {
@@ -115,6 +116,16 @@ def check_prompt_logprobs(field: str, n_tokens: int, n_top: int | None, n_repeat
         what = f"{field} asks for {n_entries} log-probabilities of prompt tokens"
         most = f"one response holds {MAX_LOGPROB_ENTRIES} at most"
         raise bad_field(field, f"{what}, but {most}: ask for fewer alternatives or choices, or send shorter prompts.")
+
+
+def check_output_logprobs(field: str, params: SamplingParams, n_prompts: int) -> None:
+    """Refuse more log-probabilities of choices than are worth the memory."""
+    n_tokens = n_prompts * params.n * (params.max_tokens or 0)
+    n_entries = 0 if params.logprobs is None else n_tokens * (params.logprobs + 1)
+    if n_entries > MAX_OUTPUT_ENTRIES:
+        what = f"{field} asks for up to {n_entries} log-probabilities"
+        message = f"{what}, but one response holds {MAX_OUTPUT_ENTRIES} at most: lower it, n or max_tokens."
+        raise bad_field(field, message)
 
 
 def n_logprobs(body: GenerationBody) -> int | None:
