@@ -337,7 +337,7 @@ def test_refusals_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no threads to set"):
         open_backend("cuda", n_threads=2)
     monkeypatch.setattr(cuda_presence, "missing_packages", lambda: ["torch"])
-    with pytest.raises(ConfigError, match=r"pip install tahr\[cuda\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[cuda\]'"):
         open_backend("cuda")
     monkeypatch.setattr(cuda_presence, "missing_packages", list)
     monkeypatch.setattr(cuda_presence, "interprets", lambda: False)
