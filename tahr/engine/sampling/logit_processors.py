@@ -5,7 +5,6 @@ called, so that a long text costs no more per token than a short one. Edits neve
 apply them.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from typing import Protocol
@@ -31,7 +30,7 @@ class RepetitionPenalty:
     def __init__(self, penalty: float, window: int):
         self._penalty = float(np.float32(penalty))
         self._window = window  # negative: the whole text
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}
 
     def update(self, table: EditTable, tokens: ListOf[int], n_prompt: int, n_seen: int) -> None:
         if self._window < 0:
@@ -40,12 +39,15 @@ class RepetitionPenalty:
             return
         begin, end = max(0, n_seen - self._window), max(0, len(tokens) - self._window)
         entering, leaving = tokens[max(n_seen, end) :], tokens[begin : min(end, n_seen)]
-        self._counts.update(entering)
-        self._counts.subtract(leaving)
+        counts = self._counts
+        for token in entering:
+            counts[token] = counts.get(token, 0) + 1
+        for token in leaving:
+            counts[token] -= 1
         for token in {*entering, *leaving}:
-            table.penalise(token, self._penalty if self._counts[token] else 1.0)
-            if not self._counts[token]:
-                del self._counts[token]
+            table.penalise(token, self._penalty if counts[token] else 1.0)
+            if not counts[token]:
+                del counts[token]
 
 
 class PresenceAndFrequency:
@@ -53,19 +55,21 @@ class PresenceAndFrequency:
 
     def __init__(self, presence: float, frequency: float, dry: Dry | None):
         self._presence, self._frequency = np.float32(presence), np.float32(frequency)
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}
         self._dry = dry
         self._repeated: dict[int, float] = {}  # what DRY takes from some tokens at the moment
 
     def update(self, table: EditTable, tokens: ListOf[int], n_prompt: int, n_seen: int) -> None:
-        changed = set(tokens[max(n_seen, n_prompt) :])
-        self._counts.update(tokens[max(n_seen, n_prompt) :])
+        generated, counts = tokens[max(n_seen, n_prompt) :], self._counts
+        changed = set(generated)
+        for token in generated:
+            counts[token] = counts.get(token, 0) + 1
         if self._dry:
             changed |= self._repeated.keys()
             self._repeated = self._dry.penalties(tokens)
             changed |= self._repeated.keys()
         for token in changed:
-            times = self._counts[token]
+            times = counts.get(token, 0)
             counted = self._presence + self._frequency * np.float32(times) if times else np.float32(0)
             table.shift(token, float(-counted - np.float32(self._repeated.get(token, 0.0))))
 
