@@ -127,7 +127,7 @@ def test_other_threads_run_while_a_long_text_is_encoded(what: str) -> None:
         tokenizer.encode("a", parse_special=False)
         start = time.perf_counter()
         gap = longest_gap(partial(encode_and_decode, tokenizer, text))
-        assert gap < max(0.1, (time.perf_counter() - start) / 4), "one call held the GIL"
+        assert gap < max(0.3, (time.perf_counter() - start) / 4), "one call held the GIL"
         assert longest_gap(partial(tokenizer.disguise, text)) < 0.5
 
 

@@ -93,7 +93,7 @@ def size_of(made: Any) -> int:
     return len(made) if isinstance(made, (str, bytes)) else 0
 
 
-# What `format` may be told of one field: a fill, a side, a sign, a width and a precision below a thousand.
+# What a field of `format` may state: a fill, a side, a sign, a width and a precision below a thousand.
 _FIELD = re.compile(r"([^{}]?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[,_]?(\.[0-9]{1,3})?[a-zA-Z%]?")
 _WIDEST = 2000  # a width and a precision
 

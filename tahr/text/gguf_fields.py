@@ -24,7 +24,7 @@ PROBE = (
     "naïve café Größe ŽLUŤOUČKÝ ВЕСНА 你好，世界 こんにちは 한국어 ไทย 🚀🎉 ½ ² ５ ٣   trailing  spaces   \n "
     "camelCaseWord HTTPServer's"
 )
-# Of names that mean the same cuts, the one people expect.
+# Of several names for the same rules, the usual one.
 USUAL = ("qwen2", "llama-bpe", "smollm", "gpt-2", "tekken", "gpt-4o", "deepseek-v3")
 
 

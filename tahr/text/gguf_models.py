@@ -21,13 +21,13 @@ def _word_splitter(
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
     spelt = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)] if byte_level else []
     rules = pre_tokenizers.Sequence([*splits, *spelt])
-    patient = Tokenizer(models.WordLevel({"": 0}, unk_token=""))  # takes longer, and lets other threads run
-    patient.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    by_batch = Tokenizer(models.WordLevel({"": 0}, unk_token=""))  # slower, but releases the GIL
+    by_batch.pre_tokenizer = pre_tokenizers.Sequence(splits)
 
     def words(text: str) -> list[str]:
         if len(text) <= 2 * LONG:
             return [word for word, _ in rules.pre_tokenize_str(text)]
-        cuts = [text[start:end] for start, end in spans(encoding(patient, text))]
+        cuts = [text[start:end] for start, end in spans(encoding(by_batch, text))]
         return [to_byte_level(word) for word in cuts] if byte_level else cuts
 
     def words_of_parts(text: str) -> list[str]:

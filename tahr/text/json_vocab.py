@@ -17,11 +17,11 @@ from tahr.text.vocab import (
     Ends,
     Vocab,
     alias,
+    as_tokenizer_error,
     byte_level,
     end_markers,
     metaspace,
     shorten,
-    told,
     wordpiece,
 )
 
@@ -51,7 +51,7 @@ def read_dir(path: Path) -> Vocab:
 
 def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
     """The vocabulary of a tokenizer.json, given the content of the files beside it."""
-    with told("tokenizer.json cannot be read"):
+    with as_tokenizer_error("tokenizer.json cannot be read"):
         tree = json.loads(data)
         _refuse_odd_ids(tree)
         parsing = Tokenizer.from_str(data if isinstance(data, str) else data.decode())

@@ -58,7 +58,7 @@ _JAIS2 = (
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The cuts of one vocabulary and the two habits that go with them."""
+    """The word rules of one vocabulary, and how it is encoded besides."""
 
     splits: tuple[str, ...]
     whole_words: bool = False  # a word that is itself a token skips the merges

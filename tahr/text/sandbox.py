@@ -1,4 +1,4 @@
-"""Jinja for templates nobody has read: no way out, and no way to run or grow without end.
+"""Jinja for untrusted templates: they cannot reach Python, run without end or use memory without end.
 
 Jinja's own sandbox keeps a template away from Python. On top of it every loop pass, call, filter and test asks a
 `Budget` for time, and every operation that can make text much longer than what it was given is measured before it runs.
@@ -67,7 +67,7 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a filter is given, with lists for generators, which can be weighed but once."""
+    """The arguments of a filter, with generators as lists: a generator could be weighed only once."""
     if not any(isinstance(value, GeneratorType) for value in args):
         return args
     return tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)
@@ -124,7 +124,7 @@ class QuietNamespace(Namespace):
 
 
 class Metering(NodeTransformer):
-    """Puts the budget's questions into a parsed template."""
+    """Adds calls that ask the budget to a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's visitors are named after nodes)
         self.generic_visit(node)
@@ -143,7 +143,7 @@ class Metering(NodeTransformer):
         return _ask(tilde, *node.nodes)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        """Comparing with something written down takes no time; two long texts may take a while."""
+        """Comparing with a value written in the template is quick; comparing two long texts may not be."""
         self.generic_visit(node)
         operands = [operand.expr for operand in node.ops]
         short = all(_is_written(expr) for expr in operands) or (_is_written(node.expr) and _only_equals(node))
@@ -178,7 +178,7 @@ def _only_equals(node: nodes.Compare) -> bool:
 
 
 def _ask(question: Callable[..., Any], subject: nodes.Node, *args: nodes.Expr) -> nodes.Filter:
-    """A filter, because it is called directly: a call would first have to be found harmless, each time."""
+    """A filter call: the sandbox checks other calls each time they run, but not filters."""
     return nodes.Filter(subject, _name_of(question), list(args), [], None, None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tahr.errors import TokenizerError
 from tahr.text.long_text import substitute
 from tahr.text.stream import Detokenizer
-from tahr.text.vocab import Vocab, alias, told
+from tahr.text.vocab import Vocab, alias, as_tokenizer_error
 
 
 class Tokenizer:
@@ -51,14 +51,14 @@ class Tokenizer:
         """Token ids of a text.
 
         `add_special` opens and closes the text as the model was trained to see it; without `parse_special` the names of
-        special tokens in the text are only text, so nobody can smuggle one in.
+        special tokens in the text are only text, so that a message cannot contain one.
         """
         encode = self._vocab.parsing if parse_special else self._vocab.plain
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
-        with told("The tokenizer cannot encode this text"):
+        with as_tokenizer_error("The tokenizer cannot encode this text"):
             ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
@@ -111,7 +111,7 @@ class Tokenizer:
         return self._vocab.shrinks * max(4, longest)  # an unknown character has up to 4 bytes
 
     def cannot_fit(self, text: str, n_tokens: int) -> bool:
-        """Whether a text certainly has more than `n_tokens` tokens, told from its length: nothing is encoded."""
+        """Whether a text certainly has more than `n_tokens` tokens, judged by its length: nothing is encoded."""
         most = self.max_token_bytes
         if most is None or 4 * len(text) <= n_tokens * most:  # a character has 1 to 4 bytes
             return False

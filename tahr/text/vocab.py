@@ -17,12 +17,12 @@ _SECRET = os.urandom(8).hex()
 
 
 def alias(token: int) -> str:
-    """What a special token is called where its own name is only text: nobody outside this process can type it."""
+    """The name of a special token where its own is only text; it is secret, so that no text can hold it."""
     return f"\ufdd0{_SECRET}:{token}\ufdd1"
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def as_tokenizer_error(what: str) -> Iterator[None]:
     """Turns whatever a damaged file makes the tokenizer library raise into a sentence that begins with `what`.
 
     The library raises bare `Exception`, and where its Rust code fails an error that is not even one of those.

@@ -23,7 +23,7 @@ VERSION = 3
 KINDS = {np.dtype("<" + code): kind for kind, code in NUMBERS.items()}
 LISTED = {bool: np.bool_, int: np.int32, float: np.float32}
 UINT32, INT32, FLOAT32, UINT64 = 4, 5, 6, 10
-Advance = Callable[[int], None]  # hears how many bytes were written
+Advance = Callable[[int], None]  # called with the number of bytes written
 
 
 @dataclass(frozen=True, slots=True)

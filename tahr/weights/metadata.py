@@ -166,7 +166,7 @@ class Cursor:
         return MetadataArray(n_items, lambda: _decode_strings(stored, ends - np.uint64(start), head))
 
     def _short_ends(self, n_items: int) -> NDArray[np.uint64] | None:
-        """Where strings end; None unless all are shorter than 256 bytes, so that one byte of a length says it all."""
+        """Where strings end; None unless all are shorter than 256 bytes, so that a length is one byte and zeros."""
         at, head, view = self.at, self.size.size, self.view
         ends = array("Q")
         append = ends.append
