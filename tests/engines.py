@@ -90,7 +90,7 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
         eng.step()
         for group, pool in enumerate(eng.scheduler.pools):
             pool.check(seq.tables[group].held for seq in eng.scheduler.running)
-        if eng.runner.backend.overlaps:
+        if isinstance(eng.runner.backend, LateBackend):
             blank_free_pages(eng)
     for seq in sequences:
         if seq.error:

@@ -51,6 +51,9 @@ class LateBackend:
     def sample(self, logits: Any, rows: SampleRows) -> "LateSampled":
         return LateSampled(self, logits, deepcopy(rows), self._n_on_host)
 
+    def fetch(self, rows: Any) -> "LateFetched":
+        return LateFetched(self, rows)
+
     # ---- what must see the results ----------------------------------------------------------------------------
 
     def read(self, tensor: Any) -> np.ndarray:
@@ -119,6 +122,23 @@ class LatePlan:
         inner = self._late._inner
         self.tensor = inner.tensor(np.array(inner.read(self._plan.result)))
         put(self._inputs, present)
+
+
+class LateFetched:
+    """Rows that are copied when their step has run."""
+
+    def __init__(self, late: LateBackend, rows: Any):
+        self._late, self._rows = late, rows
+        self._copy: np.ndarray | None = None
+        late.enqueue(self._run)
+
+    def _run(self) -> None:
+        self._copy = np.array(self._late._inner.read(tensor_of(self._rows)))
+
+    def collect(self) -> np.ndarray:
+        while self._copy is None:
+            self._late._queue.pop(0)()
+        return self._copy
 
 
 class LateSampled:

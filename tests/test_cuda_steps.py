@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 import backends_here
+from engines import Tally, run
 from model_cases import CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Part, Runs
 from random_weights import random_tensor
+from tahr.backends import open_backend
 from tahr.backends.api import StepLimits
 from tahr.backends.cuda.presence import interprets
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.builder import build_engine
 from tahr.models import load, open_model
 
 pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -85,3 +89,29 @@ def test_recording_reads_no_inputs() -> None:
     step.ids[:], step.logit_rows[:] = 1, range(4)
     plan.run()
     assert be.read(plan.result).shape == (4, 16)
+
+
+REQUESTS = [
+    SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True),
+    SamplingParams(temperature=1.0, seed=3, max_tokens=5, ignore_eos=True),
+    # Penalties follow the text: the host must know the last token before the next one is sampled.
+    SamplingParams(temperature=1.0, seed=4, top_k=5, repetition_penalty=1.3, max_tokens=6, ignore_eos=True),
+]
+
+
+def test_steps_in_flight_change_no_text(tmp_path: Path) -> None:
+    config = {**CASES["llama"], "num_hidden_layers": 1}
+    source = open_model([], write_hf(tmp_path, config, make_weights(config)))
+
+    def texts(overlaps: bool) -> list[list[int]]:
+        be = open_backend("cuda")
+        be.overlaps = overlaps
+        asked = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
+        eng = build_engine(be, load(source, be).decoder, asked)[0]
+        sequences = [eng.submit([1 + i, 5, 9, 7 * i + 2], params, Tally) for i, params in enumerate(REQUESTS)]
+        run(eng, *sequences)
+        assert not any(seq.error for seq in sequences)
+        return [seq.tokens for seq in sequences]
+
+    assert open_backend("cuda").overlaps
+    assert texts(overlaps=True) == texts(overlaps=False)

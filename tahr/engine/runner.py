@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
-from tahr.backends.api import Backend, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Fetched, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler
 from tahr.engine.sequence import Output, Sequence
@@ -36,12 +34,12 @@ class InFlight:
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
     tokens: PendingTokens
-    host_rows: Floats | None  # all rows in the order of the work, if some are wanted besides those to sample from
+    host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
 
     def collect(self) -> StepOutput:
         """Wait for the step, and take its results."""
-        return StepOutput(self.tokens.collect(), self.host_rows)
+        return StepOutput(self.tokens.collect(), self.host_rows.collect() if self.host_rows else None)
 
 
 @dataclass(slots=True)
@@ -85,12 +83,8 @@ class Runner:
         result = self.replay(work)
         n_ahead = [seq.n_ahead for seq in sampled] if self.backend.overlaps else None
         tokens = self.sampler.launch([seq.request for seq in sampled if seq.request], result, rows, n_ahead)
-        return InFlight(work, sampled, rows, parents, tokens, self._host_rows(result) if wants_rows else None, began)
-
-    def _host_rows(self, result: Tensor) -> Floats:
-        """Rows for the host, read at once: the next step may write over them."""
-        rows = self.backend.read(result)
-        return np.array(rows) if self.backend.overlaps else rows
+        host_rows = self.backend.fetch(result) if wants_rows else None
+        return InFlight(work, sampled, rows, parents, tokens, host_rows, began)
 
     def replay(self, work: list[WorkItem]) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""

@@ -87,7 +87,7 @@ class Plan(Protocol):
 
     @property
     def result(self) -> Tensor:
-        """What the last run computed, until the next plan runs: fetch, read or sample it before."""
+        """What the last run computed. Fetch, read or sample it before the inputs are filled again."""
 
     def run(self) -> None:
         """Run the step on the present contents of its inputs, which may be rewritten as soon as this returns.

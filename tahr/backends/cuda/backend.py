@@ -42,6 +42,7 @@ class CudaBackend(api.Backend):
     """
 
     name = "cuda"
+    overlaps = True
     kv_dtypes = tuple(cuda_kv.TYPES)
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
