@@ -126,7 +126,8 @@ def test_bytes_between_two_requests_hold_no_connection(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("keep", [b"keep-alive", b"close"])
-def test_a_response_nobody_reads(keep: bytes) -> None:
+def test_a_response_nobody_reads(keep: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tahr.server.http.connection.SLOWEST_BYTES_PER_S", 4 << 20)  # or it takes 20 seconds
     engine = ScriptedEngine(context_size=400_000)
     with (
         serving(engine, settings=settings(reader_timeout_s=0.2)) as server,
