@@ -49,6 +49,7 @@ class PlanSet:
     forward: Forward
     buckets: ListOf[StepLimits]
     plans: dict[StepLimits, Plan] = field(default_factory=dict)
+    last: tuple[StepLimits, Plan] | None = None  # found without hashing
 
 
 class Runner:
@@ -118,11 +119,14 @@ class Runner:
     def plan_for(self, bucket: StepLimits, plans: PlanSet | None = None) -> Plan:
         """The plan of a bucket; for logits, unless told otherwise."""
         plans = plans or self._logits
+        if plans.last and plans.last[0] is bucket:
+            return plans.last[1]
         plan = plans.plans.get(bucket)
         if plan is None:
             step, forward = self.step.within(bucket), plans.forward
             plan = self.backend.record(lambda: forward(self.backend, step, self.kv), step)
             plans.plans[bucket] = plan
+        plans.last = bucket, plan
         return plan
 
 

@@ -61,7 +61,10 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a sequence waits or has tokens to compute, or may get some when a step in flight has landed."""
-        return self.n_waiting > 0 or any(not seq.is_idle for seq in self.running)
+        for seq in self.running:  # asked at every step: a generator costs more
+            if not seq.is_idle:
+                return True
+        return self.n_waiting > 0
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence."""

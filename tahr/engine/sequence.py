@@ -4,7 +4,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
@@ -23,11 +23,11 @@ NO_ROW = sys.maxsize
 _ids = itertools.count(1)
 
 
-class Output(Enum):
+class Output(IntEnum):  # of integers, because every step looks things up by it
     """What the rows of a step are. A step has one kind of rows."""
 
-    LOGITS = "logits"
-    HIDDEN = "hidden"  # the states after the final norm, for embeddings
+    LOGITS = 0
+    HIDDEN = 1  # the states after the final norm, for embeddings
 
 
 class State(Enum):
