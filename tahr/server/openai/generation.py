@@ -135,7 +135,7 @@ def usage(record: GenerationRecord) -> Usage:
 
 
 def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
-    """What happens to every chunk before it is formatted. Runs for every token."""
+    """What happens to a chunk before it is formatted: refused, emptied, remembered, observed."""
     if chunk.finish_reason == "cancelled":
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
     if active.asked.prefill_only:
