@@ -183,7 +183,7 @@ def put(inputs: StepInputs, arrays: dict[str, np.ndarray]) -> None:
 def blank_free_pages(eng: Engine) -> None:
     """What an engine believes free becomes NaN, behind the back of the device."""
     runner = eng.runner
-    inner: Backend = runner.backend._inner  # type: ignore[attr-defined]
+    inner: Backend = getattr(runner.backend, "_inner", runner.backend)
     kv: KVStore = runner.kv
     for group, pool in enumerate(eng.scheduler.pools):
         free = sorted(pool._free)

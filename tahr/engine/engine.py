@@ -325,10 +325,13 @@ class Engine:
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
     """Let the next step use the tokens that the step just launched samples, before the host knows them.
 
-    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself.
+    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
+    to be forked run when their parent's step has landed.
     """
+    late = set(on_host)
     for row, seq in enumerate(sampled):
-        if row not in on_host and not seq.host_bound and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
+        runs = seq.state is not State.WAITING and not seq.host_bound and row not in late
+        if runs and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
             seq.n_ahead += 1
             seq.pick_row = row
 
