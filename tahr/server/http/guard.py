@@ -33,8 +33,10 @@ def is_one_of(keys: tuple[str, ...], key: str) -> bool:
 
 def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
     """Which of several keys a client has, as a name without a secret; empty if there is one key or none."""
+    if len(keys) < 2:
+        return ""
     key = presented_key(request)
-    return "".join(f"key{i}" for i, each in enumerate(keys) if is_one_of((each,), key)) if len(keys) > 1 else ""
+    return next((f"key{i}" for i, each in enumerate(keys) if is_one_of((each,), key)), "")
 
 
 def presented_key(request: HttpRequest) -> str:
