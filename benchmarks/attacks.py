@@ -238,12 +238,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--attack-seconds", type=float, default=4.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=list(ATTACKS), help="this attack (repeatable)")
     args = parser.parse_args()
     target = Target(args.address, random.Random(args.seed), args.attack_seconds)
     made: Counter[str] = Counter()
     until = time.monotonic() + args.seconds
     while time.monotonic() < until:
-        names = list(ATTACKS)
+        names = list(args.only or ATTACKS)
         target.rng.shuffle(names)
         for name in names:
             if time.monotonic() > until:

@@ -133,7 +133,11 @@ def run(args: argparse.Namespace, log: Path) -> list[str]:
         began = resident_mb(server.pid)
         command = [sys.executable, str(Path(__file__).with_name("attacks.py")), server.address]
         command += ["--seconds", str(args.seconds + 5), "--seed", str(args.seed)]
-        command += ["--attack-seconds", str(args.attack_seconds)]
+        command += [
+            "--attack-seconds",
+            str(args.attack_seconds),
+            *(word for name in args.only for word in ("--only", name)),
+        ]
         with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as attacker:
             try:
                 asyncio.run(together(server, args.seconds, seen, sizes))
@@ -164,6 +168,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--attack-seconds", type=float, default=4.0, help="the longest one attack keeps at it")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", default=[], help="only this attack of attacks.py (repeatable)")
     parser.add_argument("--most-gap", type=float, default=1.0)
     parser.add_argument("--most-growth", type=float, default=50.0)
     parser.add_argument("--log", type=Path, default=Path("build/hostile.log"), help="what the attacker did, and when")
