@@ -27,6 +27,8 @@ PROMPTS = [
 ]
 N_TOKENS = 96
 GRACE_S = 5.0
+# A small pool: its pages become resident when they are first used, and that should be over after a third of the time.
+SERVE = ("--grace", str(GRACE_S), "--ctx", "512", "--max-num-seqs", "12")
 SLACK_S = 3.0  # for the interpreter to end after the grace time
 
 
@@ -128,7 +130,7 @@ def attacks_during(log: Path, gap_s: float, ended: float) -> list[str]:
 def run(args: argparse.Namespace, log: Path) -> list[str]:
     """Measure and print; what is wrong."""
     seen, sizes = Streams(), list[float]()
-    with serving("--model", args.model, "--grace", str(GRACE_S), *args.options) as server:
+    with serving("--model", args.model, *SERVE, *args.options) as server:
         wanted = asyncio.run(alone(server.address))
         began = resident_mb(server.pid)
         command = [sys.executable, str(Path(__file__).with_name("attacks.py")), server.address]

@@ -266,3 +266,17 @@ def test_a_terminal_gets_one_redrawn_line_and_a_log_few_plain_ones(monkeypatch: 
 def test_sizes_are_decimal() -> None:
     shown = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 93_000_000: "93.0 MB", 2 * 10**12: "2.00 TB"}
     assert {n: human_bytes(n) for n in shown} == shown
+
+
+def test_folders_that_pip_removes_are_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip-unpack").mkdir()
+    (tmp_path / "found.whl").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scan_too_late(path: str) -> object:
+        if str(path).endswith("pip-unpack"):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_too_late)
+    assert package_index._largest(tmp_path) == 5

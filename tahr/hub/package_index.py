@@ -16,7 +16,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -164,11 +164,10 @@ def _watch(process: subprocess.Popen[bytes], scratch: Path, log: Path, progress:
 
 def _largest(scratch: Path) -> int:
     sizes = [0]
-    for path in scratch.rglob("*.whl"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # pip moved it while we looked
-            continue
+    for folder, _, names in os.walk(scratch):  # which passes over folders that pip removes meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):  # pip moved it while we looked
+                sizes.append(Path(folder, name).stat().st_size if name.endswith(".whl") else 0)
     return max(sizes)
 
 
