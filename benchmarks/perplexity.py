@@ -24,7 +24,7 @@ from tahr.backends import open_backend
 from tahr.models.loader import load, open_model
 from tahr.text.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
-from tahr.tools.full_logits import Probe
+from tahr.tools.full_logits import FullLogits
 from tahr.tools.gguf_export import export
 from tahr.tools.perplexity import Perplexity, Window, logprobs, surprise, windows
 from tahr.weights import HostTensor, open_gguf
@@ -105,9 +105,9 @@ def by_tahr(path: Path, cut: list[Window], exact: bool = False) -> tuple[Perplex
     backend, source = open_backend("cpu"), open_model([path])
     if exact:
         source = replace(source, tensors={name: dense(tensor) for name, tensor in source.tensors.items()})
-    probe = Probe(backend, load(source, backend).decoder, WINDOW, chunk=WINDOW)
-    found = Perplexity.of(np.concatenate([surprise(probe, window) for window in cut]))
-    (first,) = probe.run(cut[0].ids[:-1], N_UNSCORED - 1)
+    full = FullLogits(backend, load(source, backend).decoder, WINDOW, chunk=WINDOW)
+    found = Perplexity.of(np.concatenate([surprise(full, window) for window in cut]))
+    (first,) = full.run(cut[0].ids[:-1], N_UNSCORED - 1)
     return found, logprobs(first)
 
 

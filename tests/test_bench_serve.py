@@ -376,7 +376,7 @@ def test_slo() -> None:
 
 
 def test_our_own_server_under_our_own_bench(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exact counts, one [DONE] and usage from the real front."""
+    """Exact counts, one [DONE] and usage from the real server."""
     with serving(ScriptedEngine()) as server:
         base = ["bench-serve", "--base-url", server.address, "--num-prompts", "20", "--output", "json"]
         assert main([*base, "--output-len", "5", "--input-len", "50", "--concurrency", "5", "--fail-on-error"]) == 0

@@ -1,6 +1,8 @@
 """The arrows of the architecture are the only imports allowed."""
 
 import ast
+import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -147,3 +149,26 @@ def test_nobody_asks_where_it_runs() -> None:
         if word in path.read_text()
     ]
     assert not asking
+
+
+PROGRAMS = sorted(p for room in ("benchmarks", "scripts", "examples") for p in (ROOT.parent / room).glob("*.py"))
+
+
+def names_from_tahr(path: Path) -> list[tuple[str, str]]:
+    """The modules of ours that a file imports names from, with the names; CUDA's need a GPU."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    ours = [(str(node.module), alias.name) for node in nodes for alias in node.names]
+    return [(module, name) for module, name in ours if module.split(".")[0] == "tahr" and "cuda" not in module]
+
+
+def exists(module: str, name: str) -> bool:
+    found = importlib.import_module(module)
+    if hasattr(found, name):
+        return True
+    return hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: str(p.relative_to(ROOT.parent)))
+def test_programs_import_names_that_exist(path: Path) -> None:
+    """Benchmarks and scripts are not run by the tests, so a renamed class would be noticed late."""
+    assert [each for each in names_from_tahr(path) if not exists(*each)] == []

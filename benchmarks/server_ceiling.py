@@ -1,10 +1,10 @@
-"""How much the server carries when the engine costs nothing: a real front, one core, a script instead of a model.
+"""How much the server carries when the engine costs nothing: the real server, one core, a script instead of a model.
 
 Everything but the model is real: HTTP, checks, template, tokenizer, the engine's thread and the way back. The script
 gives every request a token per step and sleeps between steps as long as a fast device would compute. The server has
 one core to itself and the client the other; the client's own load says that it is not the limit.
 
-usage: benchmarks/front_ceiling.py [MODEL] [--seconds S] [--step-ms MS] [--stream-interval S]
+usage: benchmarks/server_ceiling.py [MODEL] [--seconds S] [--step-ms MS] [--stream-interval S]
        (MODEL: whose tokenizer and template)
 """
 
