@@ -13,7 +13,7 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkItem
+from tahr.engine.work import WorkColumns
 from tahr.models.loader import Loaded, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
@@ -59,12 +59,12 @@ def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[.
     backend = eng.runner.backend
     replay = eng.runner.replay
 
-    def poisoned(work: list[WorkItem]) -> Tensor:
+    def poisoned(work: WorkColumns) -> Tensor:
         logits, at = np.array(backend.read(replay(work))), 0
-        for item in work:
-            if is_victim(item.sequence):
-                logits[at : at + item.n_rows] = np.nan
-            at += item.n_rows
+        for seq, n_rows in zip(work.sequences, work.n_rows, strict=True):
+            if is_victim(seq):
+                logits[at : at + n_rows] = np.nan
+            at += n_rows
         return backend.tensor(logits)
 
     patch(eng.runner, "replay", poisoned)

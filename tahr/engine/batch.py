@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr.backends.api import Ints, StepInputs
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkItem
+from tahr.engine.work import WorkColumns
 from tahr.kv.pages import Pages, no_pages
 
 FEW = 32  # tokens, for which Python's numbers are quicker than arrays
@@ -39,21 +39,22 @@ class Batch:
         self.page_size = page_size
         self._has_states = has_states
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
+        self.n_most = 0  # the most tokens that one sequence has in the step
         self._n = 0  # tokens of the last step
         self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
         self._n_tokens: Ints = np.zeros(0, np.int32)  # the same as an array
         self._owners: Ints = np.zeros(0, np.int32)  # by token: the sequence,
         self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
 
-    def fill(self, work: list[WorkItem]) -> None:
+    def fill(self, work: WorkColumns) -> None:
         """Write the inputs of a step."""
-        sequences, begins, counts, _, row_counts, _ = zip(*work, strict=True)
+        sequences, begins, counts, _, row_counts, _ = work
         for table in self._tables:
             table.write(sequences)
         if (counts, row_counts) != self._counts:
             self._fill_counts(counts, row_counts)
         if self._has_states:
-            self.step.state_slots[: len(work)] = [seq.slot for seq in sequences]
+            self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
         self.step.ids[: self._n] = token_ids(sequences, begins, counts, self._n)
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)
@@ -68,7 +69,7 @@ class Batch:
         rows = spans(ends - n_rows, n_rows)
         step.logit_rows[: len(rows)] = rows
         step.counts[:] = ends[-1], len(rows), len(counts)
-        self._n, self._n_tokens = int(ends[-1]), n_tokens
+        self._n, self._n_tokens, self.n_most = int(ends[-1]), n_tokens, max(counts)
         self._owners = np.repeat(np.arange(len(counts)), n_tokens)
         self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
         self._counts = counts, row_counts

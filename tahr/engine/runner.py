@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+
 from tahr.backends.api import Backend, Fetched, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler
 from tahr.engine.sequence import Output, Sequence
-from tahr.engine.work import WorkItem
+from tahr.engine.work import WorkColumns, WorkItem
 from tahr.errors import TahrError
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
@@ -76,25 +78,29 @@ class Runner:
         self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
         self._logits = PlanSet(forward or decoder.forward, self.buckets)
         self._hidden = PlanSet(decoder.hidden, [most])
+        self._sample_plan: SamplePlan | None = None
 
     def launch(self, work: list[WorkItem]) -> InFlight:
         """Begin a step."""
         began = perf_counter()
-        sampled, rows, parents, wants_rows = sampled_rows(work)
-        result = self.replay(work)
-        n_ahead = [seq.n_ahead for seq in sampled] if self.backend.overlaps else None
-        tokens = self.sampler.launch([seq.request for seq in sampled if seq.request], result, rows, n_ahead)
-        host_rows = self.backend.fetch(result) if wants_rows else None
-        return InFlight(work, sampled, rows, parents, tokens, host_rows, began)
+        columns = WorkColumns(*zip(*work, strict=True))
+        plan = self._sample_plan
+        if plan is None or not plan.holds(columns):
+            plan = self._sample_plan = SamplePlan(columns)
+        result = self.replay(columns)
+        lengths = self.step.seq_lens[plan.owners]
+        tokens = self.sampler.launch(plan.requests, result, plan.rows, lengths)
+        host_rows = self.backend.fetch(result) if plan.wants_rows else None
+        return InFlight(work, plan.sampled, plan.rows, plan.parents, tokens, host_rows, began)
 
-    def replay(self, work: list[WorkItem]) -> Tensor:
+    def replay(self, work: WorkColumns) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""
         self.decoder.files.check()
-        if copies := [copy for item in work for copy in item.copies]:
-            self._copy_pages(copies)
+        if any(work.copies):
+            self._copy_pages([copy for copies in work.copies for copy in copies])
         self._batch.fill(work)
-        plans = self._logits if work[0].sequence.output is Output.LOGITS else self._hidden
-        plan = self.plan_for(self.bucket_for(work, plans.buckets), plans)
+        plans = self._logits if work.sequences[0].output is Output.LOGITS else self._hidden
+        plan = self.plan_for(self._bucket(plans.buckets), plans)
         plan.run()  # from here on the inputs may be filled again
         return plan.result
 
@@ -108,12 +114,12 @@ class Runner:
             pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
             self.backend.copy_pages(self.kv, pairs, group)
 
-    def bucket_for(self, work: list[WorkItem], buckets: ListOf[StepLimits]) -> StepLimits:
-        """The smallest bucket that holds the step."""
+    def _bucket(self, buckets: ListOf[StepLimits]) -> StepLimits:
+        """The smallest bucket that holds the step as it is filled in."""
         if len(buckets) == 1:
             return buckets[0]
         step = self.step
-        counts = step.n_tokens, step.n_rows, len(work), max(item.n_tokens for item in work)
+        counts = step.n_tokens, step.n_rows, step.n_seqs, self._batch.n_most
         return next(bucket for bucket in buckets if bucket.hold(*counts))
 
     def plan_for(self, bucket: StepLimits, plans: PlanSet | None = None) -> Plan:
@@ -130,24 +136,39 @@ class Runner:
         return plan
 
 
-def sampled_rows(work: list[WorkItem]) -> tuple[list[Sequence], list[int], list[Sequence], bool]:
-    """`sampled`, `rows` and `parents` of a step, and whether other rows are wanted too.
+class SamplePlan:
+    """Which sequences of a step get a token, and from which rows; the choices of a request share one after its prompt.
 
-    The choices of a request share the row after its prompt.
+    It is kept while the same sequences are sampled from the same rows.
     """
-    sampled: list[Sequence] = []
-    rows: list[int] = []
-    parents: list[Sequence] = []
-    end = n_sampling = 0
-    for seq, _, _, samples, n_rows, _ in work:
-        end += n_rows
-        if samples and seq.request:
-            sampled.append(seq)
-            rows.append(end - 1)
-            n_sampling += 1
-            if seq.forks and not seq.n_generated:
-                forks = [fork for fork in seq.forks if not fork.done]
-                sampled += forks
-                rows += [end - 1] * len(forks)
-                parents.append(seq)
-    return sampled, rows, parents, end > n_sampling
+
+    def __init__(self, work: WorkColumns):
+        self._sequences, self._samples, self._n_rows = work.sequences, work.samples, work.n_rows
+        self.sampled: list[Sequence] = []
+        self.rows: list[int] = []  # the row of logits each token is sampled from
+        self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
+        owners: list[int] = []  # by token: the item of the work it belongs to
+        end = n_sampling = 0
+        for item, (seq, samples, n_rows) in enumerate(zip(work.sequences, work.samples, work.n_rows, strict=True)):
+            end += n_rows
+            if samples and seq.request:
+                choices = [seq]
+                if seq.forks and not seq.n_generated:
+                    choices += [fork for fork in seq.forks if not fork.done]
+                    self.parents.append(seq)
+                self.sampled += choices
+                self.rows += [end - 1] * len(choices)
+                owners += [item] * len(choices)
+                n_sampling += 1
+        self.requests = [seq.request for seq in self.sampled if seq.request]
+        self.owners = np.array(owners, np.int64)
+        self.wants_rows = end > n_sampling  # others than those to sample from
+
+    def holds(self, work: WorkColumns) -> bool:
+        """Whether it says the same of another step."""
+        return (
+            not self.parents
+            and self._sequences == work.sequences
+            and self._samples == work.samples
+            and self._n_rows == work.n_rows
+        )

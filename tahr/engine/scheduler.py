@@ -95,12 +95,14 @@ class Scheduler:
         """A step for the sequences that want one kind of output."""
         work: list[WorkItem] = []
         most = self.limits.n_decode_tokens
-        decoding = [seq for seq in running if 0 < len(seq.tokens) + seq.n_ahead - seq.scheduled <= most]
-        prefilling = [] if len(decoding) == len(running) else [seq for seq in running if seq.n_left > most]
+        decoding = running = running[:]  # preempting changes the list
+        if self.limits.n_decoding_first or len(running) > self.limits.n_decode_seqs:
+            decoding = [seq for seq in running if 0 < seq.n_left <= most]
         if self._prefill_comes_first(decoding):
-            self._schedule_prefill(output, prefilling, work)
+            self._schedule_prefill(output, [seq for seq in running if seq.n_left > most], work)
         if not work:
             self._schedule_decode(decoding, work)
+            prefilling = [] if len(work) == len(running) else [seq for seq in running if seq.n_left > most]
             self._schedule_prefill(output, prefilling, work)
         return work
 
@@ -232,20 +234,23 @@ class Scheduler:
         return all(self.n_steps - seq.last_step <= PATIENCE for seq in decoding)
 
     def _schedule_decode(self, decoding: list[Sequence], work: list[WorkItem]) -> None:
-        """All tokens each has to compute; if not all sequences may decode in one step, they take turns."""
-        limit, n_steps = self.limits.n_decode_seqs, self.n_steps
+        """All tokens each has to compute; if not all sequences may decode in one step, they take turns.
+
+        Sequences that have nothing to compute, or a prompt, are left out.
+        """
+        limit, most, n_steps = self.limits.n_decode_seqs, self.limits.n_decode_tokens, self.n_steps
         for seq in decoding if len(decoding) <= limit else sorted(decoding, key=LAST_STEP):
-            if len(work) == limit:
-                return
-            if seq.state is State.PREEMPTED:  # a sequence before it needed its pages
-                continue
             begin, end = seq.scheduled, len(seq.tokens) + seq.n_ahead
             n = end - begin
-            if end <= seq.n_owned or self._owns_pages(seq, end):  # almost always
+            if not 0 < n <= most:
+                continue
+            if len(work) == limit:
+                return
+            if end <= seq.n_owned or (seq.state is not State.PREEMPTED and self._owns_pages(seq, end)):
                 work.append(new_item(WorkItem, (seq, begin, n, True, n if seq.first_row <= begin else 1, ())))
                 seq.scheduled = end
                 seq.last_step = n_steps
-            else:
+            elif seq.state is not State.PREEMPTED:  # no sequence before it needed its pages
                 self._schedule_tokens(seq, n, work)
 
     def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: list[WorkItem]) -> None:

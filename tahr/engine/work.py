@@ -47,6 +47,17 @@ class WorkItem(NamedTuple):
     copies: ListOf[PageCopy] = ()  # to make before the step
 
 
+class WorkColumns(NamedTuple):
+    """The work of a step by field: entry i of each belongs to item i."""
+
+    sequences: tuple[Sequence, ...]
+    begins: tuple[int, ...]
+    n_tokens: tuple[int, ...]
+    samples: tuple[bool, ...]
+    n_rows: tuple[int, ...]
+    copies: tuple[ListOf[PageCopy], ...]
+
+
 class PrefillBudget:
     """What is left of a step for sequences that prefill."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence as ListOf
 
 import numpy as np
 
-from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRows, joined_edits
+from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, joined_edits
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 
@@ -17,6 +17,7 @@ class SampleBatch:
     def __init__(self, requests: ListOf[SampleRequest], source: ListOf[int], n_vocab: int):
         states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
+        self._n_prompt = np.array([request.n_prompt for request in requests], np.int64)
         self._edited = any(state.processors for state in states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
@@ -31,29 +32,26 @@ class SampleBatch:
         """Whether it was made for these."""
         return self.requests == requests and self.source == source
 
-    def next_rows(self, n_ahead: ListOf[int] | None) -> SampleRows:
+    def next_rows(self, lengths: Ints | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
 
-        `n_ahead` says how many tokens of each request are being sampled and not yet known.
+        `lengths` says how many tokens come before the next one in each text: more than are known, where some are being
+        sampled.
         """
         rows = self._rows
-        counters = [request.n_generated for request in self.requests]
-        rows.params["counter"] = counters if n_ahead is None else np.add(counters, n_ahead)
+        if lengths is None:
+            lengths = np.array([len(request.tokens) for request in self.requests], np.int32)
+        rows.params["counter"] = lengths - self._n_prompt
         for i in self.learners:
             rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
         if not self._edited:
             return rows
-        return SampleRows(
-            rows.source,
-            rows.params,
-            rows.n_vocab,
-            self._edits(n_ahead or [0] * len(self.requests)),
-            n_logprobs=rows.n_logprobs,
-        )
+        edits = self._edits(lengths.tolist())
+        return SampleRows(rows.source, rows.params, rows.n_vocab, edits, n_logprobs=rows.n_logprobs)
 
-    def _edits(self, n_ahead: ListOf[int]) -> LogitEdits:
+    def _edits(self, lengths: list[int]) -> LogitEdits:
         tables = [
-            request.edits(ahead) if request.sampling.processors else UNEDITED
-            for request, ahead in zip(self.requests, n_ahead, strict=True)
+            request.edits(length - len(request.tokens)) if request.sampling.processors else UNEDITED
+            for request, length in zip(self.requests, lengths, strict=True)
         ]
         return joined_edits([table.columns for table in tables], np.array([table.blank for table in tables]))
