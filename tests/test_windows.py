@@ -17,7 +17,7 @@ from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkItem
+from tahr.engine.work import WorkColumns
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
 from tahr.models import load, open_model
@@ -154,10 +154,10 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     places = {seq.id: place for place, seq in enumerate(sequences)}
     sound = eng.runner.replay
 
-    def watched(work: list[WorkItem]) -> Tensor:
+    def watched(work: WorkColumns) -> Tensor:
         result, at = sound(work), 0
         logits = np.array(eng.runner.backend.read(result))
-        for seq, begin, n, _, n_rows, _ in work:
+        for seq, begin, n, _, n_rows, _ in zip(*work, strict=True):
             for row in range(n_rows):
                 rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
             at += n_rows
@@ -180,7 +180,10 @@ def test_a_long_text_holds_no_more_than_its_window_and_a_chunk(model: Loaded) ->
     assert len(seq.tokens) == 200 and sliding
     n_in_flight = 16 * (2 if eng.runner.backend.overlaps else 1)
     assert max(sliding) <= pages_for(8 + n_in_flight, 4) + 1
-    assert all(pool.n_pages <= 16 * (pages_for(8 + 16, 4) + 1) for pool in eng.scheduler.pools if pool.window)
+    n_seqs = eng.scheduler.limits.n_seqs
+    assert all(
+        pool.n_pages <= n_seqs * (pages_for(8 + n_in_flight, 4) + 1) for pool in eng.scheduler.pools if pool.window
+    )
     assert eng.runner.kv.n_bytes < make_full(model).runner.kv.n_bytes
 
 
