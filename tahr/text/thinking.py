@@ -1,0 +1,47 @@
+"""How models mark what they think before they answer, and how templates switch it."""
+
+from dataclasses import dataclass
+
+SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thinking on and off
+EFFORT = "reasoning_effort"  # the variable of templates that say how much to think
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+# Tokens a block may have where an effort is asked for and the template has no variable for it.
+EFFORT_BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 32768, "max": None}
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingMarks:
+    """What stands around a block of thinking; `answer` are marks around what follows it."""
+
+    open: str
+    close: str
+    answer: tuple[str, ...] = ()
+    found_by: str = ""  # a text in the templates of models that think so; empty: the closing mark
+
+    def is_in(self, template: str) -> bool:
+        return (self.found_by or self.close) in template
+
+
+# The first that is found in a template is the model's.
+KNOWN = (
+    ThinkingMarks("<think>", "</think>", ("<response>", "</response>"), found_by="<response></response>"),
+    ThinkingMarks("<think>", "</think>"),
+    ThinkingMarks("[THINK]", "[/THINK]"),
+    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>"), "RESPONSE|>"),
+    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_TEXT|>", "<|END_TEXT|>")),
+    ThinkingMarks("<seed:think>", "</seed:think>"),
+    ThinkingMarks("<mm:think>", "</mm:think>"),
+    ThinkingMarks("<think:opensource>", "</think:opensource>", found_by="':opensource'"),
+    ThinkingMarks("<|inner_prefix|>", "<|inner_suffix|>"),
+    ThinkingMarks("<|channel>thought", "<channel|>"),
+)
+
+
+def thinking_marks(template: str) -> ThinkingMarks | None:
+    """The marks that a model's template knows; None for a model that does not think."""
+    return next((marks for marks in KNOWN if marks.is_in(template)), None)
+
+
+def is_open(prompt_end: str, marks: ThinkingMarks | None) -> bool:
+    """Whether a prompt has begun the block of thinking, so that the reply begins inside it."""
+    return marks is not None and prompt_end.rstrip().endswith(marks.open)

@@ -1,0 +1,240 @@
+"""The table of call formats: how each family of models writes its calls, and by what its template is known."""
+
+import re
+from dataclasses import dataclass
+
+from tahr.errors import ConfigError
+from tahr.text.tool_calls.delta_buffer import MakeId, call_id, nine_characters, numbered_function
+from tahr.text.tool_calls.harmony import MARKS as HARMONY_MARKS
+from tahr.text.tool_calls.json_calls import JsonForm
+from tahr.text.tool_calls.literal_calls import GEMMA_QUOTE, GemmaForm, PythonForm
+from tahr.text.tool_calls.named_calls import NamedForm
+from tahr.text.tool_calls.tagged_calls import TaggedForm
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyForm:
+    """A whole reply in messages and channels."""
+
+
+Form = JsonForm | NamedForm | TaggedForm | GemmaForm | PythonForm | HarmonyForm
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """One way of writing calls. What stands between an opening and a closing mark is in the given form."""
+
+    name: str
+    form: Form
+    opens: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()  # marks around all calls of a reply, which mean nothing by themselves
+    found_by: tuple[str, ...] = ()  # all of these are in the templates of the family
+    bare: bool = False  # a reply may begin with calls without any mark
+    make_id: MakeId = call_id
+    inner: tuple[str, ...] = ()  # further marks inside calls
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Everything that may be a special token of the model and must reach the parser."""
+        return (*self.opens, *self.closes, *self.around, *self.inner)
+
+
+JSON = JsonForm()
+ANY_NAME = re.compile(r"(?P<name>\S+)")
+GLM = TaggedForm(
+    ("\n", "<arg_key>", "</tool_call>"), "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"
+)
+HY = ":opensource>"
+XML = TaggedForm((">",), "<parameter=", ">", "", "</parameter>", "</function>", lines=True)
+
+
+def attributes(prefix: str, invoke: str = "invoke", parameter: str = "parameter") -> TaggedForm:
+    """Tags with `name="..."`."""
+    key = f'<{prefix}{parameter} name="'
+    return TaggedForm(('">',), key, '">', "", f"</{prefix}{parameter}>", f"</{prefix}{invoke}>")
+
+
+DSML = TaggedForm(
+    ('">',),
+    '<｜DSML｜parameter name="',
+    '"',
+    ">",
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    says_text='string="true"',
+)
+DEEPSEEK_AROUND = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+
+# The first whose texts are all in a template is the model's.
+CALL_FORMATS = (
+    CallFormat("harmony", HarmonyForm(), inner=HARMONY_MARKS, found_by=("<|channel|>", "<|message|>", "functions.")),
+    CallFormat(
+        "gemma",
+        GemmaForm(),
+        ("<|tool_call>",),
+        ("<tool_call|>",),
+        inner=(GEMMA_QUOTE,),
+        found_by=("<|tool_call>call:",),
+    ),
+    CallFormat(
+        "deepseek_v32",
+        DSML,
+        ('<｜DSML｜invoke name="',),
+        ("</｜DSML｜invoke>",),
+        around=(
+            "<｜DSML｜function_calls>",
+            "</｜DSML｜function_calls>",
+            "<｜DSML｜tool_calls>",
+            "</｜DSML｜tool_calls>",
+        ),
+        found_by=("DSML", "invoke name="),
+    ),
+    CallFormat(
+        "deepseek_v3",
+        NamedForm(("```json",), re.compile(r"(?:function)?(?:<｜tool▁sep｜>)?\s*(?P<name>\S+)")),
+        ("<｜tool▁call▁begin｜>",),
+        ("<｜tool▁call▁end｜>",),
+        DEEPSEEK_AROUND,
+        ("<｜tool▁call▁begin｜>", "```json"),
+        inner=("<｜tool▁sep｜>",),
+    ),
+    CallFormat(
+        "deepseek_v31",
+        NamedForm(("<｜tool▁sep｜>",), ANY_NAME),
+        ("<｜tool▁call▁begin｜>",),
+        ("<｜tool▁call▁end｜>",),
+        DEEPSEEK_AROUND,
+        ("<｜tool▁call▁begin｜>",),
+        inner=("<｜tool▁sep｜>",),
+    ),
+    CallFormat(
+        "kimi",
+        NamedForm(("<|tool_call_argument_begin|>",), re.compile(r"(?P<id>(?:functions\.)?(?P<name>\S+?)(?::\d+)?)")),
+        ("<|tool_call_begin|>",),
+        ("<|tool_call_end|>",),
+        ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        found_by=("<|tool_calls_section_begin|>",),
+        make_id=numbered_function,
+        inner=("<|tool_call_argument_begin|>",),
+    ),
+    CallFormat(
+        "mistral_args",
+        NamedForm(("[ARGS]",), re.compile(r"(?P<name>[^\s\[]+)(?:\[CALL_ID\](?P<id>\w+))?")),
+        ("[TOOL_CALLS]",),
+        found_by=("[TOOL_CALLS]", "[ARGS]"),
+        make_id=nine_characters,
+        inner=("[ARGS]", "[CALL_ID]"),
+    ),
+    CallFormat("mistral", JSON, ("[TOOL_CALLS]",), found_by=("[TOOL_CALLS]",), make_id=nine_characters),
+    CallFormat(
+        "minimax_m2",
+        attributes(""),
+        ('<invoke name="',),
+        ("</invoke>",),
+        around=("<minimax:tool_call>", "</minimax:tool_call>"),
+        found_by=("<minimax:tool_call>",),
+    ),
+    CallFormat(
+        "hunyuan",
+        TaggedForm(
+            ("<tool_sep" + HY, "<arg_key" + HY, "</tool_call" + HY),
+            "<arg_key" + HY,
+            "</arg_key" + HY,
+            "<arg_value" + HY,
+            "</arg_value" + HY,
+            "</tool_call" + HY,
+        ),
+        ("<tool_call" + HY,),
+        ("</tool_call" + HY,),
+        around=("<tool_calls" + HY, "</tool_calls" + HY),
+        found_by=("':opensource'", "arg_key"),
+    ),
+    CallFormat("glm", GLM, ("<tool_call>",), ("</tool_call>",), found_by=("<arg_key>",)),
+    CallFormat(
+        "qwen3_coder",
+        XML,
+        ("<function=",),
+        ("</function>",),
+        around=("<tool_call>", "</tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
+        found_by=("<function=", "<parameter="),
+    ),
+    CallFormat(
+        "minicpm",
+        attributes("", "function", "param"),
+        ('<function name="',),
+        ("</function>",),
+        found_by=('<function name="', '<param name="'),
+    ),
+    CallFormat(
+        "solar",
+        NamedForm(("<|tool_call:args|>",), re.compile(r"(?:.*<\|tool_call:name\|>)?(?P<name>\S+)")),
+        ("<|tool_call:begin|>",),
+        ("<|tool_call:end|>",),
+        ("<|tool_calls|>", "<|calls|>"),
+        found_by=("<|tool_call:begin|>",),
+        inner=("<|tool_call:name|>", "<|tool_call:args|>"),
+    ),
+    CallFormat("functionary", NamedForm((">",), ANY_NAME), ("<function=",), ("</function>",), found_by=("<function=",)),
+    CallFormat("cohere", JSON, ("<|START_ACTION|>",), ("<|END_ACTION|>",), found_by=("<|START_ACTION|>",)),
+    CallFormat(
+        "apertus",
+        JsonForm(frozenset(), frozenset()),
+        ("<|tools_prefix|>",),
+        ("<|tools_suffix|>",),
+        found_by=("<|tools_prefix|>",),
+    ),
+    CallFormat("nemotron", JSON, ("<TOOLCALL>",), ("</TOOLCALL>",), found_by=("<TOOLCALL>",)),
+    CallFormat(
+        "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_call_start|>",)
+    ),
+    CallFormat("granite", JSON, ("<|tool_call|>",), found_by=("<|tool_call|>",)),
+    CallFormat("gigachat", JSON, ("<|function_call|>",), found_by=("<|function_call|>",)),
+    CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("<|python_tag|>",)),
+    CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("Environment: ipython",)),
+    CallFormat("minimax_m1", JSON, ("<tool_calls>",), ("</tool_calls>",), found_by=("<tool_calls>",)),
+    CallFormat("hermes", JSON, ("<tool_call>",), ("</tool_call>",), found_by=("<tool_call>",)),
+    CallFormat("json", JSON, bare=True),
+)
+BY_NAME = {call_format.name: call_format for call_format in reversed(CALL_FORMATS)}
+GENERIC = BY_NAME["json"]
+# What the same call formats are called elsewhere.
+ALSO = {
+    "qwen": "hermes",
+    "qwen25": "hermes",
+    "qwen3": "hermes",
+    "granite4": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "qwen3coder": "qwen3_coder",
+    "seed_oss": "qwen3_coder",
+    "llama3_json": "llama3",
+    "llama": "llama3",
+    "deepseek_r1": "deepseek_v3",
+    "deepseek": "deepseek_v31",
+    "kimi_k2": "kimi",
+    "glm45": "glm",
+    "glm47": "glm",
+    "minimax": "minimax_m2",
+    "openai": "harmony",
+    "gpt_oss": "harmony",
+    "gpt-oss": "harmony",
+    "gemma4": "gemma",
+    "generic": "json",
+    "deepseek_v4": "deepseek_v32",
+}
+
+
+def call_format_named(name: str) -> CallFormat:
+    """The call format somebody asked for."""
+    found = BY_NAME.get(ALSO.get(name, name))
+    if found is None:
+        known = ", ".join(sorted(BY_NAME))
+        raise ConfigError(f"There is no tool call parser {name[:64]!r}: there are {known}.")
+    return found
+
+
+def call_format_of(template: str) -> CallFormat | None:
+    """The call format of a model, by its template; None if the template shows none."""
+    return next(
+        (each for each in CALL_FORMATS if each.found_by and all(mark in template for mark in each.found_by)), None
+    )

@@ -1,0 +1,153 @@
+"""Text that arrives in pieces, read from front to back by generators that wait where a piece ends.
+
+Every reader takes each character once and passes it on or drops it, so reading takes linear time; the cursor holds back
+no more than what may still become a mark.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+Reader = Generator[None, None, T]  # it yields where it needs more text
+Sink = Callable[[str], object]
+
+MAX_HEAD_CHARS = 512  # of the text before a mark that says what a block is
+
+
+class MarkSet:
+    """Texts to look for. None of them may be part of another, or what is found would depend on where pieces end."""
+
+    def __init__(self, marks: Iterable[str]):
+        self.marks = tuple(dict.fromkeys(marks))
+        assert all(self.marks) and not any(a != b and a in b for a in self.marks for b in self.marks), self.marks
+        self.pattern = re.compile("|".join(map(re.escape, self.marks)) or "(?!)")
+        self._begins = frozenset(mark[:n] for mark in self.marks for n in range(1, len(mark)))
+        self._longest = max(map(len, self._begins), default=0)
+
+    def n_open(self, text: str, at: int) -> int:
+        """Length of the longest end of the text, from `at` on, that begins a mark."""
+        most = min(self._longest, len(text) - at)
+        return next((n for n in range(most, 0, -1) if text[-n:] in self._begins), 0)
+
+
+@lru_cache(maxsize=256)
+def mark_set(*marks: str) -> MarkSet:
+    """The same set is used by many requests."""
+    return MarkSet(marks)
+
+
+class TextCursor:
+    """A position in text that is still growing."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._ended = False
+
+    def feed(self, text: str) -> None:
+        """Add text; what has been read is forgotten."""
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def end(self) -> None:
+        """No more text comes: readers get to see the end."""
+        self._ended = True
+
+    def peek(self) -> Reader[str]:
+        """The next character, not taken; empty at the end."""
+        while self._at == len(self._text):
+            if self._ended:
+                return ""
+            yield
+        return self._text[self._at]
+
+    def take(self, sink: Sink) -> Reader[str]:
+        """Take the next character; empty at the end."""
+        character = yield from self.peek()
+        if character:
+            self._at += 1
+            sink(character)
+        return character
+
+    def until(self, marks: MarkSet, sink: Sink) -> Reader[str]:
+        """Pass on the text before the first of the marks, as soon as it is known, and take the mark.
+
+        The mark is returned and not passed on; without one, all text is passed on and "" returned.
+        """
+        while True:
+            found = marks.pattern.search(self._text, self._at)
+            if found:
+                self._pass_on(found.start(), sink)
+                self._at = found.end()
+                return found[0]
+            held = 0 if self._ended else marks.n_open(self._text, self._at)
+            self._pass_on(len(self._text) - held, sink)
+            if self._ended:
+                return ""
+            yield
+
+    def before(self, pattern: re.Pattern[str], sink: Sink) -> Reader[str]:
+        """Pass on the text before the first character that matches; that one is returned and not taken."""
+        while True:
+            found = pattern.search(self._text, self._at)
+            self._pass_on(found.start() if found else len(self._text), sink)
+            if found or self._ended:
+                return found[0] if found else ""
+            yield
+
+    def back(self, n: int) -> None:
+        """Return the last characters that a sink was given and did not take."""
+        self._at -= n
+
+    def unread(self, text: str) -> None:
+        """Put back text that turned out to be something else than was expected."""
+        self._text = text + self._text[self._at :]
+        self._at = 0
+
+    def _pass_on(self, end: int, sink: Sink) -> None:
+        if end > self._at:
+            begin, self._at = self._at, end
+            sink(self._text[begin:end])
+
+
+class TooMuchHeld(Exception):
+    """Text was held back for longer than anything it may become is worth."""
+
+    def __init__(self, n_over: int):
+        super().__init__()
+        self.n_over = n_over  # characters that were not kept
+
+
+class HeldText:
+    """A sink that keeps text until it is known what it is, and raises where that takes too long."""
+
+    def __init__(self, limit: int):
+        self._pieces: list[str] = []
+        self._left = limit
+
+    def __call__(self, piece: str) -> None:
+        self._pieces.append(piece[: self._left])
+        self._left -= len(piece)
+        if self._left < 0:
+            raise TooMuchHeld(-self._left)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+
+def head_of(cursor: TextCursor, *ends: str) -> Reader[tuple[str, str]]:
+    """The mark that ends a head, and the text before it; no mark where the text is too long."""
+    held = HeldText(MAX_HEAD_CHARS)
+    try:
+        mark = yield from cursor.until(mark_set(*ends), held)
+    except TooMuchHeld as error:
+        mark = ""
+        cursor.back(error.n_over)
+    return mark, held.text
+
+
+def drop(text: str) -> None:
+    """A sink for text that nobody needs."""

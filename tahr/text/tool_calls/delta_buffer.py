@@ -1,0 +1,130 @@
+"""Collects what readers find in a reply, as deltas: text, reasoning, and calls with their ids."""
+
+import random
+import string
+from collections.abc import Callable
+
+from tahr.text.deltas import Delta, Deltas, ReasoningDelta, ToolCallDelta
+
+MAX_HELD_SPACE = 64  # characters of white space that wait for what follows
+
+MakeId = Callable[[str, int], str]  # from a tool's name and the index of the call
+
+
+class Trimmed:
+    """Text without the white space at its ends, which is held back until something follows it."""
+
+    def __init__(self) -> None:
+        self._begins = False  # at the next character that is not white space
+        self._held = ""
+        self._released = False  # the white space at the end is too long to be held
+
+    def push(self, text: str) -> str:
+        if self._begins:
+            text = text.lstrip()
+            self._begins = not text
+        shown = text.rstrip()
+        if shown:
+            shown, self._held, self._released = self._held + shown, text[len(shown) :], False
+        else:
+            self._held += text
+        if self._released or len(self._held) > MAX_HELD_SPACE:
+            shown, self._held, self._released = shown + self._held, "", True
+        return shown
+
+    def cut(self) -> None:
+        """A block begins or ends here: white space around that place is dropped."""
+        self._begins, self._held, self._released = True, "", False
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+class DeltaBuffer:
+    """Deltas in the order of the reply; neighbours of one kind are one delta."""
+
+    def __init__(self, make_id: MakeId, parallel: bool = True):
+        self.n_calls = 0
+        self.stopped = False  # nothing more is wanted
+        self._make_id, self._parallel = make_id, parallel
+        self._deltas: list[Delta] = []
+        self._kind = ""
+        self._pieces: list[str] = []
+        self._text, self._reasoning = Trimmed(), Trimmed()
+
+    def text(self, piece: str) -> None:
+        self._add("text", self._text.push(piece))
+
+    def reasoning(self, piece: str) -> None:
+        self._add("reasoning", self._reasoning.push(piece))
+
+    def begin_reasoning(self) -> None:
+        self._text.cut()
+        self._reasoning.cut()
+
+    def end_reasoning(self) -> None:
+        self._reasoning.cut()
+        self._text.cut()
+
+    def begin_call(self, name: str, call_id: str = "") -> None:
+        """The first delta of a call: its name and id."""
+        self._text.cut()
+        self._close()
+        self._deltas.append(ToolCallDelta(self.n_calls, "", call_id or self._make_id(name, self.n_calls), name))
+        self.n_calls += 1
+
+    def arguments(self, piece: str) -> None:
+        """More of the arguments of the call that was begun last."""
+        self._add("arguments", piece)
+
+    def end_call(self) -> None:
+        """The call is complete; where calls must come one by one, so is the reply."""
+        self._text.cut()
+        self.stopped = self.stopped or not self._parallel
+
+    def take(self) -> Deltas:
+        """Everything new."""
+        if not self._pieces and not self._deltas:
+            return ()
+        self._close()
+        deltas, self._deltas = tuple(self._deltas), []
+        return deltas
+
+    def end(self) -> None:
+        """The reply is over: white space at the end of its text belongs to it, unless it follows a block."""
+        self._add("text", self._text.flush())
+
+    def _add(self, kind: str, piece: str) -> None:
+        if not piece:
+            return
+        if kind != self._kind:
+            self._close()
+            self._kind = kind
+        self._pieces.append(piece)
+
+    def _close(self) -> None:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if text:
+            self._deltas.append(self._delta(text))
+
+    def _delta(self, text: str) -> Delta:
+        if self._kind == "arguments":
+            return ToolCallDelta(self.n_calls - 1, text)
+        return text if self._kind == "text" else ReasoningDelta(text)
+
+
+def call_id(name: str, index: int) -> str:
+    """An id as OpenAI's clients know them."""
+    return f"call_{random.getrandbits(96):024x}"  # no secret
+
+
+def nine_characters(name: str, index: int) -> str:
+    """An id as Mistral's templates demand it."""
+    return "".join(random.choices(string.ascii_letters + string.digits, k=9))
+
+
+def numbered_function(name: str, index: int) -> str:
+    """An id as Kimi's templates repeat it."""
+    return f"functions.{name}:{index}"

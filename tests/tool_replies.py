@@ -1,0 +1,284 @@
+"""Replies as models of each family write them, and what is in them. Used by the tests of parser, grammar and server."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tahr.text.thinking import KNOWN, ThinkingMarks
+from tahr.text.tool_calls.call_formats import call_format_named
+from tahr.text.tool_calls.parser import ReplyFormat
+from tahr.text.tool_calls.tools import Tool, tools_of
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "exact": {"type": "boolean"},
+                "where": {"type": "object", "properties": {"lat": {"type": "number"}}},
+                "tags": {"type": "array", "items": {"type": "string"}},
+            },
+            "required": ["city"],
+        },
+    },
+}
+NOW: dict[str, Any] = {"type": "function", "function": {"name": "now", "description": "What time it is."}}
+CODE: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "python",
+        "description": "Run code.",
+        "parameters": {"type": "object", "properties": {"code": {"type": "string"}}},
+    },
+}
+TOOLS: tuple[Tool, ...] = tools_of([WEATHER, NOW, CODE])
+BY_NAME = {tool.name: tool for tool in TOOLS}
+THINK = KNOWN[1]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model wrote, and what it means."""
+
+    call_format: str
+    raw: str
+    calls: tuple[tuple[str, str], ...] = ()  # names and arguments, letter by letter
+    text: str = ""
+    reasoning: str = ""
+    thinking: ThinkingMarks | None = None
+    in_thinking: bool = False
+
+    @property
+    def format(self) -> ReplyFormat:
+        return ReplyFormat(call_format_named(self.call_format), BY_NAME, self.thinking, self.in_thinking)
+
+
+ROME = '{"city": "Rome", "days": 3}'
+ODD = json.dumps({"city": 'Köln "am" Rhein\n</tool_call> {x}', "tags": ["a", "}", "]"]}, ensure_ascii=False)
+WX = "get_weather"
+
+
+def hermes(arguments: str, name: str = WX) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def coder(**values: str) -> str:
+    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={WX}>\n{inside}</function>\n</tool_call>"
+
+
+def glm(**values: str) -> str:
+    inside = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in values.items())
+    return f"<tool_call>{WX}\n{inside}</tool_call>"
+
+
+def invoke(prefix: str, **values: str) -> str:
+    inside = "".join(f'<{prefix}parameter name="{k}">{v}</{prefix}parameter>\n' for k, v in values.items())
+    return f'<{prefix}invoke name="{WX}">\n{inside}</{prefix}invoke>\n'
+
+
+DEEP = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n" + ROME + "\n```<｜tool▁call▁end｜>"
+DEEP31 = f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ODD}<｜tool▁call▁end｜>"
+KIMI = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
+DSML = (
+    '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">12</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+)
+HUNYUAN = """<tool_calls:opensource>
+<tool_call:opensource>get_weather<tool_sep:opensource>
+<arg_key:opensource>city</arg_key:opensource>
+<arg_value:opensource>12</arg_value:opensource>
+<arg_key:opensource>days</arg_key:opensource>
+<arg_value:opensource>3</arg_value:opensource>
+</tool_call:opensource>
+</tool_calls:opensource>"""
+TYPED = {"city": 'Köln <b>\n"x" 12', "days": "3", "exact": "True", "tags": '["a", "b"]', "where": '{"lat": 1.5}'}
+TYPED_JSON = '{"city": "Köln <b>\\n\\"x\\" 12", "days": 3, "exact": true, "tags": ["a", "b"], "where": {"lat": 1.5}}'
+
+REPLIES = (
+    Reply("hermes", hermes(ROME), ((WX, ROME),)),
+    Reply(
+        "hermes",
+        "Let me look.\n" + hermes(ODD) + "\n" + hermes("{}", "now") + "\n",
+        ((WX, ODD), ("now", "{}")),
+        "Let me look.",
+    ),
+    Reply("hermes", '<tool_call>{"arguments": ' + ROME + ', "name": "get_weather"}</tool_call>', ((WX, ROME),)),
+    Reply("hermes", '<tool_call>{"name": "now"}</tool_call>And more.', (("now", "{}"),), "And more."),
+    Reply(
+        "hermes",
+        '<tool_call>\n{"name": "get_weather", "arguments": "{\\"city\\": \\"Rome\\"}"}\n</tool_call>',
+        ((WX, '{"city": "Rome"}'),),
+    ),
+    Reply(
+        "hermes",
+        '<tool_call>{"type": "function", "function": {"name": "get_weather", "arguments": ' + ROME + "}}</tool_call>",
+        ((WX, ROME),),
+    ),
+    Reply("hermes", "Hi <b>there</b> < 3 {}\n", (), "Hi <b>there</b> < 3 {}\n"),
+    Reply("hermes", "<tool_call>\nnothing here\n</tool_call>after", (), "nothing here\nafter"),
+    Reply("hermes", 'a<tool_call>\n{"city": "Rome"}\n</tool_call>b', (), "ab"),
+    Reply("hermes", "a<tool_call>\n{'name': 'now'}\n</tool_call>b", (), "a'name': 'now'}\nb"),
+    Reply("hermes", "<think>\nHm.\n</think>\n\nOk.\n" + hermes(ROME), ((WX, ROME),), "Ok.", "Hm.", THINK),
+    Reply(
+        "hermes",
+        "Hm, <tool_call>?\n" + hermes(ROME) + "more</think>Done",
+        ((WX, ROME),),
+        "Done",
+        "Hm, ?\nmore",
+        THINK,
+        True,
+    ),
+    Reply("llama3", '{"name": "get_weather", "parameters": ' + ROME + "}", ((WX, ROME),)),
+    Reply(
+        "llama3",
+        '{"name": "now", "parameters": {}}; {"name": "get_weather", "parameters": ' + ODD + "}",
+        (("now", "{}"), (WX, ODD)),
+    ),
+    Reply(
+        "llama3", '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": ' + ROME + "}", ((WX, ROME),)
+    ),
+    Reply(
+        "llama3",
+        "<|python_tag|>get_weather.call(city='It\\'s (Rome)', days=3)",
+        ((WX, '{"city": "It\'s (Rome)", "days": 3}'),),
+    ),
+    Reply("llama3", '<|python_tag|>print("hi")\nx = {1: 2}', (("python", '{"code": "print(\\"hi\\")\\nx = {1: 2}"}'),)),
+    Reply("llama3", '{"name": "Bob", "parameters": {"age": 3}}', (), '{"name": "Bob", "parameters": {"age": 3}}'),
+    Reply("llama3", '{"answer": [1, 2, {"name": "now"}]} ok', (), '{"answer": [1, 2, {"name": "now"}]} ok'),
+    Reply("json", '[{"name": "now"}, {"name": "get_weather", "arguments": ' + ROME + "}]", (("now", "{}"), (WX, ROME))),
+    Reply("json", 'Plain {"name": "now"}', (), 'Plain {"name": "now"}'),
+    Reply("json", "[1, 2]", (), "[1, 2]"),
+    Reply("json", '<think>so</think>\n{"name": "now", "arguments": {}}', (("now", "{}"),), "", "so", THINK),
+    Reply(
+        "mistral",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": '
+        + ODD
+        + ', "id": "abcdefghi"}, {"name": "now", "arguments": {}}]',
+        ((WX, ODD), ("now", "{}")),
+    ),
+    Reply("mistral", "Sure.[TOOL_CALLS] [" + '{"name": "now", "arguments": {}}' + "]", (("now", "{}"),), "Sure."),
+    Reply(
+        "mistral_args",
+        f"[TOOL_CALLS]get_weather[ARGS]{ODD}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{{}}",
+        ((WX, ODD), ("now", "{}")),
+    ),
+    Reply("granite", '<|tool_call|>[{"name": "get_weather", "arguments": ' + ROME + "}]", ((WX, ROME),)),
+    Reply(
+        "gemma",
+        '<|tool_call>call:get_weather{city:<|"|>Köln "x"\n<|"|>,days:3,exact:true,tags:[<|"|>a,b<|"|>],'
+        "where:{lat:1.5}}<tool_call|>",
+        ((WX, '{"city":"Köln \\"x\\"\\n","days":3,"exact":true,"tags":["a,b"],"where":{"lat":1.5}}'),),
+    ),
+    Reply(
+        "gemma",
+        "<|channel>thought\nHm\n<channel|>Well<|tool_call>call:now{}<tool_call|>",
+        (("now", "{}"),),
+        "Well",
+        "Hm",
+        KNOWN[-1],
+    ),
+    Reply(
+        "deepseek_v3",
+        "I see.<｜tool▁calls▁begin｜>" + DEEP + "\n" + DEEP + "<｜tool▁calls▁end｜>",
+        ((WX, ROME), (WX, ROME)),
+        "I see.",
+    ),
+    Reply("deepseek_v31", f"<｜tool▁calls▁begin｜>{DEEP31}{DEEP31}<｜tool▁calls▁end｜>", ((WX, ODD), (WX, ODD))),
+    Reply(
+        "deepseek_v32",
+        f"Hm</think>\n\n<｜DSML｜function_calls>\n{DSML}</｜DSML｜function_calls>",
+        ((WX, '{"city": "12", "days": 3}'),),
+        "",
+        "Hm",
+        THINK,
+        True,
+    ),
+    Reply("qwen3_coder", "Now:\n" + coder(**TYPED) + "\n" + coder(), ((WX, TYPED_JSON), (WX, "{}")), "Now:"),
+    Reply("qwen3_coder", "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>", (("now", "{}"),)),
+    Reply("glm", "<think>Hm</think>\n" + glm(**TYPED), ((WX, TYPED_JSON),), "", "Hm", THINK),
+    Reply("hunyuan", HUNYUAN, ((WX, '{"city": "12", "days": 3}'),)),
+    Reply("glm", "<tool_call>now</tool_call>", (("now", "{}"),)),
+    Reply(
+        "kimi",
+        "Ok.<|tool_calls_section_begin|>"
+        + KIMI.format(WX, 0, ODD)
+        + KIMI.format("now", 1, "{}")
+        + "<|tool_calls_section_end|>",
+        ((WX, ODD), ("now", "{}")),
+        "Ok.",
+    ),
+    Reply(
+        "minimax_m2",
+        "Hm.\n</think>\n\n<minimax:tool_call>\n" + invoke("", **TYPED) + "</minimax:tool_call>",
+        ((WX, TYPED_JSON),),
+        "",
+        "Hm.",
+        THINK,
+        True,
+    ),
+    Reply(
+        "minimax_m1",
+        '<tool_calls>\n{"name": "get_weather", "arguments": '
+        + ROME
+        + '}\n{"name": "now", "arguments": {}}\n</tool_calls>',
+        ((WX, ROME), ("now", "{}")),
+    ),
+    Reply(
+        "harmony",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+        f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ODD}<|call|>",
+        ((WX, ODD),),
+        "",
+        "Hm.",
+    ),
+    Reply("harmony", f" to=functions.get_weather<|channel|>commentary json<|message|>{ROME}<|call|>", ((WX, ROME),)),
+    Reply(
+        "harmony",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes, 2 < 3.<|return|>",
+        (),
+        "Yes, 2 < 3.",
+        "Hm.",
+    ),
+    Reply(
+        "cohere",
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
+        + ROME
+        + "}\n]<|END_ACTION|>",
+        ((WX, ROME),),
+    ),
+    Reply(
+        "apertus",
+        '<|tools_prefix|>[{"get_weather": ' + ROME + '}, {"now": {}}]<|tools_suffix|>',
+        ((WX, ROME), ("now", "{}")),
+    ),
+    Reply("nemotron", '<TOOLCALL>[{"name": "get_weather", "arguments": ' + ROME + "}]</TOOLCALL>", ((WX, ROME),)),
+    Reply(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='Rome', days=3, tags=['a', \"b)\"]), now()]<|tool_call_end|>Wait.",
+        ((WX, '{"city": "Rome", "days": 3, "tags": ["a", "b)"]}'), ("now", "{}")),
+        "Wait.",
+    ),
+    Reply(
+        "functionary",
+        f"Hm<function=get_weather>{ODD}</function><function=now>{{}}</function>",
+        ((WX, ODD), ("now", "{}")),
+        "Hm",
+    ),
+    Reply(
+        "solar",
+        f"<|tool_calls|><|tool_call:begin|>x1<|tool_call:name|>get_weather<|tool_call:args|>{ROME}<|tool_call:end|><|calls|>",
+        ((WX, ROME),),
+    ),
+    Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
+    Reply(
+        "minicpm",
+        '<function name="get_weather"><param name="city">12</param><param name="days">3</param></function>',
+        ((WX, '{"city": "12", "days": 3}'),),
+    ),
+)
