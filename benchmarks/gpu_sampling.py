@@ -75,13 +75,13 @@ def times(sampler: Sampler, params: SamplingParams, logits: Tensor, n: int) -> t
     source, pending = list(range(n)), []
 
     def launch() -> None:
-        pending.append(sampler.launch(requests, logits, source))
+        pending.append(sampler.launch(sampler.prepare(requests, source), logits))
 
     on_device = device_us(launch)
     launching = host_us(launch)
     for each in pending:
         each.collect()
-    return on_device, launching, host_us(lambda: sampler.launch(requests, logits, source).collect())
+    return on_device, launching, host_us(lambda: sampler.launch(sampler.prepare(requests, source), logits).collect())
 
 
 def main() -> None:

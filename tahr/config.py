@@ -7,6 +7,7 @@ from functools import cache, reduce
 from typing import Any, ClassVar
 
 from tahr.errors import ConfigError
+from tahr.grammar.spec import Grammar
 
 DEFAULT_MAX_TOKENS = 1024
 UNLIMITED_TOKENS = 2**31 - 1  # as many as the context has room for
@@ -79,6 +80,17 @@ def clean_tokens(name: str, tokens: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(tokens))
 
 
+def clean_grammar_after(grammar: Any, tokens: Any) -> tuple[int, ...]:
+    """The tokens a grammar begins after, with a grammar that is one."""
+    if grammar is not None and not isinstance(grammar, Grammar):
+        raise ConfigError(f"grammar is {grammar!r}, but it must be a Grammar: write Grammar('regex', '[0-9]+').")
+    if not are_tokens(tokens):
+        raise ConfigError(f"grammar_after is {tokens!r}, but it must be a list of token ids.")
+    if tokens and grammar is None:
+        raise ConfigError("grammar_after is given without a grammar: give both, or neither.")
+    return tuple(tokens)
+
+
 def clean_bias(bias: Any) -> tuple[tuple[int, float], ...]:
     """A bias per token, as pairs in the order of the ids, so that equal biases are equal parameters."""
     try:
@@ -145,6 +157,8 @@ class SamplingParams:
     priority: int = 0  # higher goes first
     cache_salt: str = ""
     cache_prompt: bool = True
+    grammar: Grammar | None = None  # the text must be in this language
+    grammar_after: tuple[int, ...] = ()  # it begins after these tokens in a row, such as </think>; empty: at once
     # Settings asked for with the very value they have by default: only `of` can tell that from silence.
     pinned: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
 
@@ -198,6 +212,7 @@ class SamplingParams:
         keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
         for name in self.TOKEN_LISTS:
             keep(self, name, clean_tokens(name, getattr(self, name)))
+        keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
 
@@ -222,10 +237,13 @@ class SamplingParams:
         return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
 
 
+PER_REQUEST = ("grammar", "grammar_after", "pinned")  # no defaults of a model or a server
+
+
 @cache
 def sampling_names() -> tuple[str, ...]:
-    """The settings of `SamplingParams`, in order."""
-    return tuple(f.name for f in fields(SamplingParams) if f.name != "pinned")
+    """The settings of `SamplingParams` that have defaults, in order."""
+    return tuple(f.name for f in fields(SamplingParams) if f.name not in PER_REQUEST)
 
 
 @cache

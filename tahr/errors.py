@@ -29,6 +29,10 @@ class ConfigError(TahrError):
     exit_code = 3
 
 
+class GrammarError(ConfigError):
+    """A grammar, a JSON schema or a regular expression cannot be used."""
+
+
 class LoadError(TahrError):
     """A model cannot be loaded."""
 
@@ -83,6 +87,10 @@ class TemplateError(TahrError):
 
 class GenerateError(TahrError):
     """Generation failed for one request."""
+
+
+class GrammarBusy(GenerateError):
+    """Too many grammars are being compiled at this moment."""
 
 
 class ModelNotLoaded(GenerateError):

@@ -21,6 +21,7 @@ from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
 
@@ -66,8 +67,17 @@ class Engine:
     def n_vocab(self) -> int:
         return self.runner.n_vocab
 
-    def submit(self, tokens: ListOf[int], params: SamplingParams, new_writer: Callable[[], Writer]) -> Sequence:
-        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices."""
+    def submit(
+        self,
+        tokens: ListOf[int],
+        params: SamplingParams,
+        new_writer: Callable[[], Writer],
+        grammar: GrammarState | None = None,
+    ) -> Sequence:
+        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
+
+        `grammar` is what the grammar of the parameters was compiled to.
+        """
         self._check_process()
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
@@ -75,7 +85,12 @@ class Engine:
         sampling = SamplingState(params, self.eos_ids, self._resolve)
         sampling.check(self.n_vocab)
         states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
-        choices = [self._choice(list(tokens), max_length, each, new_writer()) for each in states]
+        assert (params.grammar is None) == (grammar is None), "a grammar is compiled before its request is submitted"
+        grammars = [grammar, *(grammar and grammar.fork() for _ in states[1:])]
+        choices = [
+            self._choice(list(tokens), max_length, state, new_writer(), each)
+            for state, each in zip(states, grammars, strict=True)
+        ]
         first, *first.forks = choices
         first.host_bound |= bool(first.forks)  # they fork it when its first token is known
         self.stats.requests_started += len(choices)
@@ -205,11 +220,18 @@ class Engine:
                 "lower max_tokens, shorten the prompt, or give the engine more KV memory."
             )
 
-    def _choice(self, tokens: list[int], max_length: int, sampling: SamplingState, writer: Writer) -> Sequence:
-        request = SampleRequest(sampling, tokens, len(tokens))
+    def _choice(
+        self,
+        tokens: list[int],
+        max_length: int,
+        sampling: SamplingState,
+        writer: Writer,
+        grammar: GrammarState | None,
+    ) -> Sequence:
+        request = SampleRequest(sampling, tokens, len(tokens), grammar)
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        bound = sampling.follows_text
+        bound = sampling.follows_text or grammar is not None
         return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
 
     # ---- one step ---------------------------------------------------------------------------------------------
@@ -298,13 +320,18 @@ class Engine:
             return Event(seq, ())
         if isinstance(sampled, TahrError):
             return self._fail(seq, sampled, suspect=True)
+        tokens: tuple[int, ...] = (sampled.token,)
         try:
             deltas, reason = accept_token(seq, sampled, now)
+            if reason is None and seq.request and seq.request.grammar:
+                forced, deltas, reason = accept_forced(seq, seq.request.grammar, deltas, now)
+                self.stats.tokens_generated += len(forced)
+                tokens += forced
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
         if reason:
             self._end(seq, reason)
-        return new_event(Event, (seq, deltas, (sampled.token,)))
+        return new_event(Event, (seq, deltas, tokens))
 
     def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
         """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
@@ -342,9 +369,11 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
 
 def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Deltas, str | None]:
     """Append a token and turn it into text: what may be shown, and why it is the last token, if it is."""
-    token, writer = sampled.token, seq.writer
+    token, writer, grammar = sampled.token, seq.writer, seq.request and seq.request.grammar
     assert writer
     seq.append(token, now)
+    if grammar:
+        grammar.advance(token)
     if seq.params.logprobs is not None:
         seq.logprobs.append(sampled)
     if token in seq.ends:
@@ -352,6 +381,26 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Delt
     deltas = writer.push(token)
     if writer.stopped:
         return deltas, "stop"
+    if grammar and grammar.finished:
+        return deltas + writer.flush(), "stop"
     if len(seq.tokens) >= seq.max_length:
         return deltas + writer.flush(), "length"
     return deltas, None
+
+
+def accept_forced(
+    seq: Sequence, grammar: GrammarState, deltas: Deltas, now: float
+) -> tuple[tuple[int, ...], Deltas, str | None]:
+    """Append the tokens that the grammar forces next, which need no step each: those tokens, `deltas` and what these
+    add to them, and why the last one is the last, if it is.
+
+    A request that wants log-probabilities samples them one by one: only a step gives those.
+    """
+    forced, reason = grammar.forced_tokens() if seq.params.logprobs is None else [], None
+    n_before = len(seq.tokens)
+    for token in forced:
+        more, reason = accept_token(seq, SampledToken(token), now)
+        deltas += more
+        if reason:
+            break
+    return tuple(seq.tokens[n_before:]), deltas, reason

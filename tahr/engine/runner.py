@@ -87,9 +87,10 @@ class Runner:
         plan = self._sample_plan
         if plan is None or not plan.holds(columns):
             plan = self._sample_plan = SamplePlan(columns)
+        batch = self.sampler.prepare(plan.requests, plan.rows)
         result = self.replay(columns)
         lengths = self.step.seq_lens[plan.owners]
-        tokens = self.sampler.launch(plan.requests, result, plan.rows, lengths)
+        tokens = self.sampler.launch(batch, result, lengths)
         host_rows = self.backend.fetch(result) if plan.wants_rows else None
         return InFlight(work, plan.sampled, plan.rows, plan.parents, tokens, host_rows, began)
 

@@ -1,12 +1,12 @@
 """Samples the next tokens of a step. What belongs to a request lives in its `SamplingState`; a `Sampler` serves many.
 
 The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (logit
-processors), then top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p (stages), then a draw.
-Mirostat takes the place of all truncation. At temperature 0 only the logit processors matter, and the best token is
-taken. `backends.sampling` says what each stage means.
+processors), the mask of a grammar, then top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p
+(stages), then a draw. Mirostat takes the place of all truncation. At temperature 0 only the logit processors and the
+mask matter, and the best token is taken. `backends.sampling` says what each stage means.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from functools import partial
 from itertools import repeat
@@ -19,6 +19,7 @@ from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Ints, Logpr
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import GenerateError, TahrError
+from tahr.grammar.masks import MaskFiller
 
 PLAIN_TOKEN: Callable[[Any], SampledToken] = partial(tuple.__new__, SampledToken)  # its fields: at half the cost
 
@@ -32,23 +33,24 @@ class Sampler:
         self._backend = backend
         self._n_vocab = n_vocab
         self._batch: SampleBatch | None = None
+        self._filler = MaskFiller()
 
-    def launch(
-        self,
-        requests: ListOf[SampleRequest],
-        logits: Tensor | Floats,
-        source: ListOf[int],
-        lengths: Ints | None = None,
-    ) -> "PendingTokens":
-        """Begin to sample the next token of each request, request i from row `source[i]` of the logits.
-
-        `lengths` says how many tokens come before it in each text, where some of them are being sampled already; such a
-        request must not be one whose sampling `follows_text`.
-        """
+    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
+        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
             batch = self._batch = SampleBatch(requests, source, self._n_vocab)
-        return PendingTokens(batch, self._backend.sample(logits, batch.next_rows(lengths)))
+        batch.begin_masks(self._filler)
+        return batch
+
+    def launch(self, batch: SampleBatch, logits: Tensor | Floats, lengths: Ints | None = None) -> "PendingTokens":
+        """Begin to sample the next token of each request of a prepared batch.
+
+        `lengths` says how many tokens come before it in each text, where some of them are being sampled already; such a
+        request must not be one whose sampling `follows_text`, or that has a grammar.
+        """
+        errors = batch.finish_masks()
+        return PendingTokens(batch, self._backend.sample(logits, batch.next_rows(lengths)), errors)
 
     def sample(
         self, requests: ListOf[SampleRequest], logits: Tensor | Floats, source: ListOf[int] | None = None
@@ -56,7 +58,8 @@ class Sampler:
         """The next token of each request; without a source, request i takes row i of the logits."""
         if not requests:
             return []
-        return self.launch(requests, logits, list(range(len(requests))) if source is None else source).collect()
+        batch = self.prepare(requests, list(range(len(requests))) if source is None else source)
+        return self.launch(batch, logits).collect()
 
     def logprobs_of(
         self, logits: Tensor | Floats, source: ListOf[int], tokens: ListOf[int], n_top: int
@@ -74,10 +77,10 @@ class Sampler:
 class PendingTokens:
     """Tokens of some requests that are being sampled."""
 
-    __slots__ = ("_batch", "_sampled")
+    __slots__ = ("_batch", "_errors", "_sampled")
 
-    def __init__(self, batch: SampleBatch, sampled: Sampled):
-        self._batch, self._sampled = batch, sampled
+    def __init__(self, batch: SampleBatch, sampled: Sampled, errors: Mapping[int, TahrError]):
+        self._batch, self._sampled, self._errors = batch, sampled, errors
 
     @property
     def on_host(self) -> ListOf[int]:
@@ -91,14 +94,18 @@ class PendingTokens:
         for i in self._batch.learners:
             if found[i] >= 0:
                 self._batch.requests[i].sampling.learn(probabilities[i])
-        if logprobs is None and min(found, default=0) >= 0:
+        if logprobs is None and not self._errors and min(found, default=0) >= 0:
             return list(map(PLAIN_TOKEN, zip(found, repeat(None), repeat(()))))
         return [self._result(i, token, logprobs) for i, token in enumerate(found)]
 
     def _result(self, i: int, token: int, logprobs: Logprobs | None) -> SampledToken | TahrError:
-        sampling = self._batch.requests[i].sampling
+        if i in self._errors:
+            return self._errors[i]
+        request = self._batch.requests[i]
+        sampling = request.sampling
         if token < 0:
-            return nothing_left() if token == NOTHING_LEFT and sampling.processors else not_numbers()
+            is_banned = token == NOTHING_LEFT and (sampling.processors or request.grammar)
+            return nothing_left(request) if is_banned else not_numbers()
         if logprobs is None or sampling.n_logprobs is None:
             return SampledToken(token)
         return scored(token, i, logprobs, sampling.n_logprobs)
@@ -117,5 +124,10 @@ def not_numbers() -> GenerateError:
     return GenerateError("The model produced logits that are not numbers, so this request cannot go on.")
 
 
-def nothing_left() -> GenerateError:
+def nothing_left(request: SampleRequest) -> GenerateError:
+    if request.grammar:
+        return GenerateError(
+            "No token is left that the grammar allows: loosen banned_tokens, allowed_tokens, logit_bias or min_tokens, "
+            "or the grammar."
+        )
     return GenerateError("Every token is banned: loosen banned_tokens, allowed_tokens or min_tokens.")

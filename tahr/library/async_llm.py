@@ -17,6 +17,7 @@ from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, TahrError
+from tahr.grammar.state import GrammarState
 from tahr.library.arguments import Message, Prompt, one_prompt, short
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import EmbeddingJob, Pooling
@@ -191,6 +192,7 @@ class AsyncLLM:
             self._closing = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+        self.llm.grammars.close()
 
     async def __aenter__(self) -> "AsyncLLM":
         return self
@@ -207,8 +209,11 @@ class AsyncLLM:
         self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
     ) -> Stream:
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
+        grammar = None
+        if params is not None and params.grammar is not None:
+            grammar = await asyncio.to_thread(self.llm.grammar_state, params)
         try:
-            await self._call(lambda: self._open(queue, tokens, params, reply))
+            await self._call(lambda: self._open(queue, tokens, params, reply, grammar))
         except asyncio.CancelledError:
             self._release(queue)
             raise
@@ -301,8 +306,15 @@ class AsyncLLM:
             self._finish_jobs()
             self._settle()
 
-    def _open(self, queue: OutputQueue, tokens: list[int], params: SamplingParams | None, reply: bool) -> None:
-        queue.request = self.llm.submit(tokens, params, reply=reply)
+    def _open(
+        self,
+        queue: OutputQueue,
+        tokens: list[int],
+        params: SamplingParams | None,
+        reply: bool,
+        grammar: GrammarState | None,
+    ) -> None:
+        queue.request = self.llm.submit(tokens, params, reply=reply, grammar=grammar)
         self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:

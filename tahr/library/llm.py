@@ -13,6 +13,8 @@ from tahr.engine.detokenize import TextWriter, has_text
 from tahr.engine.engine import Engine, Event
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import TahrError, TemplateError
+from tahr.grammar.compiler import GrammarCompiler
+from tahr.grammar.state import GrammarState
 from tahr.library.arguments import (
     Message,
     Params,
@@ -62,6 +64,7 @@ class LLM:
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
         self.engine: Engine = parts.engine
+        self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
         self._lock = threading.RLock()  # of the engine and the requests
 
@@ -177,6 +180,7 @@ class LLM:
         """Stop whatever still runs."""
         for request in list(self._requests.values()):
             self.remove(request)
+        self.grammars.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -189,18 +193,33 @@ class LLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    def submit(self, tokens: list[int], params: SamplingParams | None = None, *, reply: bool = False) -> Request:
+    def submit(
+        self,
+        tokens: list[int],
+        params: SamplingParams | None = None,
+        *,
+        reply: bool = False,
+        grammar: GrammarState | None = None,
+    ) -> Request:
         """Queue a prompt; its choices grow with every `step`, until `remove`.
 
-        A `reply` is a text of its own, anything else continues the prompt's.
+        A `reply` is a text of its own, anything else continues the prompt's. Compiling a `grammar` of the parameters
+        takes a while; `grammar_state` can do that before.
         """
-        full = complete(sampling_params(params), self.sampling_defaults)
-        continuing = not reply and has_text(self.tokenizer, tokens)
+        asked = sampling_params(params)
+        full = (complete if asked.grammar is None else precedence)(asked, self.sampling_defaults)
+        state = grammar or self.grammar_state(asked)
+        # The first space of a reply is dropped, unless a grammar speaks of it.
+        continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
         with self._lock:
-            first = self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing))
+            first = self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing), state)
             request = Request(first)
             self._requests.update(dict.fromkeys(request.choices, request))
         return request
+
+    def grammar_state(self, params: SamplingParams) -> GrammarState | None:
+        """The beginning of the grammar of a request, if it has one."""
+        return self.grammars.state(params.grammar, params.grammar_after) if params.grammar else None
 
     def step(self) -> list[Request]:
         """Let every request advance; those that have something new."""

@@ -7,6 +7,8 @@ import numpy as np
 from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, joined_edits
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
+from tahr.errors import GenerateError
+from tahr.grammar.masks import MaskFiller, MaskJob
 
 UNEDITED = EditTable()
 
@@ -21,16 +23,31 @@ class SampleBatch:
         self._edited = any(state.processors for state in states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
+        self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
+        self._masks: MaskJob | None = None  # under way
         self._rows = SampleRows(
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
             n_vocab,
             n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 else None,
+            mask=np.empty((len(states), -(-n_vocab // 32)), np.uint32) if self._masked else None,
+            masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
         )
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
         """Whether it was made for these."""
         return self.requests == requests and self.source == source
+
+    def begin_masks(self, filler: MaskFiller) -> None:
+        """Begin to fill the masks of the next sample."""
+        self.finish_masks()  # of a step that failed before it sampled
+        if self._masked and self._rows.mask is not None:
+            self._masks = filler.begin(self._masked, self._rows.mask)
+
+    def finish_masks(self) -> dict[int, GenerateError]:
+        """Wait for the masks; the requests whose grammar cannot go on, and why."""
+        job, self._masks = self._masks, None
+        return job.wait() if job else {}
 
     def next_rows(self, lengths: Ints | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
@@ -47,7 +64,7 @@ class SampleBatch:
         if not self._edited:
             return rows
         edits = self._edits(lengths.tolist())
-        return SampleRows(rows.source, rows.params, rows.n_vocab, edits, n_logprobs=rows.n_logprobs)
+        return SampleRows(rows.source, rows.params, rows.n_vocab, edits, rows.mask, rows.masked, rows.n_logprobs)
 
     def _edits(self, lengths: list[int]) -> LogitEdits:
         tables = [

@@ -15,6 +15,7 @@ from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.logit_processors import LogitProcessors
 from tahr.errors import ConfigError
+from tahr.grammar.state import GrammarState
 
 
 class SamplingState:
@@ -78,12 +79,14 @@ def sample_row(params: SamplingParams, index: int) -> bytes:
 
 
 class SampleRequest:
-    """A request that gets a token: its sampling state, all tokens so far, and how many of them are the prompt."""
+    """A request that gets a token: sampling state, tokens so far, how many of them are the prompt, and grammar."""
 
-    __slots__ = ("n_prompt", "sampling", "tokens")
+    __slots__ = ("grammar", "n_prompt", "sampling", "tokens")
 
-    def __init__(self, sampling: SamplingState, tokens: ListOf[int], n_prompt: int):
-        self.sampling, self.tokens, self.n_prompt = sampling, tokens, n_prompt
+    def __init__(
+        self, sampling: SamplingState, tokens: ListOf[int], n_prompt: int, grammar: GrammarState | None = None
+    ):
+        self.sampling, self.tokens, self.n_prompt, self.grammar = sampling, tokens, n_prompt, grammar
 
     @property
     def n_generated(self) -> int:

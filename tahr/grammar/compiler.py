@@ -1,0 +1,130 @@
+"""Compiles grammars for one model: within limits, a few at a time, each only once while it is in use."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tahr.errors import GrammarBusy, GrammarError
+from tahr.grammar.source import llguidance_text
+from tahr.grammar.spec import Grammar
+from tahr.grammar.state import GrammarState
+from tahr.grammar.trial_process import LIMITS, TrialProcess, first_sentence
+from tahr.grammar.vocabulary import GrammarVocabulary
+from tahr.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_CACHED = 128  # grammars
+MAX_CACHED_BYTES = 8 << 20  # of their sources
+N_AT_ONCE = 2  # compilations
+PATIENCE_S = 15.0  # how long one waits for others
+
+
+class CompiledGrammar:
+    """A grammar ready for use; every sequence follows it by a state of its own."""
+
+    def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher"):
+        self._vocabulary, self._matcher = vocabulary, matcher
+
+    def state(self, after: tuple[int, ...] = ()) -> GrammarState:
+        """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
+        return GrammarState(self._vocabulary, self._matcher.deep_copy(), after)
+
+
+class GrammarCompiler:
+    """Threads share it. A compilation takes milliseconds as a rule, so none of them belongs on an engine's thread."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[Grammar, CompiledGrammar | GrammarError] = OrderedDict()
+        self._places = threading.BoundedSemaphore(N_AT_ONCE)
+        self._idle: list[TrialProcess] = []
+
+    @cached_property
+    def vocabulary(self) -> GrammarVocabulary:
+        return GrammarVocabulary(self._tokenizer)
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """The grammar, compiled now or before; an error says what cannot be compiled."""
+        found = self._lookup(grammar)
+        if found is None:
+            with self._place() as trial:
+                found = self._lookup(grammar) or self._insert(grammar, self._compiled(grammar, trial))
+        if isinstance(found, GrammarError):
+            raise GrammarError(str(found))
+        return found
+
+    def state(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState:
+        """The state of a sequence at the beginning of a grammar."""
+        return self.compile(grammar).state(after)
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _compiled(self, grammar: Grammar, trial: TrialProcess) -> CompiledGrammar | GrammarError:
+        try:
+            text = llguidance_text(grammar, self._is_special)
+            trial.check(text)
+            with self._lock:
+                index = self.vocabulary.index  # once
+            return CompiledGrammar(self.vocabulary, matcher_of(index, text))
+        except GrammarError as error:
+            return error
+
+    def _is_special(self, name: str) -> bool:
+        return name in self._special_names
+
+    @cached_property
+    def _special_names(self) -> frozenset[str]:
+        return frozenset(self._tokenizer.piece(token) for token in self.vocabulary.special_token_ids)
+
+    # ---- the cache --------------------------------------------------------------------------------------------
+
+    def _lookup(self, grammar: Grammar) -> CompiledGrammar | GrammarError | None:
+        with self._lock:
+            found = self._cache.get(grammar)
+            if found:
+                self._cache.move_to_end(grammar)
+            return found
+
+    def _insert(self, grammar: Grammar, made: CompiledGrammar | GrammarError) -> CompiledGrammar | GrammarError:
+        with self._lock:
+            self._cache[grammar] = made
+            while len(self._cache) > MAX_CACHED or self._n_bytes > MAX_CACHED_BYTES:
+                self._cache.popitem(last=False)
+        return made
+
+    @property
+    def _n_bytes(self) -> int:
+        return sum(len(grammar.source) for grammar in self._cache)
+
+    @contextmanager
+    def _place(self) -> Iterator[TrialProcess]:
+        """One of the places to compile in, with a process to try grammars out in."""
+        if not self._places.acquire(timeout=PATIENCE_S):
+            raise GrammarBusy("Other grammars are still being compiled: try again in a moment.")
+        try:
+            trial = self._idle.pop() if self._idle else TrialProcess()
+            yield trial
+            self._idle.append(trial)
+        finally:
+            self._places.release()
+
+
+def matcher_of(index: "LLTokenizer", text: str) -> "LLMatcher":
+    """A matcher at the beginning of a text."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    matcher = LLMatcher(index, text, log_level=0, limits=LLParserLimits(**LIMITS))  # type: ignore[arg-type]
+    first = matcher.deep_copy()
+    first.compute_bitmask()
+    if message := matcher.get_error() or first.get_error():
+        raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
+    return matcher

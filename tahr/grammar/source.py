@@ -1,0 +1,93 @@
+"""Each kind of grammar as llguidance reads it."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tahr.errors import GrammarError
+from tahr.grammar.spec import Grammar
+
+# A space, or a new line and its indentation: endless space would be JSON too, and some models write it.
+JSON_OPTIONS = {"whitespace_pattern": r"(\x20|\x0A[\x20\x09]{0,24})"}
+MAX_CHOICES = 10_000
+IsSpecial = Callable[[str], bool]  # whether a text is the name of a special token
+
+
+def llguidance_text(grammar: Grammar, is_special: IsSpecial) -> str:
+    """The text of a grammar for llguidance; an error names what is wrong with its source."""
+    return WRITERS[grammar.kind](grammar.source, is_special)
+
+
+def from_json_schema(source: str, is_special: IsSpecial) -> str:
+    return schema_text(parsed("json_schema", source))
+
+
+def schema_text(schema: Any) -> str:
+    """A JSON schema that was checked, for llguidance."""
+    from llguidance import LLMatcher
+
+    if isinstance(schema, dict):
+        schema = {key: value for key, value in schema.items() if key != "x-guidance"}  # options are ours to choose
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+
+
+def from_json_object(source: str, is_special: IsSpecial) -> str:
+    return schema_text({"type": "object"})
+
+
+def from_regex(source: str, is_special: IsSpecial) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_regex(source)
+
+
+def from_lark(source: str, is_special: IsSpecial) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_lark(source)
+
+
+def from_gbnf(source: str, is_special: IsSpecial) -> str:
+    from tahr.grammar.gbnf import to_lark
+
+    return from_lark(to_lark(source), is_special)
+
+
+def from_choice(source: str, is_special: IsSpecial) -> str:
+    choices = parsed("choice", source)
+    if not isinstance(choices, list) or not choices or not all(isinstance(each, str) and each for each in choices):
+        raise GrammarError("choice must be a list of texts, none of them empty.")
+    if len(choices) > MAX_CHOICES:
+        raise GrammarError(f"choice has {len(choices)} texts, but at most {MAX_CHOICES} are allowed: shorten the list.")
+    return from_regex("|".join(map(literal, choices)), is_special)
+
+
+def from_structural_tag(source: str, is_special: IsSpecial) -> str:
+    from tahr.grammar.structural_tag import to_lark
+
+    return from_lark(to_lark(parsed("structural_tag", source), is_special), is_special)
+
+
+WRITERS: dict[str, Callable[[str, IsSpecial], str]] = {
+    "json_schema": from_json_schema,
+    "json_object": from_json_object,
+    "regex": from_regex,
+    "lark": from_lark,
+    "gbnf": from_gbnf,
+    "choice": from_choice,
+    "structural_tag": from_structural_tag,
+}
+
+
+def parsed(kind: str, source: str) -> Any:
+    """The value that JSON text stands for."""
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"The source of the {kind} is no JSON ({error}): correct it.") from error
+
+
+def literal(text: str) -> str:
+    """A regular expression that matches this text alone."""
+    return re.sub(r"[^\w\s]", lambda found: "\\" + found[0] if ord(found[0]) < 128 else found[0], text)

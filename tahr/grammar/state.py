@@ -1,0 +1,76 @@
+"""Where one sequence stands in its grammar."""
+
+from typing import TYPE_CHECKING
+
+from tahr.errors import GenerateError
+from tahr.grammar.vocabulary import GrammarVocabulary, Words
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class GrammarState:
+    """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row."""
+
+    __slots__ = ("_after", "_before", "_n_ends", "_n_matched", "matcher", "vocabulary")
+
+    def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher", after: tuple[int, ...] = ()):
+        self.vocabulary, self.matcher = vocabulary, matcher
+        self._after = after
+        self._before: list[int] = []  # the tokens generated before the grammar began
+        self._n_matched = 0  # tokens the matcher has consumed
+        self._n_ends = 0  # end tokens after a complete text, which it does not count
+
+    @property
+    def active(self) -> bool:
+        """Whether the grammar has begun."""
+        return not self._after or tuple(self._before[-len(self._after) :]) == self._after
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text is complete and nothing can follow."""
+        return self.matcher.is_stopped()
+
+    @property
+    def free_mask(self) -> Words:
+        """The tokens allowed before the grammar begins."""
+        return self.vocabulary.all_but_ends
+
+    def fork(self) -> "GrammarState":
+        """The same state for another sequence."""
+        other = GrammarState(self.vocabulary, self.matcher.deep_copy(), self._after)
+        other._before = self._before.copy()
+        other._n_matched, other._n_ends = self._n_matched, self._n_ends
+        return other
+
+    def advance(self, token: int) -> None:
+        """The sequence has this token next."""
+        if not self.active:
+            self._before.append(token)
+        elif self.finished and token in self.vocabulary.eos_ids:
+            self._n_ends += 1
+        elif self.matcher.consume_token(token):
+            self._n_matched += 1
+        else:
+            raise self.error()
+
+    def rollback(self, n_tokens: int) -> None:
+        """Forget the last tokens."""
+        n_ends = min(n_tokens, self._n_ends)
+        n_matched = min(n_tokens - n_ends, self._n_matched)
+        n_before = n_tokens - n_ends - n_matched
+        assert n_before <= len(self._before), "a grammar cannot forget more tokens than it has seen"
+        self._n_ends -= n_ends
+        self._n_matched -= n_matched
+        del self._before[len(self._before) - n_before :]
+        if not self.matcher.rollback(n_matched):
+            raise self.error()
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come next, if the grammar leaves no choice."""
+        return self.matcher.compute_ff_tokens() if self.active else []
+
+    def error(self) -> GenerateError:
+        """Why the grammar cannot go on."""
+        reason = self.matcher.get_error().splitlines()
+        return GenerateError(f"The grammar cannot go on ({reason[0] if reason else 'unknown'}): simplify it.")

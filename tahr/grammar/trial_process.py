@@ -1,0 +1,94 @@
+"""Runs `trial.py`: grammars are compiled in a process of their own first, within limits of time and memory."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import perf_counter
+
+from tahr.errors import GrammarError
+
+PROGRAM = Path(__file__).with_name("trial.py")
+MEMORY_BYTES = 1 << 30
+TIME_S = 5.0
+AT_ONCE_S = 0.1  # an idle process may have ended by itself, just before it was given a grammar
+NO_EXTENSION = "NoExtensionBias"  # how llguidance says that nothing is in the language
+# What a grammar may take, here and in the engine: see `llguidance.LLParserLimits`.
+LIMITS = {
+    "max_items_in_row": 2000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 500_000,
+    "verbose_errors": False,
+}
+
+
+class TrialProcess:
+    """One such process. It serves one thread at a time, and is started anew when a grammar has ended it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def check(self, grammar: str) -> None:
+        """Refuse a grammar that does not compile within the limits."""
+        began = perf_counter()
+        reply = self._ask(grammar)
+        if reply is None and perf_counter() - began < AT_ONCE_S:
+            reply = self._ask(grammar)
+        if reply is None:
+            raise GrammarError(
+                f"The grammar needs more than {TIME_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
+            )
+        if message := json.loads(reply):
+            raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, grammar: str) -> str | None:
+        """The process's answer; None if it died or took too long."""
+        process = self._running()
+        assert process.stdin and process.stdout
+        deadline = threading.Timer(TIME_S, process.kill)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            process.stdin.write(json.dumps(grammar) + "\n")
+            process.stdin.flush()
+            reply = process.stdout.readline()
+        except OSError:  # it is gone
+            reply = ""
+        finally:
+            deadline.cancel()
+        if not reply:
+            self.close()
+        return reply or None
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            options = json.dumps(LIMITS | {"memory_bytes": MEMORY_BYTES})
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(PROGRAM), options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+            )
+        return self._process
+
+
+def first_sentence(message: str) -> str:
+    """What llguidance says, on one line and ended by a full stop."""
+    if message.startswith(NO_EXTENSION):
+        return "no text is in its language."
+    lines = [line.strip() for line in message.splitlines() if line.strip() not in ("", "<non-verbose/>")]
+    text = " ".join(lines)[:500].rstrip(".")
+    return f"{text}."
