@@ -225,7 +225,7 @@ def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
     "name, value",
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
-        ("functions", [{"name": "f"}]), ("function_call", "auto"), ("response_format", {"type": "json_object"}),
+        ("functions", [{"name": "f"}]), ("function_call", "auto"), ("response_format", {"type": "xml"}),
         ("modalities", ["text", "audio"]), ("audio", {"voice": "x"}), ("web_search_options", {}),
         ("verbosity", "low"), ("reasoning_effort", "low"), ("reasoning", {}), ("thinking", True),
         ("enable_thinking", False), ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),

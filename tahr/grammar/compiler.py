@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # of their sources
 N_AT_ONCE = 2  # compilations
-PATIENCE_S = 15.0  # how long one waits for others
+PATIENCE_S = 30.0  # how long one waits for others
 
 
 class CompiledGrammar:
@@ -40,7 +40,8 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the cache
+        self._building = threading.Lock()  # of the vocabulary's index
         self._cache: OrderedDict[Grammar, CompiledGrammar | GrammarError] = OrderedDict()
         self._places = threading.BoundedSemaphore(N_AT_ONCE)
         self._idle: list[TrialProcess] = []
@@ -48,6 +49,11 @@ class GrammarCompiler:
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
         return GrammarVocabulary(self._tokenizer)
+
+    def __contains__(self, grammar: Grammar) -> bool:
+        """Whether it is compiled, or known to be wrong: then `compile` takes no time."""
+        with self._lock:
+            return grammar in self._cache
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """The grammar, compiled now or before; an error says what cannot be compiled."""
@@ -72,8 +78,8 @@ class GrammarCompiler:
         try:
             text = llguidance_text(grammar, self._is_special)
             trial.check(text)
-            with self._lock:
-                index = self.vocabulary.index  # once
+            with self._building:
+                index = self.vocabulary.index
             return CompiledGrammar(self.vocabulary, matcher_of(index, text))
         except GrammarError as error:
             return error

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import ConfigError, GenerateError, TahrError
+from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.library.arguments import Message, Prompt, one_prompt, short
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
@@ -27,6 +28,8 @@ from tahr.library.score import SCORING, Score, ScoringPrompt
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 T = TypeVar("T")
+N_COMPILING = 2  # grammars at once
+MAX_COMPILING = 64  # of them and those that wait
 
 log = logging.getLogger("tahr.engine")
 
@@ -95,6 +98,8 @@ class AsyncLLM:
         self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
         self._wake = threading.Condition()
         self._closing = False
+        self._compiling = ThreadPoolExecutor(N_COMPILING, "tahr-grammar")
+        self._n_compiling = 0
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
         self._thread.start()
 
@@ -192,6 +197,7 @@ class AsyncLLM:
             self._closing = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+        self._compiling.shutdown(wait=False, cancel_futures=True)
         self.llm.grammars.close()
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -209,15 +215,25 @@ class AsyncLLM:
         self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
     ) -> Stream:
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
-        grammar = None
-        if params is not None and params.grammar is not None:
-            grammar = await asyncio.to_thread(self.llm.grammar_state, params)
+        grammar = await self._grammar_state(params) if params is not None and params.grammar is not None else None
         try:
             await self._call(lambda: self._open(queue, tokens, params, reply, grammar))
         except asyncio.CancelledError:
             self._release(queue)
             raise
         return Stream(self, queue)
+
+    async def _grammar_state(self, params: SamplingParams) -> GrammarState | None:
+        """The beginning of a grammar; one that is not compiled yet is compiled on a thread of its own."""
+        if params.grammar and params.grammar in self.llm.grammars:
+            return self.llm.grammar_state(params)
+        if self._n_compiling >= MAX_COMPILING:
+            raise GrammarBusy(f"{MAX_COMPILING} grammars are waiting to be compiled: try again in a moment.")
+        self._n_compiling += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._compiling, self.llm.grammar_state, params)
+        finally:
+            self._n_compiling -= 1
 
     def _dispatcher_of(self, loop: Loop) -> Dispatcher:
         with self._lock:

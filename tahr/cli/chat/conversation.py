@@ -2,13 +2,14 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tahr.cli.chat.console import ChatOutput, note
 from tahr.cli.chat.interrupt import Interrupt
 from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError, TahrError, TemplateError
+from tahr.grammar import Grammar
 
 if TYPE_CHECKING:
     from tahr import LLM, Chunk
@@ -30,6 +31,7 @@ class Conversation:
     raw: bool = False
     shifts: bool = True  # whether old turns may be dropped to make room
     messages: list[Message] = field(default_factory=list)
+    grammar: Grammar | None = None  # that every reply follows
 
     def __post_init__(self) -> None:
         if not self.raw and self.llm.template is None:
@@ -92,10 +94,14 @@ class Conversation:
 
     def _chunks(self, text: str) -> "Iterator[Chunk]":
         if self.raw:
-            return self.llm.stream(text, self.asked)
+            return self.llm.stream(text, self._params)
         self.messages = [*self.messages, {"role": "user", "content": text}]
         self._make_room()
-        return self.llm.stream_chat(self.messages, self.asked, **self.variables)
+        return self.llm.stream_chat(self.messages, self._params, **self.variables)
+
+    @property
+    def _params(self) -> SamplingParams:
+        return replace(self.asked, grammar=self.grammar) if self.grammar else self.asked
 
     def _make_room(self) -> None:
         """Drop the oldest turns until the rest leaves room for a reply, and say so."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.cli.chat.console import OUTPUTS, JsonlOutput, note, values_line
 from tahr.cli.settings import options
+from tahr.cli.settings.grammar_options import add_grammar, grammar_of
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError, ModelNotFound, TahrError, TemplateError
 
@@ -27,6 +28,7 @@ examples:
   tahr run Qwen/Qwen3-0.6B-GGUF:Q8_0 "Hello there"   from a repository
   tahr run --raw -p "The capital of France is"       continue a text, no chat template
   cat notes.txt | tahr run -p "Summarise:" -f -      `-` reads standard input, here after the prompt
+  tahr run -p "Name a fruit" --choice apple,pear     the reply is one of these; also --json-schema, --regex, --grammar
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
 
 Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m.
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
+    add_grammar(parser)
     options.add_engine(parser)
     options.add_batching(parser)
     options.add_settings(parser)
@@ -68,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
+    grammar = grammar_of(args)
     named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
@@ -97,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
         output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet))
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
-        conversation = Conversation(llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift)
+        conversation = Conversation(
+            llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar
+        )
         system = layers.values("chat").get("system")
         if system and not raw:
             conversation.system = system

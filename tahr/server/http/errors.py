@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tahr.config import sampling_names
-from tahr.errors import ConfigError, KvCacheFull, TahrError, TemplateError, TokenizerError
+from tahr.errors import ConfigError, GrammarBusy, KvCacheFull, TahrError, TemplateError, TokenizerError
 
 log = logging.getLogger("tahr.server")
 
@@ -82,6 +82,8 @@ def http_error(error: BaseException, sent_names: Mapping[str, str] | None = None
         return error
     if isinstance(error, REQUEST_ERRORS):
         return sampling_error(str(error), sent_names or {})
+    if isinstance(error, GrammarBusy):
+        return HttpError(503, str(error), headers={"retry-after": "1"})
     cause = error.__cause__ or error
     if isinstance(error, TahrError) and isinstance(cause, TahrError):
         return HttpError(500, str(error))

@@ -76,6 +76,14 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: str | None = None
     cache_prompt: bool | None = None
 
+    response_format: Any = None  # these are read by `grammars`
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    grammar: str | None = None
+
     user: Inert = None
     metadata: Inert = None
     store: Inert = None
@@ -120,7 +128,6 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: Limited = None
     functions: Limited = None
     function_call: Limited = None
-    response_format: Limited = None
     modalities: Limited = None
     audio: Limited = None
     web_search_options: Limited = None
@@ -139,7 +146,6 @@ class CompletionBody(GenerationBody, kw_only=True):
     logprobs: int | None = None
     suffix: Limited = None
     best_of: Limited = None
-    response_format: Limited = None
 
 
 class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -196,7 +202,6 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none",),
     "tool_calls": ([],),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),

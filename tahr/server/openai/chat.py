@@ -12,6 +12,7 @@ from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode
 from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import check_chat_size, conversation_of
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit, params_of
@@ -43,11 +44,13 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     check_stream(body)
     check_chat_size(model.engine, body.messages)
     asked = params_of(body)
+    constraint = grammar_of(body)
     turn = turn_of(state, body, caller, model)
     tokens = ChatPrompt(model, body, asked).encode(turn)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
     check_output_logprobs("top_logprobs", params, 1)
+    params = constraint.over(params) if constraint else params
     options = reply_options(body, model, 1, params.n, params.logprobs is not None)
     return GenerationRequest(
         model=model,
@@ -58,6 +61,7 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
         include_usage=options.include_usage,
         return_progress=bool(body.return_progress),
         turn=turn,
+        grammar_field=constraint.field if constraint else "",
     )
 
 

@@ -12,6 +12,7 @@ from tahr.server.openai.bodies import CompletionBody, check_limited, decode
 from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
 from tahr.server.openai.formatters import Echo, TextFormatter
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import encode_inputs, separate
 from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_output_logprobs, check_prompt_logprobs, fit, params_of
 from tahr.server.state import ServerState
@@ -39,6 +40,9 @@ def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
     if body.echo and asked.params.logprobs is not None:
         asked = replace(asked, params=replace(asked.params, prompt_logprobs=asked.params.logprobs))
     inputs = inputs_of(state, model, body, asked, salt)
+    constraint = grammar_of(body)
+    if constraint:
+        inputs = [replace(each, params=constraint.over(each.params)) for each in inputs]
     options = reply_options(body, model, len(inputs), asked.params.n, asked.params.logprobs is not None)
     return GenerationRequest(
         model=model,
@@ -49,6 +53,7 @@ def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
         include_usage=options.include_usage,
         return_progress=bool(body.return_progress),
         prefill_only=prefill_only,
+        grammar_field=constraint.field if constraint else "",
     )
 
 

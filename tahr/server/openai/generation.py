@@ -9,10 +9,11 @@ from time import perf_counter
 from typing import Any
 
 from tahr.config import SamplingParams
+from tahr.errors import GrammarError
 from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk
 from tahr.server.engine_port import EngineStream
-from tahr.server.http.errors import HttpError, logged_error
+from tahr.server.http.errors import HttpError, bad_field, logged_error
 from tahr.server.http.request import ClientGone, HttpRequest
 from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
 from tahr.server.models import ServedModel
@@ -49,6 +50,7 @@ class GenerationRequest:
     return_progress: bool = False
     turn: Turn | None = None  # of a session
     prefill_only: bool = False  # nothing is to be generated
+    grammar_field: str = ""  # where its grammar came from, if it has one
 
     @property
     def n(self) -> int:
@@ -124,6 +126,8 @@ async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
         for each in asked.inputs:
             active.streams.append(await engine.submit(each.tokens, each.params, asked.is_reply, whole=not asked.stream))
         yield
+    except GrammarError as error:
+        raise bad_field(asked.grammar_field, str(error)) from error
     finally:
         for stream in active.streams:
             stream.abort()

@@ -1,0 +1,147 @@
+"""The fields of a request that name a grammar, in the spellings of OpenAI, vLLM and llama.cpp."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tahr.config import SamplingParams
+from tahr.errors import GrammarError
+from tahr.grammar import Grammar
+from tahr.server.http.errors import bad_field
+from tahr.server.openai.bodies import GenerationBody
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGrammar:
+    """A grammar and the field that errors about it name."""
+
+    grammar: Grammar
+    field: str
+
+    def over(self, params: SamplingParams, after: tuple[int, ...] = ()) -> SamplingParams:
+        """The same parameters with this grammar, which begins after some tokens."""
+        return replace(params, grammar=self.grammar, grammar_after=after)
+
+
+def grammar_of(body: GenerationBody) -> AskedGrammar | None:
+    """The grammar a request asks for, if it asks for one."""
+    found = [made for name, read in FIELDS.items() if (made := read(name, getattr(body, name))) is not None]
+    if len(found) > 1:
+        names = f"{found[0].field} and {found[1].field}"
+        raise bad_field(found[1].field, f"{names} both say what the text must be: leave one of them out.")
+    return found[0] if found else None
+
+
+def made(field: str, kind: str, source: Any = "") -> AskedGrammar:
+    try:
+        return AskedGrammar(Grammar(kind, source), field)
+    except GrammarError as error:
+        raise bad_field(field, str(error)) from error
+
+
+def of_kind(kind: str) -> Callable[[str, Any], AskedGrammar | None]:
+    """How to read a field that holds the source of one kind of grammar."""
+    return lambda field, value: None if value is None else made(field, kind, value)
+
+
+def lark_or_gbnf(field: str, value: str | None) -> AskedGrammar | None:
+    """A grammar in either language: only GBNF writes `::=`."""
+    return None if value is None else made(field, "gbnf" if "::=" in value else "lark", value)
+
+
+# ---- vLLM ---------------------------------------------------------------------------------------------------
+
+
+def structured_outputs(field: str, value: dict[str, Any] | None) -> AskedGrammar | None:
+    """One of vLLM's ways to say what the output is."""
+    given = {name: each for name, each in (value or {}).items() if each is not None and each is not False}
+    if not given:
+        return None
+    name, source = next(iter(given.items()))
+    if len(given) > 1 or name not in STRUCTURED:
+        raise bad_field(field, f"{field} holds {', '.join(given)}, but it must hold one of {', '.join(STRUCTURED)}.")
+    return STRUCTURED[name](f"{field}.{name}", source)
+
+
+def only_true(field: str, value: Any) -> AskedGrammar | None:
+    if value is not True:
+        raise bad_field(field, f"{field} must be true or false.")
+    return made(field, "json_object")
+
+
+def checked_text(field: str, value: Any) -> AskedGrammar | None:
+    if not isinstance(value, str):
+        raise bad_field(field, f"{field} must be a text.")
+    return lark_or_gbnf(field, value)
+
+
+STRUCTURED: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
+    "json": of_kind("json_schema"),
+    "regex": of_kind("regex"),
+    "choice": of_kind("choice"),
+    "grammar": checked_text,
+    "json_object": only_true,
+    "structural_tag": of_kind("structural_tag"),
+}
+
+
+# ---- OpenAI -------------------------------------------------------------------------------------------------
+
+
+def response_format(field: str, value: Any) -> AskedGrammar | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise bad_field(field, f'{field} must be an object such as {{"type": "json_object"}}.')
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in FORMATS:
+        raise bad_field(f"{field}.type", f"{field}.type is {kind!r}, but it must be one of {', '.join(FORMATS)}.")
+    known, read = FORMATS[kind]
+    for name in value:
+        if name not in ("type", *known):
+            message = f"{field}.{name} does not belong to a {field} of type {kind}: leave it out."
+            raise bad_field(f"{field}.{name}", message)
+    return read(field, value)
+
+
+def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+    field = f"{field}.json_schema"
+    inner = value.get("json_schema")
+    if not isinstance(inner, dict) or inner.get("schema") is None:
+        raise bad_field(field, f"{field} must be an object with a name and a schema.")
+    return made(field, "json_schema", inner["schema"])
+
+
+def json_object(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+    """Any object; llama.cpp lets it have a schema."""
+    if value.get("schema") is None:
+        return made(field, "json_object")
+    return made(f"{field}.schema", "json_schema", value["schema"])
+
+
+def grammar(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+    return checked_text(f"{field}.grammar", value.get("grammar"))
+
+
+def structural_tag(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+    return made(field, "structural_tag", {name: each for name, each in value.items() if name != "type"})
+
+
+# By type: the fields beside it, and how to read them.
+FORMATS: dict[str, tuple[tuple[str, ...], Callable[[str, dict[str, Any]], AskedGrammar | None]]] = {
+    "text": ((), lambda field, value: None),
+    "json_object": (("schema",), json_object),
+    "json_schema": (("json_schema",), json_schema),
+    "grammar": (("grammar",), grammar),
+    "structural_tag": (("structures", "triggers"), structural_tag),
+}
+
+FIELDS: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
+    "response_format": response_format,
+    "structured_outputs": structured_outputs,
+    "guided_json": of_kind("json_schema"),
+    "guided_regex": of_kind("regex"),
+    "guided_choice": of_kind("choice"),
+    "guided_grammar": lark_or_gbnf,
+    "grammar": of_kind("gbnf"),
+}
