@@ -33,12 +33,36 @@ ANSWER = {"role": "assistant", "content": "Rayleigh scattering."}
 THOUGHT = {"role": "assistant", "content": "<think>\nLight scatters.\n</think>\n\nRayleigh scattering."}
 MORE = {"role": "user", "content": "And at dusk?\n"}
 
+
+def call(index: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call with an id that suits the strictest templates."""
+    return {"id": f"abcdefgh{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result(index: int, name: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"abcdefgh{index}", "name": name, "content": content}
+
+
+ROME = call(1, "weather", {"city": 'Rom <&> "Größe"\n', "days": 3, "exact": True, "where": {"lat": 1.5, "tags": ["a"]}})
+OSLO = call(2, "weather", {"city": "Oslo"})
+CALLED = [USER, {"role": "assistant", "content": "", "tool_calls": [ROME]}, result(1, "weather", '{"degrees": 31}')]
+TWICE = [
+    USER,
+    {"role": "assistant", "content": "Let me see.", "tool_calls": [ROME, OSLO]},
+    result(1, "weather", "sunny"),
+    result(2, "weather", "snow"),
+    {"role": "assistant", "content": "Sunny and snow."},
+    MORE,
+]
+
 CASES: dict[str, dict[str, Any]] = {
     "single": {"messages": [USER]},
     "turns": {"messages": [USER, ANSWER, MORE]},
     "system": {"messages": [SYSTEM, USER]},
     "tools": {"messages": [USER], "tools": [WEATHER]},
     "reasoning": {"messages": [USER, THOUGHT, MORE]},
+    "call": {"messages": CALLED, "tools": [WEATHER]},
+    "two calls": {"messages": TWICE, "tools": [WEATHER]},
 }
 
 

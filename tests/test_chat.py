@@ -15,7 +15,7 @@ from tahr.text.chat import ChatTemplate, template_for
 
 EXPECTED = json.loads((Path(__file__).parent / "fixtures" / "chat" / "expected.json").read_text(encoding="utf-8"))
 # It turns a generator into JSON, which transformers refuses and we read as a list.
-OURS_ALONE = {("llama-cpp-deepseek-r1", "tools")}
+OURS_ALONE = {("llama-cpp-deepseek-r1", case) for case in ("tools", "call", "two calls")}
 USER = {"role": "user", "content": "Hi"}
 
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tahr.errors import TemplateError
 from tahr.text.budget import Budget, OverBudget, spending
 from tahr.text.json_object import read_bytes, read_object
+from tahr.text.template_traits import TemplateTraits, traits_of
+from tahr.text.thinking import ThinkingMarks, thinking_marks
 from tahr.text.tokenizer import Tokenizer
+from tahr.text.tool_calls.call_formats import GENERIC, CallFormat, call_format_named, call_format_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,8 +42,10 @@ class ChatTemplate:
         seconds: float = 1.0,
         max_chars: int = 4 * 1024 * 1024,
         now: Callable[[], datetime] = datetime.now,
+        tool_call_parser: str | None = None,
     ) -> None:
         self.source = source
+        self.tool_call_parser = tool_call_parser  # the name of a call format; None: the template shows which
         self.tool_use = tool_use
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._seconds = seconds
@@ -71,6 +76,23 @@ class ChatTemplate:
             return meta.find_undeclared_variables(self._sandbox.parse(source))
 
         return frozenset(self._run(lambda: names(self.source) | names(self.tool_use or "")))
+
+    @cached_property
+    def call_format(self) -> CallFormat:
+        """How the model writes its tool calls."""
+        if self.tool_call_parser:
+            return call_format_named(self.tool_call_parser)
+        return call_format_of(self.source + (self.tool_use or "")) or GENERIC
+
+    @cached_property
+    def thinking(self) -> ThinkingMarks | None:
+        """How the model marks its thinking; None if it does not think."""
+        return thinking_marks(self.source + (self.tool_use or ""))
+
+    @cached_property
+    def traits(self) -> TemplateTraits:
+        """What the template does with tools."""
+        return traits_of(self)
 
     @cached_property
     def _plain(self) -> "jinja2.Template":
@@ -138,7 +160,9 @@ def _raise_exception(message: object) -> None:
     raise Refused(message if isinstance(message, str) else type(message).__name__)
 
 
-def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate | None:
+def template_for(
+    source: Path | Mapping[str, Any], tokenizer: Tokenizer, tool_call_parser: str | None = None
+) -> ChatTemplate | None:
     """The template in a model directory or in GGUF metadata; None for a base model, which has none."""
     named = _from_dir(source) if isinstance(source, Path) else _from_gguf(source)
     default, tool_use = named.get("default"), named.get("tool_use")
@@ -149,6 +173,7 @@ def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> Chat
         tool_use=tool_use,
         bos="" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id),
         eos="" if tokenizer.eos_id is None else tokenizer.piece(tokenizer.eos_id),
+        tool_call_parser=tool_call_parser,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tahr.errors import TemplateError
 from tahr.text.chat import ChatTemplate
 from tahr.text.tokenizer import Tokenizer
+from tahr.text.tool_calls.conversation import adapted
 
 
 class Marks:
@@ -47,12 +48,17 @@ class Marks:
 
 
 def encode_chat(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
 ) -> list[int]:
     """The tokens of a rendered conversation. A template that writes its own BOS does not get a second one."""
     marks = Marks(tokenizer)
+    messages, tools = adapted(template, messages, tools)
     try:
-        given, named = marks.put(messages), marks.put(variables)
+        given, named = marks.put(messages), marks.put({"tools": tools, **variables})
     except RecursionError as error:
         raise TemplateError("The messages or template variables nest without end: flatten them.") from error
     text = template.render(given, **named)
@@ -61,3 +67,14 @@ def encode_chat(
     if marks:
         return tokenizer.encode(marks.take_back(tokenizer.disguise(text)), add_special=add_special, parse_special=False)
     return tokenizer.encode(text, add_special=add_special)
+
+
+def render_chat(
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+) -> str:
+    """The prompt a conversation becomes, as text."""
+    messages, tools = adapted(template, messages, tools)
+    return template.render(messages, tools=tools, **variables)

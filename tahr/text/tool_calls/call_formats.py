@@ -127,6 +127,7 @@ CALL_FORMATS = (
         inner=("[ARGS]", "[CALL_ID]"),
     ),
     CallFormat("mistral", JSON, ("[TOOL_CALLS]",), found_by=("[TOOL_CALLS]",), make_id=nine_characters),
+    CallFormat("json", JSON, bare=True, found_by=("]<]minimax[>[",)),  # nested tags, which are left as text
     CallFormat(
         "minimax_m2",
         attributes(""),
@@ -187,6 +188,9 @@ CALL_FORMATS = (
     CallFormat("nemotron", JSON, ("<TOOLCALL>",), ("</TOOLCALL>",), found_by=("<TOOLCALL>",)),
     CallFormat(
         "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_call_start|>",)
+    ),
+    CallFormat(
+        "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_list_start|>",)
     ),
     CallFormat("granite", JSON, ("<|tool_call|>",), found_by=("<|tool_call|>",)),
     CallFormat("gigachat", JSON, ("<|function_call|>",), found_by=("<|function_call|>",)),

@@ -1,0 +1,82 @@
+"""What a chat template can do with tools, found out by rendering small conversations with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tahr.errors import TemplateError
+
+Message = Mapping[str, Any]
+
+CALLED, VALUE, RESULT, OFFERED = "zz_called", "zz_value", "zz_result", "zz_offered"
+OFFER = {
+    "type": "function",
+    "function": {
+        "name": OFFERED,
+        "description": "A probe.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "Any."}}},
+    },
+}
+USER: Message = {"role": "user", "content": "Hi"}
+SYSTEM: Message = {"role": "system", "content": "zz_instructions"}
+IDS = ("abcdefgh1", "abcdefgh2")  # short enough for templates that are strict about ids
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    """What a model's template does with tools, calls and results."""
+
+    takes_system: bool = False  # it has a place for instructions
+    knows_tools: bool = False  # it shows the model which tools there are
+    writes_calls: bool = False  # it shows the model the calls it made
+    takes_results: bool = False  # it shows the model what came of them
+    text_arguments: bool = False  # it wants arguments as JSON text instead of an object
+    empty_content: str | None = ""  # what the content of a message is that holds calls alone
+    several_calls: bool = True  # a message may hold more than one
+
+
+class Renderer(Protocol):
+    """All that is needed of a template."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> str: ...
+
+
+def traits_of(template: Renderer) -> TemplateTraits:
+    """Try out what a template does."""
+    knows_tools = OFFERED in attempt(template, [USER])
+    form = next((form for form in FORMS if CALLED in attempt(template, [USER, calls(*form)])), None)
+    arguments, content = form or FORMS[0]
+    history = [USER, calls(arguments, content), *results(1)]
+    both = [USER, calls(arguments, content, 2), *results(2)]
+    return TemplateTraits(
+        takes_system=SYSTEM["content"] in attempt(template, [SYSTEM, USER]),
+        knows_tools=knows_tools,
+        writes_calls=form is not None,
+        takes_results=form is not None and RESULT in attempt(template, history),
+        text_arguments=isinstance(arguments, str),
+        empty_content=content,
+        several_calls=form is not None and attempt(template, both).count(VALUE) > 1,
+    )
+
+
+# Arguments and content of a message with a call, the form most templates take first.
+FORMS: tuple[tuple[Any, str | None], ...] = tuple(
+    (arguments, content) for arguments in ({"a": VALUE}, f'{{"a": "{VALUE}"}}') for content in ("", None)
+)
+
+
+def calls(arguments: Any, content: str | None, n: int = 1) -> Message:
+    made = [{"id": id, "type": "function", "function": {"name": CALLED, "arguments": arguments}} for id in IDS[:n]]
+    return {"role": "assistant", "content": content, "tool_calls": made}
+
+
+def results(n: int) -> list[Message]:
+    return [{"role": "tool", "tool_call_id": id, "name": CALLED, "content": RESULT} for id in IDS[:n]]
+
+
+def attempt(template: Renderer, messages: Sequence[Message]) -> str:
+    """What a template makes of a conversation; nothing where it cannot render it."""
+    try:
+        return template.render(messages, tools=[OFFER])
+    except TemplateError:
+        return ""

@@ -1,0 +1,76 @@
+"""Calls written in a model's own format: the text around names and arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tahr.text.tool_calls.call_formats import CallFormat
+from tahr.text.tool_calls.json_text import loaded
+from tahr.text.tool_calls.literal_calls import PythonForm
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """What stands around names and JSON arguments. `#` stands for the number of the call."""
+
+    call_open: str
+    name_end: str
+    call_close: str = ""
+    separator: str = ""
+    section_open: str = ""
+    section_close: str = ""
+
+
+OBJECT = ('{"name": "', '", "arguments": ')
+FRAMES = {
+    "hermes": CallFrame('<tool_call>\n{"name": "', OBJECT[1], "}\n</tool_call>", "\n"),
+    "json": CallFrame(*OBJECT, "}", "\n"),
+    "llama3": CallFrame('{"name": "', '", "parameters": ', "}", "; "),
+    "mistral": CallFrame(*OBJECT, "}", ", ", "[TOOL_CALLS][", "]"),
+    "mistral_args": CallFrame("[TOOL_CALLS]", "[ARGS]"),
+    "granite": CallFrame(*OBJECT, "}", ", ", "<|tool_call|>[", "]"),
+    "gigachat": CallFrame("<|function_call|>" + OBJECT[0], OBJECT[1], "}"),
+    "nemotron": CallFrame(*OBJECT, "}", ", ", "<TOOLCALL>[", "]</TOOLCALL>"),
+    "minimax_m1": CallFrame(*OBJECT, "}", "\n", "<tool_calls>\n", "\n</tool_calls>"),
+    "apertus": CallFrame('{"', '": ', "}", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
+    "functionary": CallFrame("<function=", ">", "</function>"),
+    "harmony": CallFrame("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>"),
+    "cohere": CallFrame(
+        '    {"tool_call_id": "#", "tool_name": "', '", "parameters": ', "}", ",\n",
+        "<|START_ACTION|>[\n", "\n]<|END_ACTION|>",
+    ),
+    "deepseek_v3": CallFrame(
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", "\n",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+    ),
+    "deepseek_v31": CallFrame(
+        "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+    ),
+    "kimi": CallFrame(
+        "<|tool_call_begin|>functions.", ":#<|tool_call_argument_begin|>", "<|tool_call_end|>", "",
+        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+    ),
+    "solar": CallFrame(
+        "<|tool_call:begin|>call_#<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "",
+        "<|tool_calls|>", "<|calls|>",
+    ),
+}  # fmt: skip
+
+
+def written(call_format: CallFormat, calls: Sequence[tuple[str, str]]) -> str:
+    """Calls, each a name and JSON arguments, as the model writes them; as Hermes does where that takes a template."""
+    if isinstance(call_format.form, PythonForm):
+        return call_format.opens[0] + f"[{', '.join(map(python_call, calls))}]" + call_format.closes[0]
+    frame = FRAMES.get(call_format.name, FRAMES["hermes"])
+    texts = [
+        frame.call_open.replace("#", str(i)) + name + frame.name_end.replace("#", str(i)) + arguments + frame.call_close
+        for i, (name, arguments) in enumerate(calls)
+    ]
+    return frame.section_open + frame.separator.join(texts) + frame.section_close
+
+
+def python_call(call: tuple[str, str]) -> str:
+    name, arguments = call
+    values = loaded(arguments)
+    pairs = values.items() if isinstance(values, dict) else ()
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in pairs)})"
