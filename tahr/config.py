@@ -159,6 +159,7 @@ class SamplingParams:
     cache_prompt: bool = True
     grammar: Grammar | None = None  # the text must be in this language
     grammar_after: tuple[int, ...] = ()  # it begins after these tokens in a row, such as </think>; empty: at once
+    speculative: bool = True  # whether its tokens may be guessed ahead, where the engine does so: the reply is the same
     # Settings asked for with the very value they have by default: only `of` can tell that from silence.
     pinned: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
 
@@ -191,7 +192,12 @@ class SamplingParams:
         "prompt_logprobs": whole(0, 1024),
         "priority": whole(-(2**31)),
     }
-    KINDS: ClassVar[dict[str, type]] = {"ignore_eos": bool, "cache_prompt": bool, "cache_salt": str}
+    KINDS: ClassVar[dict[str, type]] = {
+        "ignore_eos": bool,
+        "cache_prompt": bool,
+        "cache_salt": str,
+        "speculative": bool,
+    }
     TOKEN_LISTS: ClassVar[tuple[str, ...]] = ("banned_tokens", "allowed_tokens", "stop_token_ids")
     # What other programs write for these settings, and what it means here.
     CONVENTIONS: ClassVar[dict[str, tuple[int, int | float | None]]] = {
@@ -370,6 +376,9 @@ class EngineConfig:
     cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
     cache_max_tokens: int | None = None
     cache_max_bytes: int | None = None
+    spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
+    spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
+    spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
 
     RANGES: ClassVar[dict[str, Range]] = {
         "n_threads": whole(1, 1024),
@@ -390,6 +399,7 @@ class EngineConfig:
         "cache_max_entries": whole(0),
         "cache_max_tokens": whole(0),
         "cache_max_bytes": whole(0, 2**62),
+        "spec_tokens": whole(1, 64),
     }
 
     def __post_init__(self) -> None:

@@ -154,7 +154,8 @@ class LateSampled:
         self._result = deepcopy(self._late._inner.sample(tensor_of(self._logits), self._rows).collect())
         tokens = self._result.tokens.copy()
         tokens[self.on_host] = ON_HOST
-        self._late.last_tokens = tokens
+        if not self._rows.aside:
+            self._late.last_tokens = tokens
 
     def collect(self) -> SampledTokens:
         if self._result is None:

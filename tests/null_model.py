@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tahr.config import SamplingParams
 from tahr.engine.scheduler import Scheduler
-from tahr.engine.sequence import NO_ROW, Output, Sequence
+from tahr.engine.sequence import Output, Sequence
 from tahr.engine.work import SchedulerLimits, WorkItem
 from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -66,6 +66,7 @@ class Launched:
     work: list[WorkItem]
     writes: list[list[tuple[Sequence, int, int]]]  # by pool: sequence, position, slot
     reads: list[list[tuple[Sequence, int, int]]]
+    drafts: dict[int, list[int]]
     executed: bool = False
 
 
@@ -96,18 +97,22 @@ class NullModel:
         self.check()
         return work
 
+    def speculates(self, seq: Sequence) -> bool:
+        """Where steps overlap, every other sequence guesses and the others run ahead."""
+        return self.n_drafts > 0 and (seq.id % 2 == 0 or not self.overlaps)
+
     def guess(self) -> None:
         for seq in self.sched.running if self.n_drafts else []:
-            if seq.n_left == 1 and seq.n_generated and seq.max_length - len(seq.tokens) > self.n_drafts:
-                seq.first_row = len(seq.tokens) - 1
-                seq.tokens += [len(seq.tokens) % N_VOCAB] * self.n_drafts
+            if self.speculates(seq) and seq.n_left == 1 and seq.n_generated and not seq.n_ahead:
+                n = self.sched.reserve(seq, min(self.n_drafts, seq.max_length - len(seq.tokens) - 1))
+                seq.set_drafts([len(seq.tokens) % N_VOCAB] * n)
 
     def launch(self, work: list[WorkItem]) -> None:
         if copies := [copy for item in work for copy in item.copies]:
             for step in self.in_flight:  # copies run at once, after everything launched before
                 self.execute(step)
             self.copy(copies)
-        step = Launched(work, [], [])
+        step = Launched(work, [], [], {item.sequence.id: list(item.sequence.drafts) for item in work})
         for group, pool in enumerate(self.sched.pools):
             spans = [(seq, begin, begin + n, seq.tables[group]) for seq, begin, n, *_ in work]
             for _, begin, end, table in spans:
@@ -121,7 +126,8 @@ class NullModel:
         self.sched.launched()
         for item in work:
             seq = item.sequence
-            if self.overlaps and item.samples and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
+            runs = self.overlaps and item.samples and not self.speculates(seq)
+            if runs and len(seq.tokens) + seq.n_ahead + 1 < seq.max_length:
                 seq.n_ahead += 1
 
     def copy(self, copies: list[PageCopy]) -> None:
@@ -135,7 +141,8 @@ class NullModel:
         step.executed = True
         for slots, writes, reads in zip(self.slots, step.writes, step.reads, strict=True):
             for seq, at, where in writes:
-                slots[where] = (seq.tokens[at], at) if at < len(seq.tokens) and not seq.done else "junk"
+                known = [*seq.tokens, *step.drafts[seq.id]]
+                slots[where] = (known[at], at) if at < len(known) and not seq.done else "junk"
             for seq, at, where in reads:
                 if not seq.done and at < len(seq.tokens):
                     assert slots[where] == (seq.tokens[at], at), "a page was given away too early"
@@ -143,19 +150,23 @@ class NullModel:
     def land(self, step: Launched) -> None:
         self.execute(step)
         self.sched.landed()
-        drafted = [item for item in step.work if self.n_drafts and item.sequence.first_row != NO_ROW]
-        self.sched.advance(step.work, {item.sequence.id: self.verify(item) for item in drafted})
+        right = {item.sequence.id: self.verify(item.sequence, step.drafts) for item in step.work}
+        self.sched.advance(step.work, {id: n for id, n in right.items() if step.drafts[id]})
         for item in step.work:
-            if item.samples and not item.sequence.done:
-                self.pick(item.sequence)
+            for _ in range(1 + right[item.sequence.id] if item.samples else 0):
+                if not item.sequence.done:
+                    self.pick(item.sequence)
         self.blank_free_pages()
 
-    def verify(self, item: WorkItem) -> int:
-        """How many of the computed tokens are right: the first, and the drafts after it up to the first wrong one."""
-        seq, begin, n, n_right = item.sequence, item.begin, item.n_tokens, 1
-        while n_right < n and seq.tokens[begin + n_right] == token_after(seq.tokens[: begin + n_right]):
+    def verify(self, seq: Sequence, drafts: dict[int, list[int]]) -> int:
+        """How many of the drafts are right, up to the first wrong one."""
+        text, n_right = list(seq.tokens), 0
+        for draft in drafts[seq.id]:
+            if draft != token_after(text):
+                break
+            text.append(draft)
             n_right += 1
-        self.n_accepted += n_right - 1
+        self.n_accepted += n_right
         return n_right
 
     def blank_free_pages(self) -> None:
@@ -171,7 +182,6 @@ class NullModel:
 
     def pick(self, seq: Sequence) -> None:
         seq.append(token_after(seq.tokens), now=0.0)
-        seq.first_row = NO_ROW
         if len(seq.tokens) >= seq.max_length:
             seq.end("length")
             self.sched.remove(seq)

@@ -56,6 +56,7 @@ BAD: dict[str, list[Any]] = {
     "priority": ["high", 0.5, None],
     "cache_salt": [None, 3],
     "cache_prompt": [1, None],
+    "speculative": [0, None, "no"],
 }
 
 
@@ -103,6 +104,7 @@ VALUES: dict[str, Any] = {
     "frequency_penalty": -0.5, "logit_bias": ((5, -100),), "banned_tokens": (3,), "allowed_tokens": (1, 2), "seed": 11,
     "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ("zzz",), "stop_token_ids": (4,), "ignore_eos": True,
     "logprobs": 2, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
+    "speculative": False,
 }  # fmt: skip
 
 

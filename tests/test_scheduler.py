@@ -207,14 +207,19 @@ def test_who_writes_does_not_wait_for_others_prompts_forever() -> None:
     assert writer.done
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("n_pages", [60, 16])
 @pytest.mark.parametrize("n_drafts", [1, 3, 6])
-def test_a_sequence_decodes_its_drafts_with_its_token_and_keeps_the_right_ones(n_drafts: int) -> None:
-    model = NullModel(scheduler(60, n_decode_tokens=1 + n_drafts), n_drafts=n_drafts)
+def test_a_sequence_decodes_its_drafts_with_its_token_and_keeps_the_right_ones(
+    n_drafts: int, n_pages: int, overlaps: bool
+) -> None:
+    sched = scheduler(n_pages, windows=(0, 9), n_spare=8, n_decode_tokens=1 + n_drafts, overlaps=overlaps)
+    model = NullModel(sched, overlaps, n_drafts=n_drafts)
     everyone = [sequence([i % 3] * 6, 40) for i in range(6)]
     add(model, *everyone)
     most = 0
     while not all(seq.done for seq in everyone):
-        most = max([most, *(item.n_tokens for item in model.step() if item.begin >= 6)])
+        most = max([most, *(item.n_rows for item in model.step())])
     assert most == 1 + n_drafts and model.n_accepted > 0
     assert [seq.tokens for seq in everyone] == [expected([i % 3] * 6, 46) for i in range(6)]
     assert model.sched.pools[0].n_used == 0

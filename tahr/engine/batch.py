@@ -101,12 +101,19 @@ def token_ids(sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[i
     """The tokens of a step; one the host does not know yet is `~row`, see `StepInputs.ids`."""
     if n_tokens == len(begins):  # one each: quicker than slices
         pairs = zip(sequences, begins, strict=True)
-        return [seq.tokens[at] if at < len(seq.tokens) else ~seq.pick_row for seq, at in pairs]
+        return [seq.tokens[at] if at < len(seq.tokens) else token_ahead(seq, at) for seq, at in pairs]
     ids: list[int] = []
     for seq, begin, n in zip(sequences, begins, counts, strict=True):
         known = seq.tokens[begin : begin + n]
-        ids += known if len(known) == n else [*known, ~seq.pick_row]
+        ids += known
+        ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
     return ids
+
+
+def token_ahead(seq: Sequence, at: int) -> int:
+    """A token that is not the sequence's yet: a draft, or the one that the step in flight samples."""
+    place = at - len(seq.tokens)
+    return seq.drafts[place] if place < len(seq.drafts) else ~seq.pick_row
 
 
 def spans(begins: Ints, counts: Ints) -> Ints:

@@ -16,6 +16,7 @@ from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
+from tahr.engine.speculation.setup import Draft, check_draft, draft_windows, make_speculator, n_draft_tokens
 from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
@@ -54,6 +55,7 @@ def build_engine(
     n_vocab: int | None = None,
     whole_texts: int = 0,
     n_row_tokens: int | None = None,
+    draft: Draft | None = None,
 ) -> tuple[Engine, str]:
     """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never sampled.
 
@@ -61,21 +63,24 @@ def build_engine(
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     """
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    windows = [0] * len(decoder.memory) if whole_texts else decoder.config.windows
-    groups = kv_groups(decoder.memory, windows, config.page_size, dtype)
-    n_in_flight = min(config.prefill_chunk_size * (2 if backend.overlaps else 1), MAX_CHUNK)
+    memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
+    windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
+    if draft:
+        memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
+    groups = kv_groups(memory, windows, config.page_size, dtype)
+    n_in_flight = min(max(config.prefill_chunk_size, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
     asked = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # what there must be memory for
-    room = measure(asked, groups, decoder.config.max_context, kv_budget(config, backend), state_bytes(decoder.memory))
+    room = measure(asked, groups, decoder.config.max_context, kv_budget(config, backend), state_bytes(memory))
+    if draft:
+        check_draft(draft, room.context_size, has_states=room.slot_bytes > 0)
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
-    sizes = replace(sizes, n_row_tokens=n_row_tokens or sizes.n_row_tokens)
+    sizes = replace(sizes, n_row_tokens=n_row_tokens or sizes.n_row_tokens, n_decode_tokens=n_decode_tokens)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
-    kv = backend.kv_store(
-        MemoryLayout(decoder.memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots)
-    )
-    runner = Runner(backend, decoder, kv, limits, n_vocab)
+    kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
+    runner = Runner(backend, decoder, kv, limits, n_vocab, n_decode_tokens=n_decode_tokens)
     pools = [
         PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
@@ -85,7 +90,8 @@ def build_engine(
     scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
-    engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve)
+    speculator = make_speculator(config, draft, runner, scheduler)
+    engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve, speculator)
     return engine, "; ".join(filter(None, [note, room.note]))
 
 

@@ -17,6 +17,8 @@ from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import NO_ROW, Output, Sequence, State
+from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.engine.work import WorkItem
@@ -50,6 +52,7 @@ class Engine:
         context_size: int,
         eos_ids: frozenset[int] = frozenset(),
         resolve: Resolve | None = None,
+        speculator: Speculator | None = None,
     ):
         self.scheduler = scheduler
         self.runner = runner
@@ -57,6 +60,7 @@ class Engine:
         self.eos_ids = eos_ids
         self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
+        self.speculator = speculator  # None: nothing is guessed
         self._overlaps = runner.backend.overlaps
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
@@ -133,6 +137,8 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Schedule a step, launch it, and finish the step whose results are due."""
+        if self.speculator:
+            self.speculator.propose(self.scheduler)
         work = self.scheduler.schedule()
         failed = self._launch(work) if work else []
         return failed + self._finish(self._in_flight.popleft()) if self._is_due(bool(work)) else failed
@@ -251,15 +257,24 @@ class Engine:
         return events
 
     def _hand_out(self, step: InFlight, output: StepOutput, now: float) -> list[Event]:
-        n_decoded = self.scheduler.advance(step.work)
         began, self._landed_at = max(step.began, self._landed_at), now
-        self.stats.count_step(sum(map(N_TOKENS, step.work)), n_decoded, now - began)
+        sampled, tokens, accepted = self._verify(step, output.tokens, now - began)
+        n_decoded = self.scheduler.advance(step.work, accepted)
+        n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values())
+        self.stats.count_step(sum(map(N_TOKENS, step.work)) - n_wrong, n_decoded, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
             self._fork(parent)
-        self.stats.tokens_generated += len(step.sampled)
-        events += [self._accept_token(seq, token, now) for seq, token in zip(step.sampled, output.tokens, strict=True)]
+        self.stats.tokens_generated += len(sampled)
+        events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
         return events
+
+    def _verify(self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float) -> AcceptedTokens:
+        """The samples that count: all of them, but for those that follow a wrong guess."""
+        found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
+        if self.speculator:
+            self.speculator.learn(step.work, step.drafts, found.accepted, seconds)
+        return found
 
     def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:
         """Whatever was in this step cannot be trusted any more; the next one can."""
@@ -362,6 +377,8 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
     for row, seq in enumerate(sampled):
         n_ahead = seq.n_ahead + 1
         if seq.host_bound or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is State.WAITING or row in late:
+            continue
+        if seq.speculates:
             continue
         seq.n_ahead = n_ahead
         seq.pick_row = row

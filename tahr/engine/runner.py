@@ -10,8 +10,9 @@ import numpy as np
 
 from tahr.backends.api import Backend, Fetched, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.batch import Batch
-from tahr.engine.sampler import PendingTokens, SampledToken, Sampler
+from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
 from tahr.engine.sequence import Output, Sequence
+from tahr.engine.speculation.verify import Drafts, drafted_request
 from tahr.engine.work import WorkColumns, WorkItem
 from tahr.errors import TahrError
 from tahr.kv.tables import PageCopy
@@ -32,9 +33,10 @@ class InFlight:
     """A launched step; its results are on their way."""
 
     work: list[WorkItem]
-    sampled: list[Sequence]  # the sequences that get a token
+    sampled: list[Sequence]  # the sequences that get a token; one with drafts is there once for each of its rows
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
+    drafts: Drafts  # the guesses that are verified
     tokens: PendingTokens
     host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
@@ -65,6 +67,7 @@ class Runner:
         limits: StepLimits,
         n_vocab: int | None = None,
         forward: Forward | None = None,
+        n_decode_tokens: int = 1,  # of one sequence in a step: its own and its drafts
     ):
         self.backend = backend
         self.decoder = decoder
@@ -73,7 +76,7 @@ class Runner:
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
         self.step = backend.step_inputs(most)
-        self.buckets = backend.buckets(limits)
+        self.buckets = backend.buckets(limits, n_decode_tokens)
         self.sampler = Sampler(backend, self.n_vocab)
         self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
         self._logits = PlanSet(forward or decoder.forward, self.buckets)
@@ -90,9 +93,9 @@ class Runner:
         batch = self.sampler.prepare(plan.requests, plan.rows)
         result = self.replay(columns)
         lengths = self.step.seq_lens[plan.owners]
-        tokens = self.sampler.launch(batch, result, lengths)
+        tokens = self.sampler.launch(batch, result, lengths - plan.n_after if plan.drafts else lengths)
         host_rows = self.backend.fetch(result) if plan.wants_rows else None
-        return InFlight(work, plan.sampled, plan.rows, plan.parents, tokens, host_rows, began)
+        return InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began)
 
     def replay(self, work: WorkColumns) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""
@@ -140,6 +143,9 @@ class Runner:
 class SamplePlan:
     """Which sequences of a step get a token, and from which rows; the choices of a request share one after its prompt.
 
+    A sequence with drafts is sampled from as many rows as it computes tokens, each as if the drafts before it were its
+    own. The plan is kept while the same sequences are sampled from the same rows.
+
     It is kept while the same sequences are sampled from the same rows.
     """
 
@@ -148,27 +154,39 @@ class SamplePlan:
         self.sampled: list[Sequence] = []
         self.rows: list[int] = []  # the row of logits each token is sampled from
         self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
+        self.drafts: dict[int, ListOf[int]] = {}  # by the id of the sequence
+        self.requests: list[SampleRequest] = []
         owners: list[int] = []  # by token: the item of the work it belongs to
+        n_after: list[int] = []  # by token: drafts of its sequence after its row
         end = n_sampling = 0
         for item, (seq, samples, n_rows) in enumerate(zip(work.sequences, work.samples, work.n_rows, strict=True)):
             end += n_rows
             if samples and seq.request:
-                choices = [seq]
-                if seq.forks and not seq.n_generated:
-                    choices += [fork for fork in seq.forks if not fork.done]
-                    self.parents.append(seq)
+                choices, n_drafts = self._choices(seq), len(seq.drafts)
                 self.sampled += choices
-                self.rows += [end - 1] * len(choices)
+                self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
+                self.rows += range(end - len(choices), end) if n_drafts else [end - 1] * len(choices)
+                n_after += range(n_drafts, -1, -1) if n_drafts else [0] * len(choices)
                 owners += [item] * len(choices)
-                n_sampling += 1
-        self.requests = [seq.request for seq in self.sampled if seq.request]
+                n_sampling += 1 + n_drafts
         self.owners = np.array(owners, np.int64)
+        self.n_after = np.array(n_after, np.int32)
         self.wants_rows = end > n_sampling  # others than those to sample from
+
+    def _choices(self, seq: Sequence) -> list[Sequence]:
+        """A sequence once for each token that is sampled for it, or with the choices that are forked from it."""
+        if seq.drafts:
+            self.drafts[seq.id] = seq.drafts
+            return [seq] * (1 + len(seq.drafts))
+        if not seq.forks or seq.n_generated:
+            return [seq]
+        self.parents.append(seq)
+        return [seq, *(fork for fork in seq.forks if not fork.done)]
 
     def holds(self, work: WorkColumns) -> bool:
         """Whether it says the same of another step."""
         return (
-            not self.parents
+            not (self.parents or self.drafts or self.wants_rows)
             and self._sequences == work.sequences
             and self._samples == work.samples
             and self._n_rows == work.n_rows

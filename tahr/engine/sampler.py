@@ -29,9 +29,10 @@ __all__ = ["PendingTokens", "SampleRequest", "SampledToken", "Sampler", "Samplin
 class Sampler:
     """Samples for requests by a backend's `sample`."""
 
-    def __init__(self, backend: Backend, n_vocab: int):
+    def __init__(self, backend: Backend, n_vocab: int, aside: bool = False):
         self._backend = backend
         self._n_vocab = n_vocab
+        self._aside = aside  # see `SampleRows.aside`
         self._batch: SampleBatch | None = None
         self._filler = MaskFiller()
 
@@ -39,7 +40,7 @@ class Sampler:
         """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
-            batch = self._batch = SampleBatch(requests, source, self._n_vocab)
+            batch = self._batch = SampleBatch(requests, source, self._n_vocab, self._aside)
         batch.begin_masks(self._filler)
         return batch
 

@@ -121,9 +121,9 @@ class Scheduler:
             pool.landed()
 
     def advance(self, work: list[WorkItem], accepted: Mapping[int, int] | None = None) -> int:
-        """The step has computed its tokens; how many of them belong to sequences that decode.
+        """The step has computed its tokens; how many of those that count belong to sequences that decode.
 
-        `accepted` says by sequence id how many tokens count, where a sequence computed drafts that were not all right.
+        `accepted` says by the id of each sequence that computed drafts how many of them were right.
         """
         n_decoded, page_size = 0, self.page_size
         for seq, begin, n, samples, _, _ in work:
@@ -135,19 +135,24 @@ class Scheduler:
                 n_decoded += n
             elif samples:
                 seq.enter(State.DECODING)
-            if accepted:
-                end = self._accept(seq, begin, accepted.get(seq.id, n))
+            if accepted and seq.id in accepted:
+                n_decoded -= n - 1 - accepted[seq.id]
+                end = self._accept(seq, begin + 1 + accepted[seq.id])
             hashes = seq.hashes
             if hashes and end >= (hashes.n_inserted + 1) * page_size:
                 assert self.prefix
                 self.prefix.insert(hashes, seq.tokens, seq.tables, end)
         return n_decoded
 
-    def _accept(self, seq: Sequence, begin: int, n_accepted: int) -> int:
-        """Drop the drafts after the accepted tokens; how many tokens are computed then."""
-        if begin + n_accepted < seq.computed:
-            self.truncate(seq, begin + n_accepted)
-        return seq.computed
+    def _accept(self, seq: Sequence, n_computed: int) -> int:
+        """Drop what was computed for drafts that were wrong; how many of its own tokens are computed then.
+
+        The drafts that were right become its own when they are appended.
+        """
+        seq.set_drafts(())
+        if n_computed < seq.computed:
+            self.rewind(seq, n_computed)
+        return min(n_computed, len(seq.tokens))
 
     # ---- changing a sequence ----------------------------------------------------------------------------------
 
@@ -177,6 +182,23 @@ class Scheduler:
         if seq.is_parked:
             seq.is_parked = False
             self.queues[seq.output].add(seq)
+
+    def reserve(self, seq: Sequence, n: int) -> int:
+        """Take pages for n guesses after the tokens of a sequence; for how many there are pages.
+
+        Guesses take no page that another running sequence may need in this step, and none is copied for them.
+        """
+        n_here = len(seq.tokens) + n
+        if n_here <= seq.n_owned:
+            return n
+        n_others = len(self.running)
+        if any(t.n_missing(seq.computed, seq.scheduled, n_here) > t.pool.n_free - n_others for t in seq.tables):
+            n_here = min(n_here, min(len(table.pages) for table in seq.tables) * self.page_size)
+        for table in seq.tables:
+            table.release_behind(seq.computed)
+            table.take(seq.computed, n_here)
+        fits = n_here > len(seq.tokens) and self._owns_pages(seq, n_here)
+        return n_here - len(seq.tokens) if fits else 0
 
     def take_pages(self, seq: Sequence) -> None:
         """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
@@ -247,7 +269,8 @@ class Scheduler:
             if len(work) == limit:
                 return
             if end <= seq.n_owned or (seq.state is not State.PREEMPTED and self._owns_pages(seq, end)):
-                work.append(new_item(WorkItem, (seq, begin, n, True, n if seq.first_row <= begin else 1, ())))
+                n_rows = n if seq.first_row <= begin else 1 + len(seq.drafts)
+                work.append(new_item(WorkItem, (seq, begin, n, True, n_rows, ())))
                 seq.scheduled = end
                 seq.last_step = n_steps
             elif seq.state is not State.PREEMPTED:  # no sequence before it needed its pages
@@ -279,7 +302,8 @@ class Scheduler:
                 return False
             copies = self._grow(seq, known)
         samples = end == known
-        work.append(WorkItem(seq, begin, n, samples, max(int(samples), end - max(begin, seq.first_row)), copies))
+        n_sampled = 1 + len(seq.drafts) if samples else 0
+        work.append(WorkItem(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)), copies))
         seq.scheduled = end
         seq.last_step = self.n_steps
         return True
@@ -419,7 +443,9 @@ class Scheduler:
     def _release_pages(self, seq: Sequence) -> None:
         for table in seq.tables:
             table.cut(0)
-        seq.computed = seq.scheduled = seq.n_owned = seq.n_ahead = 0
+        seq.computed = seq.scheduled = seq.n_owned = 0
+        seq.set_drafts(())
+        seq.draft_state = None  # a draft model's keys and values were in the same pages
         if seq.hashes:
             seq.hashes.n_inserted = 0
 

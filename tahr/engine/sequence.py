@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tahr.kv.tables import PageTable
 if TYPE_CHECKING:
     from tahr.engine.detokenize import Writer
     from tahr.engine.sampler import SampledToken, SampleRequest
+    from tahr.engine.speculation.state import DraftState
 
 Rank = tuple[int, ...]  # the lowest goes first
 NO_ROW = sys.maxsize
@@ -64,6 +66,7 @@ class Sequence:
 
     `scheduled` runs ahead of it by what steps in flight compute. A sequence may even be scheduled for a token that the
     step in flight samples: `n_ahead` counts such tokens, and `pick_row` says which sampled row the last of them is.
+    Or it is scheduled for tokens that are only guessed: then `n_ahead` counts its `drafts`.
     """
 
     tokens: list[int]
@@ -81,6 +84,9 @@ class Sequence:
     n_ahead: int = 0  # tokens that steps in flight sample and that may be scheduled before the host knows them
     pick_row: int = 0  # which sampled row of the step in flight the last of these tokens is
     host_bound: bool = False  # its next token depends on the last one by work of the host: it never runs ahead
+    speculates: bool = False  # its next tokens are guessed by the host, who must know the last one: likewise
+    drafts: ListOf[int] = ()  # guesses of its next tokens, computed together with its last token
+    draft_state: "DraftState | None" = None  # what the speculator knows of it
     output: Output = Output.LOGITS
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
@@ -136,6 +142,10 @@ class Sequence:
         """Finish for a reason."""
         self.enter(STATE_AFTER[reason])
         self.finish_reason, self.error = reason, error
+
+    def set_drafts(self, drafts: ListOf[int]) -> None:
+        """Schedule guesses of its next tokens together with its last one; () takes them back."""
+        self.drafts, self.n_ahead = drafts, len(drafts)
 
     def append(self, token: int, now: float) -> None:
         """Add a sampled token and note the time."""

@@ -64,25 +64,28 @@ class CudaSampler:
     def __init__(self, device: torch.device, picks: torch.Tensor):
         self._device = device
         self._picks = picks
+        self._aside = torch.zeros_like(picks)  # in their place, where no step refers to the tokens
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` too."""
-        n = len(rows)
-        assert n <= len(self._picks), "there is no room for so many samples at once"
+        n, picks = len(rows), self._aside if rows.aside else self._picks
+        assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
         on_host = host_rows(rows)
         host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
         if len(on_host) < n:
-            self._launch(logits, rows, on_host, buffers)
+            self._launch(logits, rows, on_host, buffers, picks)
         tokens = buffers.tokens.take(n)
-        tokens.copy_(self._picks[:n], non_blocking=True)
+        tokens.copy_(picks[:n], non_blocking=True)
         if buffers.done:
             buffers.done.record()
         return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits)
 
-    def _launch(self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers) -> None:
+    def _launch(
+        self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
+    ) -> None:
         logits, source = separate(logits, rows)
         upload = Upload(parts_of(rows, source, on_host))
         begins = upload.begins()
@@ -95,11 +98,13 @@ class CudaSampler:
         edits = Edits(logits, views) if views["ids"].numel() else None
         if edits:
             edits.apply()
-        self._run(logits, views["rows"], views["masks"], rows)
+        self._run(logits, views["rows"], views["masks"], rows, picks)
         if edits:
             edits.restore()
 
-    def _run(self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, rows: SampleRows) -> None:
+    def _run(
+        self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, rows: SampleRows, picks: torch.Tensor
+    ) -> None:
         n, n_vocab = len(rows), rows.n_vocab
         n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
         n_tiles = -(-n_groups // kernels.TILE_GROUPS)
@@ -113,7 +118,7 @@ class CudaSampler:
             kernels.GROUP, kernels.TILE_GROUPS, num_warps=8,
         )  # fmt: skip
         kernels.choose_kernel[(n,)](
-            self._picks, best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), values.view(f32),
+            picks, best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), values.view(f32),
             ids, listed, fields, logits, masks, *sizes, kernels.GROUP, kernels.TILE_GROUPS,
             triton.next_power_of_2(n_tiles), triton.next_power_of_2(n_groups), kernels.CANDIDATES,
             kernels.FIRST_GROUPS, num_warps=8,

@@ -84,6 +84,7 @@ class SampleRows:
     mask: Words | None = None  # [n, ceil(n_vocab / 32)]: bit t % 32 of word t // 32 allows token t; after the edits
     masked: Flags | None = None  # [n]: the rows whose mask counts
     n_logprobs: Ints | None = None  # [n]: how many of the likeliest tokens to list with log-probabilities; -1: none
+    aside: bool = False  # no step refers to these tokens: the ones that `StepInputs.ids` may refer to stay as they are
 
     def __len__(self) -> int:
         return len(self.source)
@@ -99,6 +100,7 @@ class SampleRows:
             None if self.mask is None else self.mask[at],
             None if self.masked is None else self.masked[at],
             None if self.n_logprobs is None else self.n_logprobs[at],
+            self.aside,
         )
 
 

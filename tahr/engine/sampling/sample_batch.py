@@ -1,6 +1,7 @@
 """Requests that are sampled together, as the arrays `Backend.sample` reads."""
 
 from collections.abc import Sequence as ListOf
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,11 +17,12 @@ UNEDITED = EditTable()
 class SampleBatch:
     """Keeps what stays the same while the same requests are sampled step after step."""
 
-    def __init__(self, requests: ListOf[SampleRequest], source: ListOf[int], n_vocab: int):
+    def __init__(self, requests: ListOf[SampleRequest], source: ListOf[int], n_vocab: int, aside: bool = False):
         states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
         self._n_prompt = np.array([request.n_prompt for request in requests], np.int64)
         self._edited = any(state.processors for state in states)
+        self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
         self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
@@ -29,9 +31,10 @@ class SampleBatch:
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
             n_vocab,
-            n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 else None,
+            n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 and not aside else None,
             mask=np.empty((len(states), -(-n_vocab // 32)), np.uint32) if self._masked else None,
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
+            aside=aside,
         )
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
@@ -63,12 +66,15 @@ class SampleBatch:
             rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
         if not self._edited:
             return rows
-        edits = self._edits(lengths.tolist())
-        return SampleRows(rows.source, rows.params, rows.n_vocab, edits, rows.mask, rows.masked, rows.n_logprobs)
+        return replace(rows, edits=self._edits(lengths.tolist()))
 
     def _edits(self, lengths: list[int]) -> LogitEdits:
-        tables = [
-            request.edits(length - len(request.tokens)) if request.sampling.processors else UNEDITED
-            for request, length in zip(self.requests, lengths, strict=True)
-        ]
-        return joined_edits([table.columns for table in tables], np.array([table.blank for table in tables]))
+        parts, blank = [], []
+        for request, length in zip(self.requests, lengths, strict=True):
+            table = request.edits(length - len(request.tokens)) if request.sampling.processors else UNEDITED
+            ids, before, penalty, after = table.columns
+            if self._repeats:  # several rows of one request share a table, which the next of them changes
+                ids, before, penalty, after = ids.copy(), before.copy(), penalty.copy(), after.copy()
+            parts.append((ids, before, penalty, after))
+            blank.append(table.blank)
+        return joined_edits(parts, np.array(blank))

@@ -92,6 +92,10 @@ class SampleRequest:
     def n_generated(self) -> int:
         return len(self.tokens) - self.n_prompt
 
+    def after(self, tokens: ListOf[int]) -> "SampleRequest":
+        """The same request as if it had sampled these tokens too."""
+        return SampleRequest(self.sampling, [*self.tokens, *tokens], self.n_prompt)
+
     def edits(self, n_ahead: int = 0) -> EditTable:
         """The logit edits for the next token, or for one after `n_ahead` that are being sampled."""
         return self.sampling.processors.edits(self.tokens, self.n_prompt, n_ahead)

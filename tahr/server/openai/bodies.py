@@ -75,6 +75,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     priority: int | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
+    speculative: bool | None = None
 
     response_format: Any = None  # these are read by `grammars`
     structured_outputs: dict[str, Any] | None = None

@@ -1,0 +1,29 @@
+"""Prompt lookup: what followed the last few tokens when they stood in the text before is guessed to follow again."""
+
+from collections.abc import Sequence as ListOf
+
+from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.proposer import DraftRequest
+from tahr.engine.speculation.token_buffer import TokenBuffer
+
+
+class NgramProposer:
+    """Guesses from the sequence's own text."""
+
+    prior = 0.6
+    computes = False
+
+    def may_propose(self, seq: Sequence) -> bool:
+        return bool(self._buffer(seq).continuation(1))
+
+    def propose(self, requests: ListOf[DraftRequest]) -> None:
+        for seq, n_most in requests:
+            seq.set_drafts(self._buffer(seq).continuation(n_most))
+
+    def _buffer(self, seq: Sequence) -> TokenBuffer:
+        state = seq.draft_state
+        assert state
+        if state.buffer is None:
+            state.buffer = TokenBuffer()
+        state.buffer.follow(seq.tokens)
+        return state.buffer

@@ -1,0 +1,26 @@
+"""What guesses: one interface for all proposers."""
+
+from collections.abc import Sequence as ListOf
+from typing import NamedTuple, Protocol
+
+from tahr.engine.sequence import Sequence
+
+
+class DraftRequest(NamedTuple):
+    """How many tokens to guess for a sequence, at most."""
+
+    sequence: Sequence
+    n_most: int
+
+
+class Proposer(Protocol):
+    """Guesses the next tokens of sequences. A wrong guess costs time, never a token."""
+
+    prior: float  # how likely a guess is right, as long as nothing is known
+    computes: bool  # each token guessed for a batch takes a pass of a model
+
+    def may_propose(self, seq: Sequence) -> bool:
+        """Whether there would be a guess, as far as the tokens that are known tell."""
+
+    def propose(self, requests: ListOf[DraftRequest]) -> None:
+        """Give each sequence its drafts; none where there is nothing to guess."""

@@ -1,0 +1,90 @@
+"""Puts speculation together: what an engine's configuration asks for, checked, and the draft model's part of memory."""
+
+from dataclasses import dataclass, replace
+
+from tahr.backends.api import KVStore, StepLimits
+from tahr.config import EngineConfig
+from tahr.engine.runner import Runner
+from tahr.engine.scheduler import Scheduler
+from tahr.engine.speculation.draft_model import DraftModelProposer
+from tahr.engine.speculation.ngram import NgramProposer
+from tahr.engine.speculation.proposer import Proposer
+from tahr.engine.speculation.speculator import Speculator
+from tahr.errors import ConfigError
+from tahr.models.decoder import Decoder
+from tahr.text.tokenizer import Tokenizer
+
+NGRAM_TOKENS, DRAFT_TOKENS = 8, 4  # guesses of a sequence in one step where the configuration does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A loaded draft model."""
+
+    name: str
+    decoder: Decoder
+
+
+def n_draft_tokens(config: EngineConfig, draft: Draft | None) -> int:
+    """The most tokens that are guessed of a sequence in one step; 0 without speculation."""
+    if draft is not None:
+        return config.spec_tokens or DRAFT_TOKENS
+    return (config.spec_tokens or NGRAM_TOKENS) if config.spec_ngram else 0
+
+
+def draft_windows(draft: Draft, windows: list[int]) -> list[int]:
+    """The windows that the draft model's layers get beside those of the model it guesses for: its widest."""
+    widest = 0 if not windows or 0 in windows else max(windows)
+    own = draft.decoder.config.windows
+    if widest and not all(0 < window <= widest for window in own):
+        raise ConfigError(
+            f"The draft model {draft.name} looks further back than the {widest} tokens that the model keeps: "
+            "choose another draft."
+        )
+    return [widest] * len(own)
+
+
+def check_draft(draft: Draft, context_size: int, has_states: bool) -> None:
+    """Refuse a draft model that cannot follow every text."""
+    if has_states or draft.decoder.config.max_context < context_size:
+        reason = (
+            "one of the models keeps a state, which cannot take a guess back"
+            if has_states
+            else f"it was trained for {draft.decoder.config.max_context} tokens and the context has {context_size}"
+        )
+        raise ConfigError(f"{draft.name} cannot be the draft model, because {reason}: choose another, or ask for less.")
+
+
+def check_same_vocabulary(name: str, draft: Tokenizer, target: Tokenizer) -> None:
+    """A draft's tokens must mean what they mean to the model it guesses for."""
+    if draft.n_vocab != target.n_vocab or draft.vocab_bytes() != target.vocab_bytes():
+        raise ConfigError(
+            f"{name} cannot be the draft model, because its vocabulary is another one: take a smaller model of the "
+            "same family."
+        )
+
+
+def make_speculator(
+    config: EngineConfig, draft: Draft | None, runner: Runner, scheduler: Scheduler
+) -> Speculator | None:
+    """What guesses for an engine; None without speculation."""
+    n_most = n_draft_tokens(config, draft)
+    if not n_most:
+        return None
+    proposer: Proposer = NgramProposer() if draft is None else draft_proposer(draft, runner, scheduler)
+    return Speculator(proposer, n_most)
+
+
+def draft_proposer(draft: Draft, runner: Runner, scheduler: Scheduler) -> DraftModelProposer:
+    """A draft model that runs beside the model of `runner`, in the last layers of its KV store."""
+    sizes, n_pages = scheduler.limits, runner.step.limits.n_pages_per_seq
+    n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
+    limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
+    view = last_layers(runner.kv, len(draft.decoder.memory))
+    return DraftModelProposer(Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab), n_chunk)
+
+
+def last_layers(kv: KVStore, n: int) -> KVStore:
+    """The last n layers of a KV store as one of their own, in the same pages."""
+    layout = replace(kv.layout, layers=kv.layout.layers[-n:], groups=(tuple(range(n)),))
+    return KVStore(layout, kv.group_of[-n:], kv.n_bytes, kv.layers[-n:])

@@ -1,0 +1,115 @@
+"""The speculator: before a step it lets a proposer guess, after it, it learns what the guesses were worth."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from time import perf_counter
+
+from tahr.engine.scheduler import Scheduler
+from tahr.engine.sequence import Output, Sequence, State
+from tahr.engine.speculation.costs import StepCosts
+from tahr.engine.speculation.lengths import draft_lengths
+from tahr.engine.speculation.proposer import DraftRequest, Proposer
+from tahr.engine.speculation.state import MEMORY, DraftState
+from tahr.engine.speculation.verify import Drafts
+from tahr.engine.work import WorkItem
+
+PROBE_AFTER = 32  # tokens after which a sequence for which nothing was guessed gets one guess: things may have changed
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """What was guessed so far."""
+
+    n_rounds: int = 0  # sequences in steps that verified guesses of theirs
+    n_proposed: int = 0
+    n_accepted: int = 0
+
+
+class Speculator:
+    """Guesses at most `n_most` tokens per sequence and step, fewer or none where that is expected to be faster.
+
+    With `adapts` off it always guesses as many as it may: for tests and measurements.
+    """
+
+    def __init__(self, proposer: Proposer, n_most: int, adapts: bool = True):
+        self.proposer = proposer
+        self.n_most = n_most
+        self.adapts = adapts
+        self.stats = SpeculationStats()
+        self.costs = StepCosts()
+        self._acceptance = proposer.prior  # of all sequences: what a new one begins with
+        self._pass_seconds = 0.0  # of the proposer, for one depth: running mean
+        self._guess_seconds = 0.0  # that the guesses of the next step took
+
+    # ---- before a step ----------------------------------------------------------------------------------------
+
+    def propose(self, scheduler: Scheduler) -> None:
+        """Give drafts to the sequences that are about to decode."""
+        decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
+        able = [seq for seq in decoding if may_speculate(seq)]
+        if not able:
+            return
+        began = perf_counter()
+        requests: list[DraftRequest] = []
+        for seq, length in zip(able, self._lengths(able, len(decoding)), strict=True):
+            seq.speculates = length > 0 and self.proposer.may_propose(seq)
+            if seq.speculates and is_ready(seq):
+                n = scheduler.reserve(seq, min(length, seq.max_length - len(seq.tokens) - 1))
+                if n > 0:
+                    requests.append(DraftRequest(seq, n))
+        if requests:
+            self.proposer.propose(requests)
+            self._count_pass(perf_counter() - began, max(request.n_most for request in requests))
+
+    def _lengths(self, able: ListOf[Sequence], n_decoding: int) -> list[int]:
+        states = [self._state(seq) for seq in able]
+        if not self.adapts:
+            return [self.n_most] * len(able)
+        acceptances = [state.acceptance for state in states]
+        lengths = draft_lengths(acceptances, n_decoding, self.costs, self._pass_seconds, self.n_most)
+        probes = [int(state.n_since_draft >= PROBE_AFTER) for state in states]
+        return [length or probe for length, probe in zip(lengths, probes, strict=True)]
+
+    def _state(self, seq: Sequence) -> DraftState:
+        if seq.draft_state is None:
+            seq.draft_state = DraftState(self._acceptance)
+        return seq.draft_state
+
+    def _count_pass(self, seconds: float, depth: int) -> None:
+        each = seconds / depth if self.proposer.computes else 0.0
+        self._pass_seconds += (each - self._pass_seconds) * (MEMORY if self._pass_seconds else 1.0)
+
+    # ---- after a step -----------------------------------------------------------------------------------------
+
+    def learn(self, work: ListOf[WorkItem], drafts: Drafts, accepted: Mapping[int, int], seconds: float) -> None:
+        """A step has taken so long, and so many of its drafts were right."""
+        if all(item.sequence.state is State.DECODING for item in work):
+            self.costs.measure(sum(item.n_tokens for item in work), seconds)
+        for item in work:
+            state = item.sequence.draft_state
+            if state is None:
+                continue
+            if item.sequence.id in drafts:
+                n_right = accepted[item.sequence.id]
+                self._learn(state, len(drafts[item.sequence.id]), n_right, item.begin + 1 + n_right)
+            else:
+                state.n_since_draft += 1
+
+    def _learn(self, state: DraftState, n_proposed: int, n_right: int, n_tokens: int) -> None:
+        state.learn(n_proposed, n_right, n_tokens)
+        self._acceptance += MEMORY / 4 * (state.acceptance - self._acceptance)
+        self.stats.n_rounds += 1
+        self.stats.n_proposed += n_proposed
+        self.stats.n_accepted += n_right
+
+
+def may_speculate(seq: Sequence) -> bool:
+    """Whether a request's tokens may be guessed: it did not say no, and its sampling can be prepared for guesses."""
+    request = seq.request
+    return request is not None and seq.params.speculative and not (request.sampling.learns or request.grammar)
+
+
+def is_ready(seq: Sequence) -> bool:
+    """Whether all of its tokens are known and all but the last computed, with nothing of it in flight."""
+    return not seq.n_ahead and seq.computed == seq.scheduled == len(seq.tokens) - 1

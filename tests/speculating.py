@@ -1,0 +1,79 @@
+"""Engines that guess, with every kind of proposer."""
+
+from collections.abc import Sequence as ListOf
+from functools import cache
+from pathlib import Path
+
+from engines import here, loaded
+from late_backend import LateBackend
+from tahr.config import EngineConfig
+from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
+from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.proposer import DraftRequest
+from tahr.engine.speculation.setup import Draft
+from tahr.engine.speculation.speculator import Speculator
+from tahr.models.decoder import Decoder
+from tahr.models.loader import load, open_model
+
+KINDS = ["ngram", "itself", "another", "wrong", "script"]
+
+
+class Script:
+    """Guesses from texts that are known already; `wrong_at` says by its place in the text where it errs."""
+
+    prior = 0.9
+    computes = False
+
+    def __init__(self, texts: ListOf[list[int]], wrong_at: ListOf[int] = ()):
+        self._texts, self._wrong = texts, frozenset(wrong_at)
+
+    def may_propose(self, seq: Sequence) -> bool:
+        return True
+
+    def propose(self, requests: ListOf[DraftRequest]) -> None:
+        for seq, n_most in requests:
+            n = len(seq.tokens)
+            known = next((text for text in self._texts if text[:n] == seq.tokens), [])
+            seq.set_drafts([(t + 1) % 512 if n + i in self._wrong else t for i, t in enumerate(known[n : n + n_most])])
+
+
+class Wrong(Script):
+    """Guesses nonsense."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def propose(self, requests: ListOf[DraftRequest]) -> None:
+        for seq, n_most in requests:
+            seq.set_drafts([3 + (7 * len(seq.tokens) + i) % 500 for i in range(n_most)])
+
+
+@cache
+def rounded(path: Path) -> Decoder:
+    """The same model with its weights rounded to four bits: it agrees now and then."""
+    return load(open_model([], path.parent / "hf"), here(), quantize="q4_0").decoder
+
+
+def speculating(
+    path: Path,
+    kind: str,
+    k: int,
+    *,
+    late: bool = False,
+    texts: ListOf[list[int]] = (),
+    wrong_at: ListOf[int] = (),
+    adapts: bool = False,
+    **options: object,
+) -> Engine:
+    """An engine that always guesses k tokens, unless it `adapts`."""
+    settings = {"context_size": 256, "page_size": 8, "spec_tokens": k, "spec_ngram": True, **options}
+    device = LateBackend(here()) if late else here()
+    decoder = loaded(path)[0].decoder
+    drafts = {"itself": decoder, "another": rounded(path) if kind == "another" else None}
+    draft = drafts.get(kind)
+    eng = build_engine(device, decoder, EngineConfig(**settings), draft=Draft(kind, draft) if draft else None)[0]  # type: ignore[arg-type]
+    assert eng.speculator
+    proposers = {"wrong": Wrong(), "script": Script(texts, wrong_at)}
+    eng.speculator = Speculator(proposers.get(kind, eng.speculator.proposer), k, adapts)
+    return eng

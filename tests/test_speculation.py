@@ -1,0 +1,123 @@
+"""Guesses change no token: the equality suite, with every proposer."""
+
+from pathlib import Path
+
+import pytest
+
+from engines import alone, engine, greedy, loaded, page_bytes, run, submit
+from late_backend import blank_free_pages
+from speculating import KINDS, speculating
+from tahr.config import SamplingParams
+from tahr.engine.detokenize import TextWriter
+from tahr.engine.engine import Engine
+from test_engine import prompts
+
+LENGTHS = [1, 3, 8]
+
+
+@pytest.fixture(scope="module")
+def wanted(stories: Path) -> list[list[int]]:
+    return [alone(stories, prompt) for prompt in prompts(stories)]
+
+
+@pytest.fixture(scope="module")
+def texts(stories: Path, wanted: list[list[int]]) -> list[list[int]]:
+    return [prompt + reply for prompt, reply in zip(prompts(stories), wanted, strict=True)]
+
+
+def counts(eng: Engine) -> tuple[int, int]:
+    assert eng.speculator
+    return eng.speculator.stats.n_proposed, eng.speculator.stats.n_accepted
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal(stories: Path, wanted: list[list[int]], texts: list[list[int]], kind: str, k: int, late: bool) -> None:
+    eng = speculating(stories, kind, k, late=late, texts=texts, wrong_at=range(0, 99, 5))
+    for _ in range(2):  # the second time, prefixes are cached
+        sequences = []
+        for i, prompt in enumerate(prompts(stories)):
+            sequences.append(submit(eng, prompt, greedy(speculative=i != 2)))
+            eng.step()
+            if late:
+                blank_free_pages(eng)
+        assert run(eng, *sequences) == wanted
+    assert not eng.busy and eng.scheduler.pools[0].n_used == 0
+    n_proposed, n_accepted = counts(eng)
+    assert n_proposed > (0 if kind == "ngram" else 10)
+    assert (n_accepted > 0) == (kind != "wrong")
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["ngram", "another", "script"])
+@pytest.mark.parametrize("chunk", [1, 64])
+def test_equal_in_tiny_pools_with_chunked_prompts(
+    stories: Path, wanted: list[list[int]], texts: list[list[int]], kind: str, chunk: int, late: bool
+) -> None:
+    longest = max(map(len, texts))
+    n_bytes = page_bytes(stories) * -(-longest // 8) * 2 * (2 if kind == "another" else 1)
+    options = {"kv_bytes": n_bytes, "context_size": longest, "max_batch_size": 6, "prefill_chunk_size": chunk}
+    eng = speculating(stories, kind, 5, late=late, texts=texts, wrong_at=range(0, 99, 7), **options)
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert counts(eng)[0] > 0
+    assert eng.snapshot().preemptions > 0 or chunk == 1  # then few have begun when the first is done
+    assert eng.scheduler.pools[0].n_used == 0
+
+
+SAMPLERS: list[dict[str, object]] = [
+    {},
+    {"top_k": 20, "top_p": 0.9, "min_p": 0.05},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"dry_multiplier": 0.8, "dry_sequence_breakers": ((13,),)},
+    {"xtc_probability": 0.5, "typical_p": 0.9},
+    {"top_a": 0.1, "eta_cutoff": 0.01, "top_n_sigma": 2.0},
+    {"mirostat": 2},
+    {"min_tokens": 9, "ignore_eos": False, "logit_bias": {2: 3.0}},
+    {"logprobs": 3},
+    {"allowed_tokens": tuple(range(3, 512, 2))},
+]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["ngram", "itself", "another"])
+@pytest.mark.parametrize("options", SAMPLERS, ids=lambda options: next(iter(options), "plain"))
+def test_sampled_tokens_are_those_without_guesses(
+    stories: Path, kind: str, options: dict[str, object], late: bool
+) -> None:
+    params = SamplingParams(**{"temperature": 0.8, "max_tokens": 24, "ignore_eos": True, "seed": 5, "n": 2, **options})  # type: ignore[arg-type]
+    told = []
+    for eng in (engine(stories), speculating(stories, kind, 4, late=late)):
+        sequences = [submit(eng, prompt, params) for prompt in prompts(stories)[:3]]
+        everyone = [each for first in sequences for each in (first, *first.forks)]
+        run(eng, *everyone)
+        told.append([(seq.tokens, seq.logprobs, seq.finish_reason) for seq in everyone])
+    assert told[0] == told[1]
+    assert (counts(eng)[0] > 0) == (options != {"mirostat": 2} and (kind != "ngram" or counts(eng)[0] > 0))
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+def test_a_perfect_draft_saves_as_many_steps_as_it_can(stories: Path, k: int) -> None:
+    eng = speculating(stories, "itself", k)
+    prompt, n_new = prompts(stories)[0], 60
+    seq = submit(eng, prompt, greedy(n_new))
+    run(eng, seq)
+    n_proposed, n_accepted = counts(eng)
+    assert n_accepted == n_proposed
+    assert eng.stats.steps <= n_new / (k + 1) + 1 + 1  # and the prefill
+
+
+@pytest.mark.parametrize("kind", ["ngram", "script"])
+def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts: list[list[int]], kind: str) -> None:
+    tokenizer = loaded(stories)[1]
+    reply = texts[0][len(prompts(stories)[0]) :]
+    stop = tokenizer.decode(reply)[20:23]
+    found = []
+    for eng in (engine(stories), speculating(stories, kind, 8, texts=texts)):
+        seq = eng.submit(prompts(stories)[0], greedy(stop=(stop,)), lambda: TextWriter(tokenizer, (stop,), True))
+        said = []
+        while not seq.done:
+            said += [delta for event in eng.step() for delta in event.deltas]
+        found.append(("".join(said), seq.tokens, seq.finish_reason, seq.stats.n_generated_tokens))
+        assert not eng.busy
+    assert found[0] == found[1] and found[0][2] == "stop"
