@@ -99,11 +99,30 @@ class Tape:
         scale: float,
         quantised_out: int,
     ) -> None: ...
+    def layer_norm(
+        self,
+        *,
+        n_rows: int,
+        width: int,
+        x: int,
+        y: int,
+        gain: int,
+        bias: int,
+        sum: int,
+        out: int,
+        eps: float,
+        scale: float,
+        quantised_out: int,
+    ) -> None: ...
     def add(self, *, n_rows: int, width: int, x: int, y: int, out: int, scale: float) -> None: ...
     def activate(
         self, *, n_rows: int, width: int, gate: int, up: int, out: int, act: str, quantised_out: int
     ) -> None: ...
     def softcap(self, *, n_rows: int, width: int, x: int, out: int, cap: float) -> None: ...
+    def clip(self, *, n_rows: int, width: int, x: int, out: int, limit: float) -> None: ...
+    def temper(
+        self, *, n_rows: int, width: int, positions: int, x: int, out: int, beta: float, period: int, offset: int
+    ) -> None: ...
     def gather_rows(self, *, n_rows: int, width: int, rows: int, x: int, out: int) -> None: ...
     def cos_sin(self, *, n_rows: int, n_freqs: int, positions: int, inv_freq: int, out: int, scale: float) -> None: ...
     def rope_and_cache(
@@ -142,6 +161,8 @@ class Tape:
         window: int,
         partials: int,
         n_spans: int,
+        sinks: int,
+        slopes: int,
         quantised_out: int,
     ) -> None: ...
     def route(
@@ -152,6 +173,12 @@ class Tape:
         n_experts: int,
         n_active: int,
         renormalise: bool,
+        sigmoid: bool,
+        bias: int,
+        n_groups: int,
+        n_best_groups: int,
+        group_top: int,
+        scale: float,
         experts: int,
         shares: int,
     ) -> None: ...

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tahr.backends.api import (
     Routing,
     StepInputs,
     StepLimits,
+    Tempering,
     Tensor,
 )
 from tahr.errors import UnsupportedModel
@@ -113,15 +115,33 @@ def norms(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(t) for t in (be.rms_norm(x, gain, 1e-6), total, normed)]
 
 
+def layer_norms(be: Backend, rng: np.random.Generator) -> Arrays:
+    x, y = be.tensor(rows(rng, 3, 100) + 2), be.tensor(rows(rng, 3, 100))
+    gain, bias = (be.vector(rng.standard_normal(100).astype(np.float32)) for _ in range(2))
+    total, normed = be.add_layer_norm(x, y, gain, None, 1e-5, scale=0.3)
+    return [be.read(t) for t in (be.layer_norm(x, gain, bias, 1e-6), total, normed)]
+
+
 def plain(be: Backend, rng: np.random.Generator) -> Arrays:
     x, y = be.tensor(rows(rng, 4, 75)), be.tensor(rows(rng, 4, 75))
-    return [be.read(t) for t in (be.add(x, y), be.add(x, y, -0.5), be.scale(x, 3.0), be.softcap(be.scale(x, 9.0), 5.0))]
+    return [
+        be.read(t) for t in (be.add(x, y), be.add(x, y, -0.5), be.scale(x, 3.0), be.softcap(be.scale(x, 9.0), 5.0))
+    ] + [be.read(be.clip(x, 0.7))]
+
+
+def by_position(be: Backend, rng: np.random.Generator) -> Arrays:
+    """Ops that read a token's position."""
+    table = be.weight(random_tensor("F32", (101, 96), rng))
+    step = step_of(be, [(9, 20), (100, 101)], [0], 10)
+    tempered = be.temper(be.tensor(rows(rng, 12, 96)), Tempering(0.1, 10, 1), step)
+    return [be.read(be.embed_positions(table, step)), be.read(tempered)]
 
 
 def activate(act: str) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         wide = np.linspace(-30, 30, 77, dtype=np.float32)[None]
-        return [be.read(be.activate(be.tensor(wide), be.tensor(rows(rng, 1, 77)), act))]  # type: ignore[arg-type]
+        gate, up = be.tensor(wide), be.tensor(rows(rng, 1, 77))
+        return [be.read(be.activate(gate, given, act)) for given in (up, None)]  # type: ignore[arg-type]
 
     return Case(f"activate-{act}", run, 2e-6)
 
@@ -145,6 +165,19 @@ def experts(form: str, renormalise: bool, n: int) -> Case:
         return [be.read(be.experts(x, be.tensor(scores), mlps))]
 
     return Case(f"experts-{form}-{n}{'-renorm' if renormalise else ''}", run, 1e-5)
+
+
+def routed(name: str, **more: Any) -> Case:
+    """Experts chosen in the ways of different families."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        gate, up = (Linear(be.weight(random_tensor("F32", (12, 32, 64), rng))) for _ in range(2))
+        down = Linear(be.weight(random_tensor("F32", (12, 64, 32), rng)))
+        bias = be.vector(rows(rng, 1, 12)[0]) if more.get("bias") else None
+        mlps = ExpertMLPs(gate, up, down, Routing(**{"n_active": 3, "renormalise": True, **more, "bias": bias}), "silu")
+        return [be.read(be.experts(be.tensor(rows(rng, 9, 64)), be.tensor(rows(rng, 9, 12)), mlps))]
+
+    return Case(f"routed-{name}", run, 1e-5)
 
 
 def angles(be: Backend, rng: np.random.Generator) -> Arrays:
@@ -171,12 +204,15 @@ def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
 
 
 def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: int = 32,
-              heads: tuple[int, int] = (4, 2), window: int = 0, softcap: float = 0.0) -> Case:  # fmt: skip
+              heads: tuple[int, int] = (4, 2), window: int = 0, softcap: float = 0.0,
+              sinks: bool = False, slopes: bool = False) -> Case:  # fmt: skip
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), dtype)
         step = step_of(be, spans, [0], 10)
         q = be.tensor(rows(rng, step.n_tokens, heads[0] * dim))
-        return [be.read(be.attention(q, AttentionSpec(dim**-0.5, window, softcap), LayerMemory(step, kv, 0)))]
+        per_head = [be.vector(rows(rng, 1, heads[0])[0]) if given else None for given in (sinks, slopes)]
+        spec = AttentionSpec(dim**-0.5, window, softcap, sinks=per_head[0], slopes=per_head[1])
+        return [be.read(be.attention(q, spec, LayerMemory(step, kv, 0)))]
 
     return Case(f"attention-{name}-{dtype}", run, 5e-6)
 
@@ -195,6 +231,8 @@ CASES = [
     Case("linears", linears, 1e-5),
     *(embed(form) for form in NATIVE),
     Case("norms", norms),
+    Case("layer-norms", layer_norms),
+    Case("by-position", by_position),
     Case("plain", plain),
     *(activate(act) for act in ("silu", "gelu_tanh", "gelu")),
     gated("Q4_K"),
@@ -202,6 +240,9 @@ CASES = [
     experts("Q8_0", True, 1),
     experts("Q4_K", False, 7),
     experts("F32", True, 40),
+    routed("sigmoid", sigmoid=True, bias=True, scale=2.5),
+    routed("groups", n_groups=4, n_best_groups=2, renormalise=False, scale=3.0),
+    routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),
     Case("angles", angles),
     *(place(style, n, d, r) for style, n, d, r in [("halves", False, "f32", 32), ("pairs", True, "f32", 32),
                                                     ("halves", True, "f16", 32), ("halves", False, "f32", 16),
@@ -210,6 +251,9 @@ CASES = [
     attention("prefill", [(0, 70), (30, 61)]),
     attention("window", [(0, 70), (90, 91)], window=11),
     attention("softcap", [(5, 20)], softcap=4.0),
+    attention("sinks", [(0, 70), (100, 101)], sinks=True, window=20),
+    attention("slopes", [(0, 70), (100, 101)], slopes=True, heads=(6, 2)),
+    attention("sinks-slopes", [(3, 4), (100, 101), (0, 1)], sinks=True, slopes=True),
     attention("odd-heads", [(0, 13)], dim=24, heads=(9, 3)),
     attention("wide", [(10, 40)], dim=128, heads=(2, 1)),
     attention("decode", [(9, 10), (100, 101)], dtype="f16"),
@@ -337,9 +381,8 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 def test_attention_that_no_kernel_computes_is_refused(name: str) -> None:
     be, shape = backend(name), KVShape(2, 32)
     be.check_attention(AttentionSpec(1.0, window=5, softcap=3.0), shape, 4)
-    sinks = be.vector(np.zeros(4, np.float32))
-    specs = [AttentionSpec(1.0, causal=False), AttentionSpec(1.0, sinks=sinks), AttentionSpec(1.0, cross=True)]
-    for spec, said in zip(specs, ["bidirectional attention", "attention sinks", "cross-attention"], strict=True):
+    specs = [AttentionSpec(1.0, causal=False), AttentionSpec(1.0, cross=True)]
+    for spec, said in zip(specs, ["bidirectional attention", "cross-attention"], strict=True):
         with pytest.raises(UnsupportedModel, match=f"needs {said}, which the {name} backend does not have"):
             be.check_attention(spec, shape, 4)
 

@@ -12,9 +12,10 @@ from model_cases import LLAMA, make_weights, values
 from tahr.backends.api import LayerMemory, StateShape, Tensor, Vector
 from tahr.backends.reference import ReferenceBackend
 from tahr.models import Loaded, from_hf
-from tahr.models.blocks import Attention, DecoderLayer, ForwardPass, GatedMLP, NormedInput
+from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.stream import ForwardPass, NormedInput
 from tahr.models.weights import Weights
 from tahr.weights import FORMATS, HostTensor
 

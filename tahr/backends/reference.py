@@ -101,18 +101,27 @@ class ReferenceBackend(api.Backend):
         rows = table.data.values[step.ids[: step.n_tokens]]
         return Tensor(table.n_cols, Rows.TOKENS, rows * np.float32(scale))
 
+    def embed_positions(self, table: api.Weight, step: api.StepInputs) -> Tensor:
+        return Tensor(table.n_cols, Rows.TOKENS, table.data.values[step.positions[: step.n_tokens]])
+
     def rms_norm(self, x: Tensor, gain: api.Vector, eps: float) -> Tensor:
         return Tensor(x.width, x.rows, rms_norm(x.data, gain.data, eps))
 
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         return Tensor(x.width, x.rows, x.data + np.float32(scale) * y.data)
 
+    def layer_norm(self, x: Tensor, gain: api.Vector, bias: api.Vector | None, eps: float) -> Tensor:
+        centred = x.data - x.data.mean(axis=-1, keepdims=True)
+        normed = rms_norm(centred, gain.data, eps)
+        return Tensor(x.width, x.rows, normed if bias is None else normed + bias.data)
+
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         y = multiply(x.data, linear.weight.data)
         return Tensor(y.shape[1], x.rows, y if linear.bias is None else y + linear.bias.data)
 
-    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
-        return Tensor(gate.width, gate.rows, ACTIVATIONS[act](gate.data) * up.data)
+    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
+        activated = ACTIVATIONS[act](gate.data)
+        return Tensor(gate.width, gate.rows, activated if up is None else activated * up.data)
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
         gate, up, down = (linear.weight.data for linear in (mlps.gate, mlps.up, mlps.down))
@@ -149,9 +158,14 @@ class ReferenceBackend(api.Backend):
             slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
             keys, values = (decode(memory.data[side, slots], store.dtype) for side in (0, 1))
             queries = split_heads(q.data[first:end], memory.kv_shape.head_dim)
-            hidden = mask(positions, seen, spec.window)
-            out[first:end] = attend(queries, keys, values, hidden, spec).reshape(end - first, -1)
+            distance = seen[None, :] - positions[:, None]
+            out[first:end] = attend(queries, keys, values, distance, spec).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
+
+    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
+        n_periods = (step.positions[: step.n_tokens, None] + tempering.offset) // tempering.period
+        factors = 1 + np.float32(tempering.beta) * np.log1p(n_periods.astype(np.float32))
+        return Tensor(q.width, q.rows, q.data * factors)
 
     def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
         return Tensor(x.width, Rows.LOGITS, x.data[step.logit_rows[: step.n_rows]])
@@ -161,6 +175,9 @@ class ReferenceBackend(api.Backend):
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return Tensor(x.width, x.rows, np.float32(cap) * np.tanh(x.data / np.float32(cap)))
+
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        return Tensor(x.width, x.rows, np.clip(x.data, np.float32(-limit), np.float32(limit)))
 
 
 # ---- the arithmetic -------------------------------------------------------------------------------------------
@@ -188,6 +205,17 @@ def round_to_int8(x: Floats) -> Floats:
     return rounded
 
 
+def softmax(x: Floats) -> Floats:
+    p = np.exp(x - x.max())
+    p /= p.sum()
+    return p
+
+
+def sigmoid(x: Floats) -> Floats:
+    y: Floats = 1 / (1 + np.exp(-x))
+    return y
+
+
 def silu(x: Floats) -> Floats:
     with np.errstate(over="ignore"):  # far below zero the quotient is zero, as it should be
         y: Floats = x / (1 + np.exp(-x))
@@ -210,11 +238,22 @@ ACTIVATIONS: dict[api.Activation, Callable[[Floats], Floats]] = {"silu": silu, "
 
 def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
     """(expert, share) pairs, best first."""
-    p = np.exp(scores - scores.max())
-    p /= p.sum()
-    best = np.argsort(-p, kind="stable")[: routing.n_active]
+    p: Floats = sigmoid(scores) if routing.sigmoid else softmax(scores)
+    chosen_by = p if routing.bias is None else p + routing.bias.data
+    chosen_by = in_best_groups(chosen_by, routing) if routing.n_groups else chosen_by
+    best = np.argsort(-chosen_by, kind="stable")[: routing.n_active]
     total = p[best].sum() if routing.renormalise else np.float32(1)
-    return [(int(e), p[e] / total) for e in best]
+    return [(int(e), p[e] / total * np.float32(routing.scale)) for e in best]
+
+
+def in_best_groups(scores: Floats, routing: api.Routing) -> Floats:
+    """The scores, but for those of experts outside the best groups, which become -inf."""
+    groups = scores.reshape(routing.n_groups, -1)
+    worth = np.sort(groups, axis=1)[:, -routing.group_top :].sum(axis=1)
+    best = np.argsort(-worth, kind="stable")[: routing.n_best_groups]
+    kept = np.full_like(groups, -np.inf)
+    kept[best] = groups[best]
+    return kept.reshape(-1)
 
 
 def split_heads(x: Floats, head_dim: int) -> Floats:
@@ -269,22 +308,28 @@ def sequence_slots(pages: np.ndarray, positions: np.ndarray, page_size: int) -> 
     return slots
 
 
-def mask(positions: np.ndarray, seen: np.ndarray, window: int) -> np.ndarray:
+def mask(distance: np.ndarray, window: int) -> np.ndarray:
     """True where a query must not look: the future, and what has left the window."""
-    at, here = seen[None, :], positions[:, None]
-    hidden: np.ndarray = at > here
-    return hidden | (at <= here - window) if window else hidden
+    hidden: np.ndarray = distance > 0
+    return hidden | (distance <= -window) if window else hidden
 
 
-def attend(queries: Floats, keys: Floats, values: Floats, hidden: np.ndarray, spec: api.AttentionSpec) -> Floats:
-    """Softmax attention of `[n, q_heads, d]` over `[length, kv_heads, d]`, grouped heads sharing keys."""
+def attend(queries: Floats, keys: Floats, values: Floats, distance: np.ndarray, spec: api.AttentionSpec) -> Floats:
+    """Softmax attention of `[n, q_heads, d]` over `[length, kv_heads, d]`, grouped heads sharing keys.
+
+    `distance` is how far each key stands behind (above 0: ahead of) each query.
+    """
     group = queries.shape[1] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", queries, keys) * np.float32(spec.scale)
     if spec.softcap:
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
-    scores = np.where(hidden[None], -np.inf, scores)
-    p = np.exp(scores - scores.max(axis=2, keepdims=True))
-    p /= p.sum(axis=2, keepdims=True)
+    if spec.slopes:
+        scores = scores + spec.slopes.data[:, None, None] * distance.astype(np.float32)
+    scores = np.where(mask(distance, spec.window)[None], -np.inf, scores)
+    sinks = np.float32(-np.inf) if spec.sinks is None else spec.sinks.data[:, None, None]
+    top = np.maximum(scores.max(axis=2, keepdims=True), sinks)
+    p = np.exp(scores - top)
+    p /= p.sum(axis=2, keepdims=True) + np.exp(sinks - top)
     mixed: Floats = np.einsum("hqk,khd->qhd", p, values).astype(np.float32)
     return mixed

@@ -1,109 +1,23 @@
 """The parts decoders are made of. Each says which ops it takes; none knows where they run."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tahr.backends.api import (
-    Activation,
-    AddedNorm,
     AttentionSpec,
     Backend,
     ExpertMLPs,
     HeadNorms,
-    JoinedLinears,
     KVShape,
-    KVStore,
-    LayerMemory,
     LayerShape,
-    Rope,
     Rotation,
     Routing,
-    StepInputs,
     Tensor,
 )
-from tahr.models.config import ModelConfig
-from tahr.models.rope import RopeConfig
+from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.weights import Norm, Weights
 
-
-class ForwardPass:
-    """What every sublayer needs while one step is computed: the device, the step, the memory of layers, ropes."""
-
-    def __init__(self, backend: Backend, step: StepInputs, kv: KVStore, ropes: Mapping[RopeConfig, Rope]):
-        self.backend, self.step, self.kv = backend, step, kv
-        self._ropes = ropes
-        self._cos_sin: dict[RopeConfig, Tensor] = {}
-
-    def cos_sin(self, rope: RopeConfig) -> Tensor:
-        """The cosines and sines of every token, computed once for all layers that share a rope."""
-        if rope not in self._cos_sin:
-            self._cos_sin[rope] = self.backend.cos_sin(self.step, self._ropes[rope])
-        return self._cos_sin[rope]
-
-    def memory(self, layer: int) -> LayerMemory:
-        """What a layer remembers."""
-        return LayerMemory(self.step, self.kv, layer)
-
-
-class ResidualStream:
-    """The residual stream. What a sublayer adds is added only when the next norm reads it, so both are one op."""
-
-    def __init__(self, backend: Backend, rows: Tensor, scale: float):
-        self.backend = backend
-        self.rows = rows
-        self.scale = scale
-        self.pending: Tensor | None = None
-
-    def normed(self, norm: Norm) -> Tensor:
-        """The normed rows, everything added so far included."""
-        if self.pending is None:
-            return self.backend.rms_norm(self.rows, norm.gain, norm.eps)
-        self.rows, normed = self.backend.add_rms_norm(self.rows, self.pending, norm.gain, norm.eps, self.scale)
-        self.pending = None
-        return normed
-
-    def take_pending(self, norm: Norm) -> AddedNorm:
-        """What the next norm reads, for an op that also returns the new rows of the stream."""
-        assert self.pending is not None
-        pending, self.pending = self.pending, None
-        return AddedNorm(self.rows, pending, norm.gain, norm.eps, self.scale)
-
-    def add(self, delta: Tensor) -> None:
-        """Add `delta` before the next norm."""
-        assert self.pending is None
-        self.pending = delta
-
-    def gather_rows(self, step: StepInputs) -> None:
-        """Go on with the rows whose logits are wanted."""
-        self.rows = self.backend.gather_rows(self.rows, step)
-        self.pending = self.backend.gather_rows(self.pending, step) if self.pending else None
-
-
-class NormedInput:
-    """The residual stream as a sublayer reads it, once: through a norm, in one op with the product that follows."""
-
-    def __init__(self, stream: ResidualStream, norm: Norm):
-        self._stream, self._norm = stream, norm
-
-    def rows(self) -> Tensor:
-        """The normed rows themselves."""
-        return self._stream.normed(self._norm)
-
-    def linears(self, joined: JoinedLinears) -> list[Tensor]:
-        """Several linears of the normed rows."""
-        stream = self._stream
-        if stream.pending is None:
-            return stream.backend.linears(self.rows(), joined)
-        stream.rows, results = stream.backend.norm_linears(stream.take_pending(self._norm), joined)
-        return results
-
-    def gated(self, gate_up: JoinedLinears, act: Activation) -> Tensor:
-        """act(gate) * up of the normed rows."""
-        stream = self._stream
-        if stream.pending is None:
-            return stream.backend.gated(self.rows(), gate_up, act)
-        stream.rows, result = stream.backend.norm_gated(stream.take_pending(self._norm), gate_up, act)
-        return result
+QkNorm = Literal["", "heads", "rows"]  # norms of queries and keys: none, of each head, of all heads together
 
 
 class Sublayer(Protocol):
@@ -121,25 +35,42 @@ class Mixer(Sublayer, Protocol):
 
 
 class Attention:
-    """Causal attention over the sequence's pages, with rope, grouped heads and, in some families, head norms."""
+    """Causal attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and
+    keys, sinks, or slopes in place of rope."""
 
-    def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: bool = False):
+    def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
         kind, q_width, kv_width = cfg.kinds[layer], cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
         self.layer = layer
         self.rope, self.style = kind.rope, cfg.rope_style
         self.memory = KVShape(cfg.n_kv_heads, cfg.head_dim)
-        self.spec = AttentionSpec(cfg.attn_scale, kind.window, cfg.attn_softcap)
+        self.spec = AttentionSpec(
+            *(cfg.attn_scale, kind.window, cfg.attn_softcap),
+            sinks=w.vector("sinks", cfg.n_heads) if sinks else None,
+            slopes=w.constants(alibi_slopes(cfg.n_heads, cfg.alibi)) if cfg.alibi else None,
+        )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
         self.qkv = w.joined({"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}, cfg.width, cfg.qkv_bias)
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
-        self.norms = head_norms(cfg, w) if qk_norm else None
+        self.norms = head_norms(cfg, w) if qk_norm == "heads" else None
+        self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
+        self.clip, self.tempering = cfg.qkv_clip, cfg.tempering
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         b, memory = run.backend, run.memory(self.layer)
-        qkv = x.linears(self.qkv)
+        qkv = self.prepared(run, x.linears(self.qkv))
         q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms), memory)
         del qkv  # its memory is free for what follows
+        if self.tempering:
+            q = b.temper(q, self.tempering, run.step)
         return b.linear(b.attention(q, self.spec, memory), self.out)
+
+    def prepared(self, run: ForwardPass, qkv: list[Tensor]) -> list[Tensor]:
+        """What some families do to queries, keys and values before rope."""
+        if self.clip:
+            qkv = [run.backend.clip(x, self.clip) for x in qkv]
+        if self.row_norms:
+            qkv[:2] = [norm.apply(run.backend, x) for norm, x in zip(self.row_norms, qkv[:2], strict=True)]
+        return qkv
 
 
 def head_norms(cfg: ModelConfig, w: Weights) -> HeadNorms:
@@ -147,20 +78,48 @@ def head_norms(cfg: ModelConfig, w: Weights) -> HeadNorms:
     return HeadNorms(query.gain, key.gain, cfg.norm_eps)
 
 
+def alibi_slopes(n_heads: int, steepest: float) -> list[float]:
+    """2^(-steepest / n), 2^(-2 * steepest / n), ...: for n heads the powers of the next power of two, every other of
+    which come last where n is not one itself."""
+    n = 1 << (n_heads - 1).bit_length()
+    powers = [2 ** (-steepest * (i + 1) / n) for i in range(n)]
+    if n == n_heads:
+        return powers
+    return (powers[1::2] + powers[::2])[:n_heads]
+
+
 class GatedMLP:
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, cfg: ModelConfig, w: Weights):
+    def __init__(self, cfg: ModelConfig, w: Weights, ffn_width: int | None = None):
+        n = ffn_width or cfg.ffn_width
         self.act = cfg.activation
-        self.gate_up = w.joined({"gate_proj": cfg.ffn_width, "up_proj": cfg.ffn_width}, cfg.width, cfg.mlp_bias)
-        self.down = w.linear("down_proj", cfg.width, cfg.ffn_width, cfg.mlp_bias)
+        self.gate_up = w.joined({"gate_proj": n, "up_proj": n}, cfg.width, cfg.mlp_bias)
+        self.down = w.linear("down_proj", cfg.width, n, cfg.mlp_bias)
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         return run.backend.linear(x.gated(self.gate_up, self.act), self.down)
 
+    def of_rows(self, b: Backend, rows: Tensor) -> Tensor:
+        """The same for rows that another sublayer reads too."""
+        return b.linear(b.gated(rows, self.gate_up, self.act), self.down)
+
+
+class PlainMLP:
+    """down(act(up(x)))."""
+
+    def __init__(self, cfg: ModelConfig, w: Weights):
+        self.act = cfg.activation
+        self.up = w.joined({"up_proj": cfg.ffn_width}, cfg.width, cfg.mlp_bias)
+        self.down = w.linear("down_proj", cfg.width, cfg.ffn_width, cfg.mlp_bias)
+
+    def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
+        (up,) = x.linears(self.up)
+        return run.backend.linear(run.backend.activate(up, None, self.act), self.down)
+
 
 class Experts:
-    """A gated MLP per expert; a router sends each token to a few of them."""
+    """A gated MLP per expert; a router sends each token to a few of them, and all to the shared one if there is one."""
 
     def __init__(self, cfg: ModelConfig, w: Weights):
         assert cfg.moe is not None
@@ -170,34 +129,50 @@ class Experts:
             gate=experts.stack("gate_proj", moe.n_experts, moe.ffn_width, cfg.width),
             up=experts.stack("up_proj", moe.n_experts, moe.ffn_width, cfg.width),
             down=experts.stack("down_proj", moe.n_experts, cfg.width, moe.ffn_width),
-            routing=Routing(moe.n_active, moe.renormalise),
+            routing=routing(moe, w),
             act=cfg.activation,
         )
+        self.shared = GatedMLP(cfg, w.at("shared_experts"), moe.shared_width) if moe.shared_width else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        rows = x.rows()
-        return run.backend.experts(rows, run.backend.linear(rows, self.router), self.mlps)
+        b, rows = run.backend, x.rows()
+        mixed = b.experts(rows, b.linear(rows, self.router), self.mlps)
+        return b.add(mixed, self.shared.of_rows(b, rows)) if self.shared else mixed
+
+
+def routing(moe: MoeConfig, w: Weights) -> Routing:
+    bias = w.vector("gate.e_score_correction_bias", moe.n_experts) if moe.choice_bias else None
+    return Routing(
+        moe.n_active, moe.renormalise, moe.sigmoid, bias, moe.n_groups, moe.n_best_groups, moe.group_top, moe.scale
+    )
 
 
 class DecoderLayer:
-    """Mix tokens, then transform each: a norm before either half and, in some families, one after."""
+    """Mix tokens, then transform each: a norm before either half, after it, or both. A parallel layer's halves read the
+    same rows, and what they give is added to them at once."""
 
-    def __init__(self, mix: Mixer, ffn: Sublayer, norms: tuple[Norm, Norm], after: tuple[Norm, Norm] | None = None):
+    def __init__(
+        self,
+        mix: Mixer,
+        ffn: Sublayer,
+        norms: tuple[Norm | None, Norm | None] = (None, None),
+        after: tuple[Norm, Norm] | None = None,
+        parallel: bool = False,
+    ):
         self.memory = mix.memory
         self.halves: tuple[Sublayer, Sublayer] = mix, ffn
         self.norms = norms
         self.after = after
+        self.parallel = parallel
 
     def mix(self, run: ForwardPass, stream: ResidualStream) -> None:
         """Let tokens read each other."""
-        self._half(0, run, stream)
+        stream.add(self._half(0, run, stream))
 
     def transform(self, run: ForwardPass, stream: ResidualStream) -> None:
         """Work on each token alone."""
-        self._half(1, run, stream)
+        stream.add(self._half(1, run, stream.without_pending() if self.parallel else stream))
 
-    def _half(self, i: int, run: ForwardPass, stream: ResidualStream) -> None:
+    def _half(self, i: int, run: ForwardPass, stream: ResidualStream) -> Tensor:
         delta = self.halves[i](run, NormedInput(stream, self.norms[i]))
-        if self.after:
-            delta = run.backend.rms_norm(delta, self.after[i].gain, self.after[i].eps)
-        stream.add(delta)
+        return self.after[i].apply(run.backend, delta) if self.after else delta

@@ -1,8 +1,9 @@
 """What a model is, in numbers: one frozen record, whatever file it was read from."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from tahr.backends.api import Activation, RopeStyle
+from tahr.backends.api import Activation, RopeStyle, Tempering
 from tahr.errors import CorruptFile
 from tahr.models.rope import RopeConfig
 
@@ -34,6 +35,13 @@ class MoeConfig:
     n_active: int
     ffn_width: int
     renormalise: bool
+    shared_width: int = 0  # of the expert that every token goes to
+    sigmoid: bool = False  # scores become shares by a sigmoid each, not by a softmax
+    choice_bias: bool = False  # a stored bias counts for the choice of experts alone
+    n_groups: int = 0  # of experts: a token chooses among those of its `n_best_groups` best
+    n_best_groups: int = 0
+    group_top: int = 1  # experts that make up the worth of a group
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +66,18 @@ class ModelConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    norm_kind: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False
     norm_offset: float = 0.0  # added to every stored norm gain
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     attn_softcap: float = 0.0
     logit_softcap: float = 0.0
+    alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
+    qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
+    tempering: Tempering | None = None
+    n_positions: int = 0  # of a learned table
     moe: MoeConfig | None = None
     guess: str = ""  # how the family was guessed, where the file did not say
 

@@ -41,7 +41,7 @@ def convert(source: OpenedModel) -> Converted:
         raise UnsupportedModel(f"Tahr does not convert {cfg.family} models; it does {', '.join(ARCHITECTURES)}.")
     tensors = canonical(source, cfg)
     if cfg.tied:
-        tensors.pop("lm_head.weight", None)
+        tensors.drop("lm_head.weight")
     grouped = with_experts(tensors)
     names = {name: new_name(name, family_of(cfg).gguf_names) for name in grouped}
     parts = [part(cfg, name, new, grouped[name]) for name, new in names.items() if new]

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from tahr.backends.api import Backend, KVStore, Linear, Rope, StepInputs, Tensor
-from tahr.models.blocks import DecoderLayer, ForwardPass, ResidualStream
+from tahr.models.blocks import DecoderLayer
 from tahr.models.config import ModelConfig
 from tahr.models.rope import RopeConfig
+from tahr.models.stream import ForwardPass, ResidualStream
 from tahr.models.weights import Weights
 from tahr.weights.watch import FileWatch
 
@@ -20,13 +21,16 @@ class Decoder:
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
         self.norm = w.norm("model.norm")
         self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
+        self.embed_norm = w.norm("model.embed_norm") if w.has("model.embed_norm.weight") else None
+        n_positions, name = cfg.n_positions, "model.embed_positions.weight"
+        self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
         # What a step still reads of the model's files.
         self.files = FileWatch([w.tensors["model.embed_tokens.weight"].source] if w.backend.maps_tables else [])
         if cfg.tied:
             w.skip("lm_head.weight")
             self.head = Linear(self.table, name="lm_head")
         else:
-            self.head = w.linear("lm_head", cfg.n_vocab, cfg.width)
+            self.head = w.linear("lm_head", cfg.n_vocab, cfg.width, bias=w.has("lm_head.bias"))
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""
@@ -35,10 +39,17 @@ class Decoder:
             logits = backend.scale(logits, self.config.logit_scale)
         return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
 
+    def embedded(self, backend: Backend, step: StepInputs) -> Tensor:
+        """What the first layer reads."""
+        rows = backend.embed(self.table, step, self.config.embed_scale)
+        if self.positions:
+            rows = backend.add(rows, backend.embed_positions(self.positions, step))
+        return self.embed_norm.apply(backend, rows) if self.embed_norm else rows
+
     def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The states of `step.logit_rows` after the final norm."""
         run = ForwardPass(backend, step, kv, self.ropes)
-        embedded = backend.embed(self.table, step, self.config.embed_scale)
+        embedded = self.embedded(backend, step)
         stream = ResidualStream(backend, embedded, self.config.residual_scale)
         del embedded  # the stream alone keeps it, so its memory is free after the first addition
         for layer in self.layers[:-1]:

@@ -5,12 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tahr.config import GREEDY, SamplingParams
+from tahr.models.arrange import Tensors
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.fields import Fields
 from tahr.models.weights import Weights
 
+Arrange = Callable[[ModelConfig, Tensors], Tensors]
 Refine = Callable[[Fields, ModelConfig], ModelConfig]
+
+
+def as_stored(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    return tensors
 
 
 def unchanged(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -28,3 +34,5 @@ class Family:
     refine_gguf: Refine = unchanged
     hf_defaults: Mapping[str, Any] = field(default_factory=dict)  # what its config.json may leave out
     gguf_names: Mapping[str, str] = field(default_factory=dict)  # layer tensors that GGUF files name otherwise
+    hf_names: Mapping[str, str] = field(default_factory=dict)  # parts of names that checkpoints have otherwise
+    arrange: Arrange = as_stored  # how matrices are cut and ordered

@@ -16,6 +16,8 @@ from tahr.models.rope import MOST_CONTEXT, Divisors, RopeConfig, Scaling, gguf_s
 from tahr.weights.tensor import HostTensor
 
 ROPE_DIVISORS = "rope_freqs.weight"
+ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+ROPE_TENSORS = {ROPE_DIVISORS, ROPE_SHORT, ROPE_LONG}
 
 
 def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:

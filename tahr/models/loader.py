@@ -10,15 +10,18 @@ from tahr.backends.api import Backend
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models import sampling
+from tahr.models.arrange import Tensors
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.gguf import ROPE_DIVISORS
+from tahr.models.gguf import ROPE_TENSORS
 from tahr.models.registry import family_of, from_gguf, from_hf
 from tahr.models.weights import Change, Progress, Weights, gguf_name, hf_name
 from tahr.weights import HostTensor, open_gguf, open_safetensors
 from tahr.weights.watch import refuse_changed
 
 MOST_JSON_BYTES = 16 << 20
+# Buffers of older checkpoints that follow from the configuration.
+RESTATED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
 N_NAMED = 5  # unused tensors named in the log
 
 
@@ -140,12 +143,14 @@ def changing(config: ModelConfig, quantize: str | None) -> Change | None:
     return requantiser(config, family_of(config).gguf_names, quantize)
 
 
-def canonical(source: OpenedModel, config: ModelConfig) -> dict[str, HostTensor]:
-    """The tensors by their Hugging Face names, less those that only restate the configuration."""
+def canonical(source: OpenedModel, config: ModelConfig) -> Tensors:
+    """The tensors by canonical names, cut as blocks want them, less those that only restate the configuration."""
+    family = family_of(config)
     if source.format == "safetensors":
-        return {hf_name(name): t for name, t in source.tensors.items() if not name.endswith("rotary_emb.inv_freq")}
-    names = family_of(config).gguf_names
-    return {gguf_name(name, names): t for name, t in source.tensors.items() if name != ROPE_DIVISORS}
+        named = {hf_name(n, family.hf_names): t for n, t in source.tensors.items() if not n.endswith(RESTATED)}
+    else:
+        named = {gguf_name(n, family.gguf_names): t for n, t in source.tensors.items() if n not in ROPE_TENSORS}
+    return family.arrange(config, Tensors(named))
 
 
 def refuse_bad_guess(config: ModelConfig, unused: list[str]) -> None:

@@ -98,6 +98,28 @@ class Divisors:
         return freq / np.array(self.values), 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Unrotated:
+    """Pairs that never turn: layers without positions of their own."""
+
+    def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
+        return np.zeros_like(freq), 1.0
+
+
+NO_ROPE = RopeConfig(1.0, 2, Unrotated())
+
+
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """One divisor per pair, and a factor of cos and sin."""
+
+    divisors: tuple[float, ...]
+    attention: float
+
+    def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
+        return freq / np.array(self.divisors), self.attention
+
+
 # ---- from config.json ---------------------------------------------------------------------------------------
 
 

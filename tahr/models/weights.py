@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
-from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
+from tahr.backends.api import Backend, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.errors import CorruptFile, QuantError
 from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
@@ -18,13 +19,21 @@ Change = Callable[[str, HostTensor], HostTensor]  # a matrix, and its canonical 
 # Numbers that mean nothing as weights without scales or indices kept elsewhere.
 NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"])
 
-GGUF_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+GGUF_TOP = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embed_norm",
+    "position_embd": "model.embed_positions",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
 GGUF_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_sinks": "self_attn.sinks",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
@@ -35,6 +44,9 @@ GGUF_LAYER = {
     "ffn_gate_exps": "mlp.experts.gate_proj",
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 # A text model inside a multimodal checkpoint, as older and newer files name it.
 HF_PREFIXES = {
@@ -44,12 +56,20 @@ HF_PREFIXES = {
 }
 
 
-def hf_name(name: str) -> str:
-    """The canonical name of a safetensors tensor."""
+def hf_name(name: str, names: Mapping[str, str]) -> str:
+    """The canonical name of a safetensors tensor; `names` is what a family calls otherwise, part by part."""
     for prefix, canonical in HF_PREFIXES.items():
         if name.startswith(prefix):
-            return canonical + name.removeprefix(prefix)
-    return name
+            name = canonical + name.removeprefix(prefix)
+            break
+    return other_names(tuple(names)).sub(lambda m: names[m[0]], name) if names else name
+
+
+@cache
+def other_names(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds any of the names between dots, the longest first."""
+    found = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.compile(rf"(?<![^.])({found})(?![^.])")
 
 
 def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
@@ -66,10 +86,25 @@ def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """An RMS norm: its gain, and the epsilon that keeps it from dividing by zero."""
+    """An RMS norm: its gain, and the epsilon that keeps it from dividing by zero. Centred, it is a layer norm, which
+    takes the mean away first and may add a bias."""
 
     gain: Vector
     eps: float
+    centred: bool = False
+    bias: Vector | None = None
+
+    def apply(self, backend: Backend, x: Tensor) -> Tensor:
+        """The normed rows."""
+        if self.centred:
+            return backend.layer_norm(x, self.gain, self.bias, self.eps)
+        return backend.rms_norm(x, self.gain, self.eps)
+
+    def apply_to_sum(self, backend: Backend, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """(s, normed s) for s = x + scale * y."""
+        if self.centred:
+            return backend.add_layer_norm(x, y, self.gain, self.bias, self.eps, scale)
+        return backend.add_rms_norm(x, y, self.gain, self.eps, scale)
 
 
 @dataclass(slots=True)
@@ -151,10 +186,20 @@ class Weights:
         """The bias `name`."""
         return self.upload(self.find(name, (width,)).dense())
 
+    def constants(self, values: Sequence[float]) -> Vector:
+        """Numbers that follow from the configuration."""
+        return self.upload(np.array(values, np.float32))
+
+    def has(self, name: str) -> bool:
+        """Whether the files hold `name`."""
+        return self.prefix + name in self.tensors
+
     def norm(self, name: str, width: int | None = None) -> Norm:
         """The norm `name`, as wide as the model unless told."""
-        gain = self.find(f"{name}.weight", (width or self.config.width,)).dense()
-        return Norm(self.upload(gain + np.float32(self.config.norm_offset)), self.config.norm_eps)
+        cfg, n = self.config, width or self.config.width
+        gain = self.find(f"{name}.weight", (n,)).dense()
+        bias = self.vector(f"{name}.bias", n) if cfg.norm_bias and self.has(f"{name}.bias") else None
+        return Norm(self.upload(gain + np.float32(cfg.norm_offset)), cfg.norm_eps, cfg.norm_kind == "layer", bias)
 
     def pick(self, first: str, second: str) -> tuple[Norm, Norm]:
         """The norms before, or after, the two halves of a layer."""
@@ -166,7 +211,7 @@ class Weights:
 
     def unused(self) -> list[str]:
         """Tensors that were not asked for, by their names in the file."""
-        return sorted(t.name for name, t in self.tensors.items() if name not in self.counts.names)
+        return sorted(self.tensors[name].name for name in self.tensors.keys() - self.counts.names)
 
     # ---- parts of the above -----------------------------------------------------------------------------------
 

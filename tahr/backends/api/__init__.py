@@ -21,6 +21,7 @@ from tahr.backends.api.arguments import (
     RopeStyle,
     Rotation,
     Routing,
+    Tempering,
 )
 from tahr.backends.api.backend import Backend, Fetched, HostRows
 from tahr.backends.api.memory import (
@@ -81,6 +82,7 @@ __all__ = [
     "StateShape",
     "StepInputs",
     "StepLimits",
+    "Tempering",
     "Tensor",
     "Vector",
     "Weight",

@@ -44,8 +44,9 @@ class AttentionSpec:
     """How one layer attends.
 
     `window` is how many positions a token sees, itself among them (0: all). A `softcap` c > 0 turns a score s into
-    c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `cross`
-    attends to keys of another text.
+    c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `slopes`,
+    one per query head, add slope * (position of the key - position of the query) to a score (ALiBi). `cross` attends to
+    keys of another text.
     """
 
     scale: float
@@ -53,24 +54,44 @@ class AttentionSpec:
     softcap: float = 0.0
     causal: bool = True
     sinks: Vector | None = None
+    slopes: Vector | None = None
     cross: bool = False
 
     def extensions(self) -> list[str]:
         """What this spec asks for beyond causal attention to the sequence's own keys."""
         asked_for = {
             "bidirectional attention": not self.causal,
-            "attention sinks": self.sinks,
             "cross-attention": self.cross,
         }
         return [name for name, asked in asked_for.items() if asked]
 
 
 @dataclass(frozen=True, slots=True)
+class Tempering:
+    """Queries are multiplied by 1 + beta * log(1 + floor((position + offset) / period)): sharper in long texts."""
+
+    beta: float
+    period: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Routing:
-    """How tokens choose experts: softmax over all experts, the best `n_active`, renormalised to sum 1 or not."""
+    """How tokens choose experts: softmax (or `sigmoid`) of all scores, the best `n_active`, renormalised to sum 1 or
+    not, multiplied by `scale`.
+
+    `bias` is added to the results for the choice alone. With `n_groups`, a token chooses among the experts of its
+    `n_best_groups` best groups; a group is worth the sum of its `group_top` best experts (1 or 2).
+    """
 
     n_active: int
     renormalise: bool
+    sigmoid: bool = False
+    bias: Vector | None = None
+    n_groups: int = 0
+    n_best_groups: int = 0
+    group_top: int = 1
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

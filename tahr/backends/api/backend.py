@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation
+from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation, Tempering
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
@@ -197,6 +197,10 @@ class Backend(ABC):
         """Row `ids[t]` of the table, dequantised exactly, times `scale`: [n_tokens, n_cols]."""
 
     @abstractmethod
+    def embed_positions(self, table: Weight, step: StepInputs) -> Tensor:
+        """Row `positions[t]` of the table, dequantised exactly: [n_tokens, n_cols]."""
+
+    @abstractmethod
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * gain."""
 
@@ -208,6 +212,17 @@ class Backend(ABC):
         """(s, rms_norm(s)) for s = x + scale * y: the seam between two blocks of a residual stream."""
         s = self.add(x, y, scale)
         return s, self.rms_norm(s, gain, eps)
+
+    @abstractmethod
+    def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
+        """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain + bias."""
+
+    def add_layer_norm(
+        self, x: Tensor, y: Tensor, gain: Vector, bias: Vector | None, eps: float, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """(s, layer_norm(s)) for s = x + scale * y."""
+        s = self.add(x, y, scale)
+        return s, self.layer_norm(s, gain, bias, eps)
 
     @abstractmethod
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
@@ -223,8 +238,8 @@ class Backend(ABC):
         return [self.linear(x, linear) for linear in joined.parts]
 
     @abstractmethod
-    def activate(self, gate: Tensor, up: Tensor, act: Activation) -> Tensor:
-        """act(gate) * up. gelu_tanh is the tanh approximation, gelu the exact one."""
+    def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
+        """act(gate) * up, or act(gate) without up. gelu_tanh is the tanh approximation, gelu the exact one."""
 
     def gated(self, x: Tensor, gate_up: JoinedLinears, act: Activation) -> Tensor:
         """act(gate(x)) * up(x): the first half of a gated MLP."""
@@ -268,6 +283,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def temper(self, q: Tensor, tempering: Tempering, step: StepInputs) -> Tensor:
+        """The rows of every token, multiplied by what `tempering` says for its position."""
+
+    @abstractmethod
     def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         """The rows whose logits are wanted: x[step.logit_rows]."""
 
@@ -278,3 +297,7 @@ class Backend(ABC):
     @abstractmethod
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         """cap * tanh(x / cap)."""
+
+    @abstractmethod
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        """min(max(x, -limit), limit)."""

@@ -156,9 +156,12 @@ class CpuBackend(api.Backend):
     # ---- ops --------------------------------------------------------------------------------------------------
 
     def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
+        self._queue.tables.append((step, table))
+        return self._embed(table, step, step.ids, scale)
+
+    def _embed(self, table: Weight, step: api.StepInputs, indices: Ints, scale: float) -> Tensor:
         matrix: PackedMatrix = table.data
         format_name, rows = matrix.table
-        self._queue.tables.append((step, table))
         self._queue.keep(rows)
         out = self._per_token(step, table.n_cols)
         self._queue.tape.embed(
@@ -167,11 +170,14 @@ class CpuBackend(api.Backend):
             table=address_of(rows),
             table_rows=table.n_rows,
             cols=table.n_cols,
-            ids=address_of(step.ids),
+            ids=address_of(indices),
             out=out.data.address,
             scale=scale,
         )
         return out
+
+    def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
+        return self._embed(table, step, step.positions, 1.0)
 
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         out = self._like(x)
@@ -192,6 +198,42 @@ class CpuBackend(api.Backend):
             x=self._use(x),
             y=self._use(y) if y else 0,
             gain=self._use_vector(gain),
+            sum=total.data.address if total else 0,
+            out=out.data.address,
+            eps=eps,
+            scale=scale,
+            quantised_out=offer_quantised(self._queue, out),
+        )
+
+    def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
+        out = self._like(x)
+        self._layer_norm(x, None, (gain, bias), None, out, eps, 1.0)
+        return out
+
+    def add_layer_norm(
+        self, x: Tensor, y: Tensor, gain: Vector, bias: Vector | None, eps: float, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        total, out = self._like(x), self._like(x)
+        self._layer_norm(x, y, (gain, bias), total, out, eps, scale)
+        return total, out
+
+    def _layer_norm(
+        self,
+        x: Tensor,
+        y: Tensor | None,
+        gain_bias: tuple[Vector, Vector | None],
+        total: Tensor | None,
+        out: Tensor,
+        eps: float,
+        scale: float,
+    ) -> None:
+        self._queue.tape.layer_norm(
+            n_rows=x.data.count.address,
+            width=x.width,
+            x=self._use(x),
+            y=self._use(y) if y else 0,
+            gain=self._use_vector(gain_bias[0]),
+            bias=self._use_vector(gain_bias[1]),
             sum=total.data.address if total else 0,
             out=out.data.address,
             eps=eps,
@@ -243,13 +285,13 @@ class CpuBackend(api.Backend):
         address: int = buffer.quantised.rows.address
         return address
 
-    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
+    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
         out = self._like(gate)
         self._queue.tape.activate(
             n_rows=gate.data.count.address,
             width=gate.width,
             gate=self._use(gate),
-            up=self._use(up),
+            up=self._use(up) if up else 0,
             out=out.data.address,
             act=act,
             quantised_out=offer_quantised(self._queue, out),
@@ -284,6 +326,12 @@ class CpuBackend(api.Backend):
             n_experts=scores.width,
             n_active=routing.n_active,
             renormalise=routing.renormalise,
+            sigmoid=routing.sigmoid,
+            bias=self._use_vector(routing.bias),
+            n_groups=routing.n_groups,
+            n_best_groups=routing.n_best_groups,
+            group_top=routing.group_top,
+            scale=routing.scale,
             experts=chosen.address,
             shares=routes.shares.address,
         )
@@ -377,8 +425,25 @@ class CpuBackend(api.Backend):
             window=spec.window,
             partials=partials.address,
             n_spans=n_spans,
+            sinks=self._use_vector(spec.sinks),
+            slopes=self._use_vector(spec.slopes),
             # Heads are shared out one by one, so each must be whole blocks.
             quantised_out=0 if shape.head_dim % INT8_BLOCK else offer_quantised(self._queue, out),
+        )
+        return out
+
+    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
+        self._queue.keep(step)
+        out = self._like(q)
+        self._queue.tape.temper(
+            n_rows=q.data.count.address,
+            width=q.width,
+            positions=address_of(step.positions),
+            x=self._use(q),
+            out=out.data.address,
+            beta=tempering.beta,
+            period=tempering.period,
+            offset=tempering.offset,
         )
         return out
 
@@ -397,4 +462,9 @@ class CpuBackend(api.Backend):
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         out, n_rows = self._like(x), x.data.count.address
         self._queue.tape.softcap(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, cap=cap)
+        return out
+
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        out, n_rows = self._like(x), x.data.count.address
+        self._queue.tape.clip(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, limit=limit)
         return out

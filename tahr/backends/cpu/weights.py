@@ -16,7 +16,7 @@ from tahr.weights.tensor import HostTensor
 # Packed at a time, and then dropped from the mapped file: a matrix never takes twice its size.
 SLICE_BYTES = 4 << 20
 # An embedding table is read row by row in its file layout; it is packed only if a linear asks for it too.
-TABLES = ("token_embd.weight", "embed_tokens.weight")
+TABLES = tuple(f"{name}.weight" for name in ("token_embd", "embed_tokens", "wte", "word_embeddings", "embed_in"))
 
 
 class PackedMatrix:

@@ -150,6 +150,10 @@ class CudaBackend(api.Backend):
         found = rows.embed(table.data, inputs, n, scale)
         return made(found, Rows.TOKENS, table.data.dtype)
 
+    def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
+        inputs, n = self.context.enter(step), self._n_tokens(step)
+        return made(rows.embed_positions(table.data, inputs, n), Rows.TOKENS, table.data.dtype)
+
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         return like(x, rows.rms_norm(values(x), gain.data, eps, x.data.math))
 
@@ -159,6 +163,11 @@ class CudaBackend(api.Backend):
     def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         s, normed = rows.add_rms_norm(values(x), values(y), gain.data, eps, scale, x.data.math)
         return like(x, s), like(x, normed)
+
+    def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
+        shift = None if bias is None else bias.data
+        normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
+        return like(x, normed.to(x.data.math))
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         return like(x, self._multiply(x, linear.weight.data, None if linear.bias is None else linear.bias.data))
@@ -206,8 +215,8 @@ class CudaBackend(api.Backend):
     def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor) -> bool:
         return self._is_vector(norm.x, w) and norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
 
-    def activate(self, gate: Tensor, up: Tensor, act: api.Activation) -> Tensor:
-        return like(gate, rows.activate(values(gate), values(up), act, gate.data.math))
+    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
+        return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
         stacks = experts.ExpertStacks(mlps.gate.weight.data, mlps.up.weight.data, mlps.down.weight.data, mlps.act)
@@ -241,6 +250,12 @@ class CudaBackend(api.Backend):
         one_each = step.limits.n_tokens_per_seq == 1
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))
 
+    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
+        positions = self.context.enter(step).positions[: len(values(q))]
+        n_periods = torch.div(positions + tempering.offset, tempering.period, rounding_mode="floor")
+        factors = 1 + tempering.beta * torch.log1p(n_periods.float())
+        return like(q, (values(q).float() * factors[:, None]).to(values(q).dtype))
+
     def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
         inputs = self.context.enter(step)
         n = step.limits.n_rows if self.context.inside else step.n_rows
@@ -251,6 +266,9 @@ class CudaBackend(api.Backend):
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return like(x, torch.tanh(values(x).float() / cap) * cap)
+
+    def clip(self, x: Tensor, limit: float) -> Tensor:
+        return like(x, values(x).clamp(-limit, limit))
 
     def _n_tokens(self, step: api.StepInputs) -> int:
         return step.limits.n_tokens if self.context.inside else step.n_tokens

@@ -21,7 +21,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
+            mix=Attention(cfg, i, at.at("self_attn"), qk_norm="heads"),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),

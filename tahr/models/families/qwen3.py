@@ -19,7 +19,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm=True),
+            mix=Attention(cfg, i, at.at("self_attn"), qk_norm="heads"),
             ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),
         )

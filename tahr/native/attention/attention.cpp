@@ -110,10 +110,17 @@ void merge(State& total, const State& span, int dim) {
   total.top = top;
 }
 
+// What the weighted sum is multiplied by if a logit without a value takes part in the softmax.
+float with_sink(const State& total, float sink) {
+  const float top = sink > total.top ? sink : total.top;
+  const float share = std::exp(total.top - top);
+  return share / (total.sum * share + std::exp(sink - top));
+}
+
 // Writes the head that lies at `at`.
 void finish(const AttentionOp& op, const State& total, int64_t at) {
-  const float inverse = 1.0f / total.sum;
   const int dim = op.kv.head_dim;
+  const float inverse = op.sinks ? with_sink(total, op.sinks[at / dim % op.n_q_heads]) : 1.0f / total.sum;
   for (int i = 0; i < dim; i++) op.out[at + i] = total.weighted[i] * inverse;
   quantise_part(op.quantised_out, op.out, at, at + dim);
 }
@@ -257,12 +264,20 @@ TAHR_INLINE void weigh(const AttentionOp& op, Workspace& w, int row, Tokens seen
   state.top = top;
 }
 
+// Adds slope * (key position - query position), given where the query stands in the tile.
+void add_slope(float* scores, float slope, int query, Tokens all) {
+  for (int t = all.begin; t < all.end; t++) scores[t] += slope * float(t - query);
+}
+
 TAHR_INLINE void weigh_rows(const AttentionOp& op, const Piece& piece, int tile, Workspace& w, Tokens all) {
   const int n_heads = group(op);
   for (int row = 0, token = piece.first; row < w.n_rows; token++) {
     const int low = first_seen(op, op.positions[token]) - tile, high = op.positions[token] + 1 - tile;
     const Tokens some = {low > all.begin ? low : all.begin, high < all.end ? high : all.end};
     const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
+    if (op.slopes)
+      for (int head = 0; head < n_heads; head++)
+        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[piece.kv_head * n_heads + head], high - 1, all);
     for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
   }
 }

@@ -34,6 +34,8 @@ struct AttentionOp {
   int32_t window;  // 0: none
   float* partials;  // [SPLIT_TOKENS][n_q_heads][n_spans][head_dim + 2]: weighted values, then sum and maximum
   int32_t n_spans;  // of the longest sequence
+  const float* sinks;   // [n_q_heads], or null: logits that take part in the softmax without a value
+  const float* slopes;  // [n_q_heads], or null: added to a score per position between query and key
   std::byte* const* quantised_out;  // of `out`; see quantised_out.h
 };
 

@@ -37,6 +37,12 @@ void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, A
                 self.isa.rows->norm);
 }
 
+void layer_norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address bias,
+                Address sum, Address out, float eps, float scale, Address quantised_out) {
+  self.tape.add(LayerNormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{bias}, At{sum}, At{out}, eps, scale, At{quantised_out}},
+                self.isa.rows->layer_norm);
+}
+
 void add(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address out, float scale) {
   self.tape.add(AddOp{At{n_rows}, width, At{x}, At{y}, At{out}, scale}, self.isa.rows->add);
 }
@@ -49,6 +55,15 @@ void activate(Recorder& self, Address n_rows, int64_t width, Address gate, Addre
 
 void softcap(Recorder& self, Address n_rows, int64_t width, Address x, Address out, float cap) {
   self.tape.add(SoftcapOp{At{n_rows}, width, At{x}, At{out}, cap}, self.isa.rows->softcap);
+}
+
+void clip(Recorder& self, Address n_rows, int64_t width, Address x, Address out, float limit) {
+  self.tape.add(ClipOp{At{n_rows}, width, At{x}, At{out}, limit}, self.isa.rows->clip);
+}
+
+void temper(Recorder& self, Address n_rows, int64_t width, Address positions, Address x, Address out, float beta, int period,
+            int offset) {
+  self.tape.add(TemperOp{At{n_rows}, width, At{positions}, At{x}, At{out}, beta, period, offset}, self.isa.rows->temper);
 }
 
 void gather_rows(Recorder& self, Address n_rows, int64_t width, Address rows, Address x, Address out) {
@@ -69,17 +84,18 @@ void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Ad
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
                int n_pages_per_seq, int n_q_heads, Address q, Address out, const KvLayer& kv, float scale, float softcap,
-               int window, Address partials, int n_spans, Address quantised_out) {
+               int window, Address partials, int n_spans, Address sinks, Address slopes, Address quantised_out) {
   const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
                        At{q},      At{out},       kv,         scale,       softcap,        window,          At{partials},
-                       n_spans,    At{quantised_out}};
+                       n_spans,    At{sinks},     At{slopes}, At{quantised_out}};
   self.tape.add(op, self.isa.rows->attention);
   self.tape.add(op, self.isa.rows->merge_spans);
 }
 
-void route(Recorder& self, Address n_rows, Address scores, int n_experts, int n_active, bool renormalise, Address experts,
-           Address shares) {
-  self.tape.add(RouteOp{At{n_rows}, At{scores}, n_experts, n_active, renormalise, At{experts}, At{shares}},
+void route(Recorder& self, Address n_rows, Address scores, int n_experts, int n_active, bool renormalise, bool sigmoid,
+           Address bias, int n_groups, int n_best_groups, int group_top, float scale, Address experts, Address shares) {
+  self.tape.add(RouteOp{At{n_rows}, At{scores}, n_experts, n_active, renormalise, sigmoid, At{bias}, n_groups, n_best_groups,
+                        group_top, scale, At{experts}, At{shares}},
                 self.isa.rows->route);
 }
 
@@ -96,19 +112,24 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            nb::kw_only(), "keys"_a, "values"_a, "type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
   tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a,
            "quantised_out"_a)
+      .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,
+           "eps"_a, "scale"_a, "quantised_out"_a)
       .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)
       .def("activate", activate, nb::kw_only(), "n_rows"_a, "width"_a, "gate"_a, "up"_a, "out"_a, "act"_a,
            "quantised_out"_a)
       .def("softcap", softcap, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "out"_a, "cap"_a)
+      .def("clip", clip, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "out"_a, "limit"_a)
+      .def("temper", temper, nb::kw_only(), "n_rows"_a, "width"_a, "positions"_a, "x"_a, "out"_a, "beta"_a, "period"_a,
+           "offset"_a)
       .def("gather_rows", gather_rows, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
       .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
       .def("rope_and_cache", rope_and_cache, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "cos_sin"_a, "n_freqs"_a,
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
-           "n_spans"_a, "quantised_out"_a)
+           "n_spans"_a, "sinks"_a, "slopes"_a, "quantised_out"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
-           "experts"_a, "shares"_a)
+           "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "experts"_a, "shares"_a)
       .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a);
 }
 

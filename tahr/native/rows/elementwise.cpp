@@ -55,6 +55,21 @@ void norm_row(const NormOp& op, const float* x, float* out) {
   map({0, op.width}, x, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, set1(inverse)), gain); });
 }
 
+float sum_of(const float* x, int64_t width) {
+  Floats total = set1(0.0f);
+  for_vectors({0, width}, [&](int64_t i, int n) { total = add(total, load_part(x + i, n)); });
+  return sum(total);
+}
+
+// The numbers less their mean go to `out` first, so that their squares are summed without cancellation.
+void layer_norm_row(const LayerNormOp& op, const float* x, float* out) {
+  const Floats mean = set1(sum_of(x, op.width) / float(op.width));
+  map({0, op.width}, x, out, [=](Floats v) { return sub(v, mean); });
+  const Floats inverse = set1(1.0f / std::sqrt(sum_of_squares(out, op.width) / float(op.width) + op.eps));
+  map({0, op.width}, out, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, inverse), gain); });
+  if (op.bias) map({0, op.width}, out, op.bias, out, [](Floats v, Floats bias) { return add(v, bias); });
+}
+
 Floats silu(Floats x) { return mul(x, sigmoid(x)); }
 
 // x * (1 + tanh(u)) / 2 = x * sigmoid(2u) for u = sqrt(2 / pi) * (x + 0.044715 x^3)
@@ -85,6 +100,18 @@ void norm(const NormOp& op, Worker worker) {
   }
 }
 
+void layer_norm(const LayerNormOp& op, Worker worker) {
+  const Floats scale = set1(op.scale);
+  const Range rows = share(*op.n_rows, worker);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const int64_t at = row * op.width;
+    if (op.y)
+      map({at, at + op.width}, op.x, op.y, op.sum, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
+    layer_norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+    quantise_part(op.quantised_out, op.out, at, at + op.width);
+  }
+}
+
 void add(const AddOp& op, Worker worker) {
   const Range mine = share_numbers(*op.n_rows * op.width, worker);
   const Floats scale = set1(op.scale);
@@ -99,7 +126,8 @@ void activate(const ActivateOp& op, Worker worker) {
   const auto with = [&](auto act) {
     for (int64_t at = mine.begin; at < mine.end; at += CHUNK) {
       const Range chunk{at, at + CHUNK < mine.end ? at + CHUNK : mine.end};
-      map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+      if (op.up) map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+      else map(chunk, op.gate, op.out, act);
       quantise_part(op.quantised_out, op.out, chunk.begin, chunk.end);
     }
   };
@@ -113,6 +141,20 @@ void activate(const ActivateOp& op, Worker worker) {
 void softcap(const SoftcapOp& op, Worker worker) {
   const Floats cap = set1(op.cap);
   map(share_numbers(*op.n_rows * op.width, worker), op.x, op.out, [=](Floats x) { return mul(cap, tanh(div(x, cap))); });
+}
+
+void clip(const ClipOp& op, Worker worker) {
+  const Floats most = set1(op.limit), least = set1(-op.limit);
+  map(share_numbers(*op.n_rows * op.width, worker), op.x, op.out, [=](Floats x) { return max(min(x, most), least); });
+}
+
+void temper(const TemperOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
+  for (int64_t row = rows.begin; row < rows.end; row++) {
+    const float n_periods = float((op.positions[row] + op.offset) / op.period);
+    const Floats factor = set1(1.0f + op.beta * std::log(1.0f + n_periods));
+    map({row * op.width, (row + 1) * op.width}, op.x, op.out, [=](Floats x) { return mul(x, factor); });
+  }
 }
 
 void gather_rows(const GatherRowsOp& op, Worker worker) {

@@ -23,6 +23,21 @@ struct NormOp {
   std::byte* const* quantised_out;  // of `out`; see quantised_out.h
 };
 
+// sum = x + scale * y, out = (sum - mean) / sqrt(variance + eps) * gain + bias; y and bias may be absent, as above.
+struct LayerNormOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* x;
+  const float* y;
+  const float* gain;
+  const float* bias;
+  float* sum;
+  float* out;
+  float eps;
+  float scale;
+  std::byte* const* quantised_out;  // of `out`
+};
+
 // out = x + scale * y; without y, scale * x.
 struct AddOp {
   const int32_t* n_rows;
@@ -33,7 +48,7 @@ struct AddOp {
   float scale;
 };
 
-// out = act(gate) * up
+// out = act(gate) * up; without up, act(gate).
 struct ActivateOp {
   const int32_t* n_rows;
   int64_t width;
@@ -51,6 +66,27 @@ struct SoftcapOp {
   const float* x;
   float* out;
   float cap;
+};
+
+// out = min(max(x, -limit), limit)
+struct ClipOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const float* x;
+  float* out;
+  float limit;
+};
+
+// out[t] = x[t] * (1 + beta * log(1 + floor((positions[t] + offset) / period)))
+struct TemperOp {
+  const int32_t* n_rows;
+  int64_t width;
+  const int32_t* positions;
+  const float* x;
+  float* out;
+  float beta;
+  int32_t period;
+  int32_t offset;
 };
 
 // out[i] = x[rows[i]]

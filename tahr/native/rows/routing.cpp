@@ -21,20 +21,45 @@ int best(const float* scores, int n) {
   return at;
 }
 
+// What the experts of a group are worth together.
+float worth(const float* scores, int n, int n_top) {
+  float first = -INFINITY, second = -INFINITY;
+  for (int i = 0; i < n; i++) {
+    if (scores[i] > first) second = first, first = scores[i];
+    else if (scores[i] > second) second = scores[i];
+  }
+  return n_top > 1 && n > 1 ? first + second : first;
+}
+
+// Hides the experts of all but the best groups.
+void keep_best_groups(const RouteOp& op, float* scores, float* worths) {
+  const int size = op.n_experts / op.n_groups;
+  for (int g = 0; g < op.n_groups; g++) worths[g] = worth(scores + g * size, size, op.group_top);
+  for (int i = 0; i < op.n_best_groups; i++) worths[best(worths, op.n_groups)] = -INFINITY;
+  for (int g = 0; g < op.n_groups; g++)
+    if (worths[g] != -INFINITY)
+      for (int i = 0; i < size; i++) scores[g * size + i] = -INFINITY;
+}
+
 void route_row(const RouteOp& op, int64_t row, float* left, float* p) {
   const float* scores = op.scores + row * op.n_experts;
   int32_t* experts = op.experts + row * op.n_active;
   float* shares = op.shares + row * op.n_active;
-  softmax(scores, p, op.n_experts);
-  for (int i = 0; i < op.n_experts; i++) left[i] = scores[i];
+  if (op.sigmoid)
+    for (int i = 0; i < op.n_experts; i++) p[i] = 1.0f / (1.0f + std::exp(-scores[i]));
+  else softmax(scores, p, op.n_experts);
+  for (int i = 0; i < op.n_experts; i++) left[i] = op.bias ? p[i] + op.bias[i] : scores[i];
+  if (op.n_groups) keep_best_groups(op, left, p + op.n_experts);
   float total = 0;
   for (int i = 0; i < op.n_active; i++) {
     experts[i] = best(left, op.n_experts);
     left[experts[i]] = -INFINITY;
     total += shares[i] = p[experts[i]];
   }
-  if (!op.renormalise) return;
-  for (int i = 0; i < op.n_active; i++) shares[i] /= total;
+  if (op.renormalise)
+    for (int i = 0; i < op.n_active; i++) shares[i] /= total;
+  if (op.scale != 1.0f)
+    for (int i = 0; i < op.n_active; i++) shares[i] *= op.scale;
 }
 
 }  // namespace

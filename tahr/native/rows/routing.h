@@ -7,15 +7,23 @@
 
 namespace tahr {
 
-constexpr int MAX_EXPERTS = int(WORKER_SCRATCH_BYTES / (2 * sizeof(float)));
+constexpr int MAX_EXPERTS = int(WORKER_SCRATCH_BYTES / (3 * sizeof(float)));
 
-// Softmax over all experts, then the best `n_active` by falling score, equal scores to the lower index.
+// Softmax or sigmoid of the scores, then the best `n_active` by falling score, equal scores to the lower index. `bias`
+// counts for the choice alone. With `n_groups`, only the experts of the `n_best_groups` are to choose from; a group is worth
+// the sum of its `group_top` best. Shares are multiplied by `scale` in the end.
 struct RouteOp {
   const int32_t* n_rows;
   const float* scores;  // [n][n_experts]
   int32_t n_experts;
   int32_t n_active;
   bool renormalise;
+  bool sigmoid;
+  const float* bias;  // [n_experts], or null
+  int32_t n_groups;   // 0: none
+  int32_t n_best_groups;
+  int32_t group_top;
+  float scale;
   int32_t* experts;  // [n][n_active]
   float* shares;     // [n][n_active]
 };

@@ -3,9 +3,12 @@
 namespace tahr::TAHR_ISA {
 
 void norm(const NormOp&, Worker);
+void layer_norm(const LayerNormOp&, Worker);
 void add(const AddOp&, Worker);
 void activate(const ActivateOp&, Worker);
 void softcap(const SoftcapOp&, Worker);
+void clip(const ClipOp&, Worker);
+void temper(const TemperOp&, Worker);
 void gather_rows(const GatherRowsOp&, Worker);
 void cos_sin(const CosSinOp&, Worker);
 void rope_and_cache(const RopeCacheOp&, Worker);
@@ -14,7 +17,7 @@ void merge_spans(const AttentionOp&, Worker);
 void route(const RouteOp&, Worker);
 void mix(const MixOp&, Worker);
 
-const RowKernels row_kernels = {norm,           add,       activate,    softcap, gather_rows, cos_sin,
-                                rope_and_cache, attention, merge_spans, route,   mix};
+const RowKernels row_kernels = {norm,    layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
+                                cos_sin, rope_and_cache, attention, merge_spans, route,   mix};
 
 }  // namespace tahr::TAHR_ISA

@@ -11,9 +11,12 @@ namespace tahr {
 
 struct RowKernels {
   void (*norm)(const NormOp&, Worker);
+  void (*layer_norm)(const LayerNormOp&, Worker);
   void (*add)(const AddOp&, Worker);
   void (*activate)(const ActivateOp&, Worker);
   void (*softcap)(const SoftcapOp&, Worker);
+  void (*clip)(const ClipOp&, Worker);
+  void (*temper)(const TemperOp&, Worker);
   void (*gather_rows)(const GatherRowsOp&, Worker);
   void (*cos_sin)(const CosSinOp&, Worker);
   void (*rope_and_cache)(const RopeCacheOp&, Worker);

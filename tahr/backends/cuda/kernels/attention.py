@@ -55,6 +55,16 @@ class AttentionCall:
         return self.n_q // self.n_kv
 
     @property
+    def per_head(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sinks and slopes of query heads; any memory stands for those that there are none of."""
+        sinks, slopes = self.spec.sinks, self.spec.slopes
+        return self.q if sinks is None else sinks.data, self.q if slopes is None else slopes.data
+
+    @property
+    def has_per_head(self) -> tuple[bool, bool]:
+        return self.spec.sinks is not None, self.spec.slopes is not None
+
+    @property
     def is_plain(self) -> bool:
         """Whether the fast prefill kernel takes it: 16-bit factors, keys stored as they are, whole tiles of columns."""
         return self.dtype != torch.float32 and cuda_kv.block_of(self.store) == 0 and block_d(self.dim) == self.dim
@@ -66,8 +76,9 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     out = torch.zeros_like(call.q)  # rows of padding stay zero
     kernels.exact_kernel[(n_tiles(call, n_seqs, EXACT_ROWS), call.n_kv)](
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
-        inputs.counts, spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv, call.dim,
-        store.shape[4], call.page_size, call.group, spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store),
+        inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv,
+        call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, spec.softcap > 0, TYPES[call.dtype],
+        cuda_kv.block_of(store),
         EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
     )  # fmt: skip
     return out
@@ -82,8 +93,9 @@ def attend_mixed(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     rows, keys, n_warps = LARGE_TILE if len(call.q) * call.group >= N_LARGE else SMALL_TILE
     kernels.prefill_kernel[(n_tiles(call, n_seqs, rows), call.n_kv)](
         out, call.q, store[0], store[1], pages, inputs.query_start, inputs.positions, inputs.counts,
-        spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size,
-        call.group, n_seqs > 1, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
+        spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv, store.shape[4],
+        call.page_size, call.group, *call.has_per_head, n_seqs > 1, spec.window > 0, spec.softcap > 0,
+        TYPES[call.dtype],
         rows, keys, call.dim, num_warps=n_warps, num_stages=2, **OVERLAP,
     )  # fmt: skip
     if n_seqs > 1:
@@ -106,8 +118,9 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
     kernels.decode_kernel[(n_seqs, call.n_kv, n_splits)](
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
-        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, pages.stride(0), call.n_q, call.n_kv,
-        call.dim, store.shape[4], call.page_size, call.group, mixed, spec.softcap > 0, TYPES[call.dtype],
+        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
+        spec.softcap > 0, TYPES[call.dtype],
         cuda_kv.block_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)),
         SPLIT_KEYS if n_splits > 1 else DECODE_KEYS, block_d(call.dim), num_warps=4, **OVERLAP,
     )  # fmt: skip

@@ -28,16 +28,18 @@ def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv
 @triton.jit
 def attend(
     q, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored, positions, lowest,
-    begin, end, scale, window, softcap, has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
+    begin, end, scale, window, softcap, sink, slope, has_sink, has_slope: tl.constexpr, has_cap: tl.constexpr,
+    dtype: tl.constexpr, kv_block: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
 
-    Keys before `lowest` are seen by no row and not read: their pages may be another sequence's by now.
+    Keys before `lowest` are seen by no row and not read: their pages may be another sequence's by now. With a sink, the
+    softmax begins with that score, which has no value.
     """
     cols = tl.arange(0, block_d)
-    best = tl.full((block_m,), float("-inf"), tl.float32)
-    weight = tl.zeros((block_m,), tl.float32)
+    best = tl.where(has_sink, sink, float("-inf"))
+    weight = tl.where(has_sink, tl.full((block_m,), 1.0, tl.float32), 0.0)
     total = tl.zeros((block_m, block_d), tl.float32)
     for first in range(begin, end, block_n):
         at = first + tl.arange(0, block_n)
@@ -49,6 +51,8 @@ def attend(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if has_cap:
             scores = softcap * tanh(scores / softcap)
+        if has_slope:
+            scores += slope[:, None] * (at[None, :] - positions[:, None])
         seen = (at[None, :] <= positions[:, None]) & (at[None, :] < end)
         seen = seen & ((window == 0) | (at[None, :] > positions[:, None] - window))
         scores = tl.where(seen, scores, float("-inf"))
@@ -61,6 +65,14 @@ def attend(
         weight = weight * decay + tl.sum(p, 1)
         best = higher
     return total, weight, best
+
+
+@triton.jit
+def per_head(numbers, heads, given: tl.constexpr):
+    """The number of each head; zeros where there are none."""
+    if given:
+        return tl.load(numbers + heads)
+    return tl.zeros_like(heads).to(tl.float32)
 
 
 @triton.jit
@@ -92,7 +104,8 @@ def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr):
 )
 def exact_kernel(
     out, q, keys, values, key_scales, value_scales, page_table, query_start, positions, counts, scale, window, softcap,
-    table_stride, n_q, n_kv, dim, stored, page_size, group, has_cap: tl.constexpr, dtype: tl.constexpr,
+    sinks, slopes, table_stride, n_q, n_kv, dim, stored, page_size, group, has_sinks: tl.constexpr,
+    has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
     kv_block: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head."""
@@ -117,6 +130,7 @@ def exact_kernel(
         tl.load(q + offset, mask=mask, other=0.0).to(dtype), keys, values, key_scales, value_scales,
         page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored, position,
         lowest, lowest // block_n * block_n, end, scale, window, softcap,
+        per_head(sinks, head, has_sinks), per_head(slopes, head, has_slopes), has_sinks, has_slopes,
         has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
@@ -125,7 +139,8 @@ def exact_kernel(
 @triton.jit
 def attend_tile(
     q, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end, first,
-    total, weight, best, scale, window, softcap, masked: tl.constexpr, has_window: tl.constexpr,
+    total, weight, best, scale, window, softcap, slope, has_slopes: tl.constexpr, masked: tl.constexpr,
+    has_window: tl.constexpr,
     has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys added to the running softmax, in powers of two. Unmasked, every row sees every key of it."""
@@ -141,6 +156,8 @@ def attend_tile(
         k = tl.load(keys + offset).to(dtype)
     scores = tl.dot(q, tl.trans(k))
     scores = softcap * LOG2_E * tanh(scores * (scale / softcap)) if has_cap else scores * (scale * LOG2_E)
+    if has_slopes:
+        scores += (slope * LOG2_E)[:, None] * (at[None, :] - positions[:, None])
     if masked:
         seen = (at[None, :] <= positions[:, None]) & inside[None, :]
         if has_window:
@@ -156,9 +173,10 @@ def attend_tile(
 
 @triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
 def prefill_kernel(
-    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap, table_stride,
-    n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr,
-    skips_decodes: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
+    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap, sinks, slopes,
+    table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr,
+    group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, skips_decodes: tl.constexpr,
+    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first."""
@@ -183,19 +201,26 @@ def prefill_kernel(
     pages = page_table + seq.to(tl.int64) * table_stride
     lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0) if has_window else 0
     # A finite minimum: a row that has seen nothing yet decays by 1 instead of becoming NaN, and what it added is zero.
+    heads = kv_head * group + rows % group
+    slope = per_head(slopes, heads, has_slopes)
     best = tl.full((block_m,), -1e30, tl.float32)
     weight = tl.zeros((block_m,), tl.float32)
+    if has_sinks:
+        best = per_head(sinks, heads, True) * LOG2_E
+        weight += 1.0
     total = tl.zeros((block_m, block_d), tl.float32)
     n_whole = 0 if has_window else (earliest + 1) // block_n * block_n  # keys that every row sees
     for first in range(0, n_whole, block_n):
         total, weight, best = attend_tile(
             queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
-            total, weight, best, scale, window, softcap, False, has_window, has_cap, dtype, block_n, block_d,
+            total, weight, best, scale, window, softcap, slope, has_slopes, False, has_window, has_cap,
+            dtype, block_n, block_d,
         )  # fmt: skip
     for first in range(tl.maximum(n_whole, lowest // block_n * block_n), end, block_n):
         total, weight, best = attend_tile(
             queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
-            total, weight, best, scale, window, softcap, True, has_window, has_cap, dtype, block_n, block_d,
+            total, weight, best, scale, window, softcap, slope, has_slopes, True, has_window, has_cap,
+            dtype, block_n, block_d,
         )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=alive[:, None])
 
@@ -203,9 +228,10 @@ def prefill_kernel(
 @triton.jit(do_not_specialize=["page_table", "query_start", "seq_lens", "counts", "window", "table_stride"])
 def decode_kernel(
     out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, query_start, seq_lens, counts,
-    scale, window, softcap, table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
-    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, mixed: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr, n_splits: tl.constexpr,
+    scale, window, softcap, sinks, slopes, table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
+    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
+    has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
+    kv_block: tl.constexpr, n_splits: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
@@ -224,6 +250,7 @@ def decode_kernel(
     used = tl.where(alive, group, 0)
     rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
     head = kv_head * group + rows
+    real_head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up have none of their own
     offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
@@ -234,7 +261,8 @@ def decode_kernel(
         tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
         key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
         tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
-        scale, window, softcap, has_cap, dtype, kv_block, block_m, block_n, block_d,
+        scale, window, softcap, per_head(sinks, real_head, has_sinks), per_head(slopes, real_head, has_slopes),
+        has_sinks & (split == 0), has_slopes, has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     if n_splits == 1:
         tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)

@@ -20,6 +20,7 @@ class Assignments:
 
     shares: torch.Tensor  # [n_rows, n_active]
     renormalise: bool
+    scale: float
     order: torch.Tensor  # assignments sorted by expert
     tile_experts: torch.Tensor  # as many experts as there are: the tile is empty
     tile_begins: torch.Tensor
@@ -30,9 +31,8 @@ class Assignments:
 def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
     """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
     n_rows, n_experts = scores.shape
-    probabilities = torch.softmax(scores.float(), dim=1)
-    ranked, experts = torch.sort(probabilities, dim=1, descending=True, stable=True)  # stable: ties to the lower index
-    shares, chosen = ranked[:, : routing.n_active], experts[:, : routing.n_active].reshape(-1)
+    shares, experts = choose(scores.float(), routing)
+    chosen = experts.reshape(-1)
     n = n_rows * routing.n_active
     per_expert = torch.zeros(n_experts, dtype=torch.int64, device=scores.device)
     per_expert.scatter_add_(0, chosen, torch.ones_like(chosen))
@@ -45,7 +45,28 @@ def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignment
     tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
     begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
     order = torch.argsort(chosen, stable=True)
-    return Assignments(shares, routing.renormalise, order, tile_experts, begins, ends[expert], tile_size)
+    return Assignments(shares, routing.renormalise, routing.scale, order, tile_experts, begins, ends[expert], tile_size)
+
+
+def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+    """The shares and the experts of every row, best first; ties go to the lower index."""
+    p = torch.sigmoid(scores) if routing.sigmoid else torch.softmax(scores, dim=1)
+    if routing.bias is None and not routing.n_groups:
+        ranked, experts = torch.sort(p, dim=1, descending=True, stable=True)
+        return ranked[:, : routing.n_active], experts[:, : routing.n_active]
+    ranks = p if routing.bias is None else p + routing.bias.data
+    ranks = in_best_groups(ranks, routing) if routing.n_groups else ranks
+    chosen = torch.sort(ranks, dim=1, descending=True, stable=True)[1][:, : routing.n_active]
+    return torch.gather(p, 1, chosen), chosen
+
+
+def in_best_groups(ranks: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """The ranks, but for those of experts outside a row's best groups, which become -inf."""
+    groups = ranks.view(len(ranks), routing.n_groups, -1)
+    worth = torch.sort(groups, dim=2, descending=True)[0][:, :, : routing.group_top].sum(dim=2)
+    best = torch.sort(worth, dim=1, descending=True, stable=True)[1][:, : routing.n_best_groups]
+    is_best = torch.zeros_like(worth, dtype=torch.bool).scatter(1, best, True)
+    return groups.masked_fill(~is_best[:, :, None], float("-inf")).view_as(ranks)
 
 
 def tile_size_for(n_rows: int, deterministic: bool) -> int:
@@ -111,7 +132,9 @@ def down_kernel(
 
 
 @triton.jit
-def weigh_kernel(out, parts, shares, width, share_stride, n_active, renormalise: tl.constexpr, block: tl.constexpr):
+def weigh_kernel(
+    out, parts, shares, width, share_stride, n_active, scale, renormalise: tl.constexpr, block: tl.constexpr
+):
     """The sum of a row's parts by their shares, in order."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * block + tl.arange(0, block)
@@ -124,7 +147,7 @@ def weigh_kernel(out, parts, shares, width, share_stride, n_active, renormalise:
         if renormalise:
             share = share / whole
         total += share * tl.load(parts + (row * n_active + i) * width + cols, mask=cols < width, other=0.0)
-    tl.store(out + row * width + cols, total, mask=cols < width)
+    tl.store(out + row * width + cols, total * scale, mask=cols < width)
 
 
 def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
@@ -132,7 +155,7 @@ def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
     n_rows, n_active, width = parts.shape
     out, shares = parts.new_empty((n_rows, width)), chosen.shares
     grid = (n_rows, triton.cdiv(width, BLOCK))
-    weigh_kernel[grid](out, parts, shares, width, shares.stride(0), n_active, chosen.renormalise, BLOCK)
+    weigh_kernel[grid](out, parts, shares, width, shares.stride(0), n_active, chosen.scale, chosen.renormalise, BLOCK)
     return out
 
 

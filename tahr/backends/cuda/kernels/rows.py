@@ -1,5 +1,7 @@
 """Kernels that treat rows one by one: gathering, norms, gated activations."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +11,12 @@ import triton.language as tl
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 
+# The activations of MLPs without a gate.
+UNGATED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
+}
 BLOCK = 1024  # columns a program takes where columns do not depend on each other
 
 
@@ -40,6 +48,16 @@ def gather_kernel(
     values = tl.load(table + index * table_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
     at = out + row.to(tl.int64) * width + cols
     tl.store(at, narrow(values * scale, out.dtype.element_ty), mask=cols < width)
+
+
+def embed_positions(table: torch.Tensor, inputs: Any, n_tokens: int) -> torch.Tensor:
+    """table[positions] in f32 for the live ones of `n_tokens` tokens, zeros below them."""
+    width, index = table.shape[1], inputs.positions
+    out = table.new_empty((n_tokens, width), dtype=torch.float32)
+    gather_kernel[(n_tokens, triton.cdiv(width, BLOCK))](
+        out, table, index, index, inputs.counts, 1.0, width, table.stride(0), 0, False, BLOCK, **OVERLAP
+    )
+    return out
 
 
 def embed(table: torch.Tensor, inputs: Any, n_tokens: int, scale: float) -> torch.Tensor:
@@ -143,8 +161,10 @@ def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.conste
     tl.store(out + row * width + cols, result, mask=cols < width)
 
 
-def activate(gate: torch.Tensor, up: torch.Tensor, act: Activation, dtype: torch.dtype) -> torch.Tensor:
-    """act(gate) * up."""
+def activate(gate: torch.Tensor, up: torch.Tensor | None, act: Activation, dtype: torch.dtype) -> torch.Tensor:
+    """act(gate) * up, or act(gate)."""
+    if up is None:
+        return UNGATED[act](gate.float()).to(dtype)
     n_rows, width = gate.shape
     out = gate.new_empty((n_rows, width), dtype=dtype)
     grid = (n_rows, triton.cdiv(width, BLOCK))
