@@ -13,7 +13,7 @@ from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.errors import ConfigError, GenerateError, GrammarError
+from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.text.tokenizer import Tokenizer
@@ -104,7 +104,7 @@ def test_structural_tags_hold_what_their_schema_says() -> None:
         state.advance(token)
     for token in tokenizer().encode("1", add_special=False)[-1:]:
         state.advance(token)
-    with pytest.raises(GenerateError, match="cannot go on"):
+    with pytest.raises(GrammarError, match="cannot go on"):
         state.advance(tokenizer().encode("x", add_special=False)[-1])
 
 
@@ -243,7 +243,7 @@ def test_what_the_mask_allows_can_be_taken_and_nothing_else() -> None:
                     fork.rollback(1)
                     assert allowed(fork) == mask
                 else:
-                    with pytest.raises(GenerateError):
+                    with pytest.raises(GrammarError):
                         fork.advance(token)
             assert allowed(state) == mask
             state.advance(int(rng.choice(sorted(mask - set(tokenizer().eos_ids)) or sorted(mask))))

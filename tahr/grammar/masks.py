@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tahr.errors import GenerateError
+from tahr.errors import GrammarError
 from tahr.grammar.state import GrammarState
 from tahr.grammar.vocabulary import Words
 
@@ -26,7 +26,7 @@ class MaskJob:
     def __init__(self, rows: Sequence[MaskedRow], future: "Future[None] | None"):
         self._rows, self._future = rows, future
 
-    def wait(self) -> dict[int, GenerateError]:
+    def wait(self) -> dict[int, GrammarError]:
         """Wait for the masks; the rows that have none, because their grammar cannot go on, and why."""
         if self._future:
             self._future.result()

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tahr.errors import GrammarError
+from tahr.grammar.json_rule import json_rule
 from tahr.grammar.spec import Grammar
 
-# A space, or a new line and its indentation: endless space would be JSON too, and some models write it.
-JSON_OPTIONS = {"whitespace_pattern": r"(\x20|\x0A[\x20\x09]{0,24})"}
 MAX_CHOICES = 10_000
 IsSpecial = Callable[[str], bool]  # whether a text is the name of a special token
 
@@ -20,20 +19,11 @@ def llguidance_text(grammar: Grammar, is_special: IsSpecial) -> str:
 
 
 def from_json_schema(source: str, is_special: IsSpecial) -> str:
-    return schema_text(parsed("json_schema", source))
-
-
-def schema_text(schema: Any) -> str:
-    """A JSON schema that was checked, for llguidance."""
-    from llguidance import LLMatcher
-
-    if isinstance(schema, dict):
-        schema = {key: value for key, value in schema.items() if key != "x-guidance"}  # options are ours to choose
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+    return json.dumps({"grammars": [{"json_schema": json_rule(parsed("json_schema", source))}]})
 
 
 def from_json_object(source: str, is_special: IsSpecial) -> str:
-    return schema_text({"type": "object"})
+    return from_json_schema('{"type": "object"}', is_special)
 
 
 def from_regex(source: str, is_special: IsSpecial) -> str:

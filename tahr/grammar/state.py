@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tahr.errors import GenerateError
+from tahr.errors import GrammarError
 from tahr.grammar.vocabulary import GrammarVocabulary, Words
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class GrammarState:
         """The tokens that must come next, if the grammar leaves no choice."""
         return self.matcher.compute_ff_tokens() if self.active else []
 
-    def error(self) -> GenerateError:
+    def error(self) -> GrammarError:
         """Why the grammar cannot go on."""
         reason = self.matcher.get_error().splitlines()
-        return GenerateError(f"The grammar cannot go on ({reason[0] if reason else 'unknown'}): simplify it.")
+        return GrammarError(f"The grammar cannot go on ({reason[0] if reason else 'unknown'}): simplify it.")

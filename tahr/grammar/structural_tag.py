@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tahr.errors import GrammarError
+from tahr.grammar.json_rule import json_rule
 
 FORM = (
     'structural_tag must be as {"structures": [{"begin": "<f=a>", "schema": {...}, "end": "</f>"}], '
@@ -46,7 +47,7 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
 
 def rule(i: int, structure: dict[str, Any], trigger: str, is_special: Any) -> str:
     rest, end = structure["begin"][len(trigger) :], structure["end"]
-    body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(structure['schema'])}", quoted(end)]))
+    body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(json_rule(structure['schema']))}", quoted(end)]))
     if is_special(trigger):
         return f"tag_{i}: TEXT {trigger} {body}"
     return f"trigger_{i}[lazy]: TEXT {quoted(trigger)}\ntag_{i}: trigger_{i} {body}"

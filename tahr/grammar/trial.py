@@ -6,10 +6,12 @@ It imports nothing of ours, so that it starts quickly.
 
 import contextlib
 import json
+import random
 import signal
 import sys
 from typing import Any
 
+N_WALKS, N_BYTES = 3, 48  # tries, and how much each of them writes
 IDLE_S = 60  # then the process ends; the next grammar starts another
 
 
@@ -34,7 +36,18 @@ def problem(llguidance: Any, tokenizer: Any, grammar: str, limits: Any) -> str:
     if any("no tokenizer" in message for message in messages):  # special tokens: only the model's tokenizer knows them
         return ""
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    matcher.compute_bitmask()
+    return next(filter(None, (walk(matcher.deep_copy(), seed) for seed in range(N_WALKS))), "")
+
+
+def walk(matcher: Any, seed: int) -> str:
+    """Write some bytes that the grammar allows; what goes wrong on the way."""
+    choose = random.Random(seed).choice
+    for _ in range(N_BYTES):
+        mask = matcher.compute_bitmask()
+        allowed = [at for at in range(256) if mask[at // 8] >> at % 8 & 1]
+        if not allowed or matcher.is_stopped():
+            break
+        matcher.consume_token(choose(allowed))
     return str(matcher.get_error())
 
 

@@ -13,7 +13,10 @@ PROGRAM = Path(__file__).with_name("trial.py")
 MEMORY_BYTES = 1 << 30
 TIME_S = 5.0
 AT_ONCE_S = 0.1  # an idle process may have ended by itself, just before it was given a grammar
-NO_EXTENSION = "NoExtensionBias"  # how llguidance says that nothing is in the language
+MEANINGS = {  # of messages by their beginnings
+    "NoExtensionBias": "no text is in its language.",
+    "oneOf constraints are not supported": "two branches of a oneOf may both fit a value: use anyOf.",
+}
 # What a grammar may take, here and in the engine: see `llguidance.LLParserLimits`.
 LIMITS = {
     "max_items_in_row": 2000,
@@ -87,8 +90,9 @@ class TrialProcess:
 
 def first_sentence(message: str) -> str:
     """What llguidance says, on one line and ended by a full stop."""
-    if message.startswith(NO_EXTENSION):
-        return "no text is in its language."
+    for begins, meaning in MEANINGS.items():
+        if message.startswith(begins):
+            return meaning
     lines = [line.strip() for line in message.splitlines() if line.strip() not in ("", "<non-verbose/>")]
     text = " ".join(lines)[:500].rstrip(".")
     return f"{text}."

@@ -8,7 +8,7 @@ import numpy as np
 from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, joined_edits
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
-from tahr.errors import GenerateError
+from tahr.errors import GrammarError
 from tahr.grammar.masks import MaskFiller, MaskJob
 
 UNEDITED = EditTable()
@@ -47,7 +47,7 @@ class SampleBatch:
         if self._masked and self._rows.mask is not None:
             self._masks = filler.begin(self._masked, self._rows.mask)
 
-    def finish_masks(self) -> dict[int, GenerateError]:
+    def finish_masks(self) -> dict[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
         job, self._masks = self._masks, None
         return job.wait() if job else {}

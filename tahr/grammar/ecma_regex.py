@@ -1,0 +1,50 @@
+"""Regular expressions of JSON schema (ECMA-262's) in the syntax of Rust: where both mean something else."""
+
+import re
+
+from tahr.errors import GrammarError
+
+SPACE = r"\t\n\x0B\x0C\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+LINE_ENDS = r"\n\r\x{2028}\x{2029}"
+IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # Rust has classes in classes, and operators between them
+ESCAPE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A-Za-z]|[pP]\{[^}]*\}|.)", re.DOTALL)
+SPECIAL = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
+NOT_ESCAPES = frozenset("aAzGQE")  # letters that Rust gives a meaning, and ECMA-262 none
+ASSERTIONS = {r"\b": "a word boundary", r"\B": "a word boundary"}
+
+
+def to_rust(pattern: str) -> str:
+    """The same expression for Rust; what cannot be translated is left for llguidance to refuse."""
+    parts: list[str] = []
+    at, in_class = 0, False
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "\\":
+            found = ESCAPE.match(pattern, at)
+            if found is None:
+                raise GrammarError(f"The pattern {pattern[:60]!r} ends in a backslash: correct it.")
+            parts.append(escape(found[0], pattern, in_class))
+            at = found.end()
+            continue
+        if in_class:
+            parts.append(IN_CLASS.get(letter, letter))
+        else:
+            parts.append(f"[^{LINE_ENDS}]" if letter == "." else letter)
+        in_class = letter != "]" if in_class else letter == "["
+        at += 1
+    return "".join(parts)
+
+
+def escape(written: str, pattern: str, in_class: bool) -> str:
+    """One escape."""
+    if written in ASSERTIONS and not in_class:
+        raise GrammarError(f"The pattern {pattern[:60]!r} has {ASSERTIONS[written]} ({written}): write it without.")
+    if written == r"\b":
+        return r"\x08"
+    if written.startswith(r"\c"):
+        return rf"\x{ord(written[2]) % 32:02x}"
+    if written == r"\0":
+        return r"\x00"
+    if written[1] in NOT_ESCAPES:
+        return written[1]
+    return SPECIAL.get(written, written)

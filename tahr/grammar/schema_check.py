@@ -1,0 +1,184 @@
+"""The door for JSON schemas: what a grammar cannot enforce exactly is refused by name, and some of the rest rewritten.
+
+llguidance compiles what is left exactly: of the JSON-Schema-Test-Suite, all valid instances of the schemas that pass
+are accepted and all invalid ones rejected (docs/json-schema.md).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tahr.errors import GrammarError
+from tahr.grammar.ecma_regex import to_rust
+from tahr.grammar.formats import EXACT, KNOWN_TO_LLGUIDANCE, REFUSED
+
+Schema = dict[str, Any]
+
+MAX_DEPTH = 64
+MAX_EXACT = 2**53  # llguidance's numbers are doubles
+WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")  # by a part of their names
+
+SCHEMAS = ("additionalProperties", "additionalItems", "items")  # keywords that hold a schema,
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")  # schemas in a list,
+MAPS = ("properties", "patternProperties", "$defs", "definitions")  # and schemas by name
+UNENFORCED = {
+    "not": "say what is allowed instead",
+    "if": "write the cases as anyOf",
+    "then": "write the cases as anyOf",
+    "else": "write the cases as anyOf",
+    "contains": "use items",
+    "minContains": "use items",
+    "maxContains": "use items",
+    "uniqueItems": "leave it out and check the result",
+    "propertyNames": "use patternProperties",
+    "dependencies": "write the cases as anyOf",
+    "dependentRequired": "write the cases as anyOf",
+    "dependentSchemas": "write the cases as anyOf",
+    "unevaluatedItems": "use items: false",
+    "unevaluatedProperties": "use additionalProperties: false",
+    "$dynamicRef": "use $ref",
+    "$dynamicAnchor": "use $ref",
+    "$recursiveRef": "use $ref",
+    "$recursiveAnchor": "use $ref",
+}
+
+
+def checked_schema(schema: Any) -> Any:
+    """The schema as llguidance gets it."""
+    is_old = isinstance(schema, dict) and any(name in str(schema.get("$schema")) for name in OLD_DRAFTS)
+    return Check(schema, is_old).schema(schema, "", 0)
+
+
+class Check:
+    """One schema under way; `is_old` ones ignore what stands beside `$ref`."""
+
+    def __init__(self, root: Any, is_old: bool):
+        self._root, self._is_old = root, is_old
+
+    def schema(self, schema: Any, path: str, depth: int) -> Any:
+        """A schema or a part of it, rewritten."""
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise refused(path, "is no schema", "a schema is an object, true or false")
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"The schema is nested more than {MAX_DEPTH} deep: make it flatter, or use $ref.")
+        if self._is_old and isinstance(schema.get("$ref"), str):
+            schema = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs", "$schema")}
+        if schema.get("uniqueItems") is False:
+            schema = {key: value for key, value in schema.items() if key != "uniqueItems"}
+        for keyword, advice in UNENFORCED.items():
+            if keyword in schema:
+                raise refused(path, f"uses {keyword}, which a grammar cannot enforce", advice)
+        made = {key: self._value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
+        for rewrite in REWRITES:
+            rewrite(made, path, self)
+        return made
+
+    def _value(self, keyword: str, value: Any, path: str, depth: int) -> Any:
+        if keyword in MAPS and isinstance(value, dict):
+            names = to_rust if keyword == "patternProperties" else str
+            return {names(name): self.schema(each, f"{path}/{name}", depth + 1) for name, each in value.items()}
+        if keyword in LISTS and isinstance(value, list):
+            return [self.schema(each, f"{path}/{i}", depth + 1) for i, each in enumerate(value)]
+        return self.schema(value, path, depth + 1) if keyword in SCHEMAS else value
+
+    def resolved(self, reference: str) -> Any:
+        """What a pointer into this schema points to; None if it is nothing there."""
+        found = self._root
+        for part in reference.removeprefix("#/").split("/") if reference.startswith("#/") else [None]:
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+    @property
+    def is_old(self) -> bool:
+        return self._is_old
+
+
+def refused(path: str, what: str, advice: str) -> GrammarError:
+    return GrammarError(f"The schema{f' at {path}' if path else ''} {what}: {advice}.")
+
+
+# ---- rewrites, each of one schema without those inside it ------------------------------------------------------
+
+
+def rewrite_pattern(schema: Schema, path: str, check: Check) -> None:
+    if isinstance(schema.get("pattern"), str):
+        schema["pattern"] = to_rust(schema["pattern"])
+
+
+def rewrite_format(schema: Schema, path: str, check: Check) -> None:
+    """A format becomes a pattern; one that JSON schema does not define is an annotation."""
+    name = schema.pop("format", None)
+    if name in REFUSED:
+        raise refused(path, f"has the format {name}, which a grammar cannot enforce", "describe it by a pattern")
+    if name in KNOWN_TO_LLGUIDANCE:
+        schema["format"] = name
+    elif name in EXACT:
+        pattern = f"^{EXACT[name]()}$"
+        if "pattern" in schema:
+            schema["allOf"] = [*schema.get("allOf", []), {"pattern": pattern}]
+        else:
+            schema["pattern"] = pattern
+
+
+def rewrite_numbers(schema: Schema, path: str, check: Check) -> None:
+    """2.0 is a whole number in JSON schema; numbers that doubles do not hold are refused."""
+    for name in WHOLE:
+        value = schema.get(name)
+        if isinstance(value, float) and value.is_integer():
+            schema[name] = int(value)
+    values = [schema[name] for name in NUMBERS if name in schema]
+    values += [schema["const"]] if "const" in schema else []
+    values += schema["enum"] if isinstance(schema.get("enum"), list) else []
+    for value in values:
+        if is_inexact(value):
+            raise refused(path, "has a number beyond 2^53, which a grammar cannot enforce", "use a string")
+
+
+def is_inexact(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(is_inexact, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and abs(value) > MAX_EXACT
+
+
+def check_min_properties(schema: Schema, path: str, check: Check) -> None:
+    """Keys that are not listed could be written twice, and then count once."""
+    least, required = schema.get("minProperties"), schema.get("required")
+    n_required = len(required) if isinstance(required, list) else 0
+    if isinstance(least, int) and least > max(1, n_required):
+        advice = "list the properties, and those that must be there as required"
+        raise refused(path, f"has minProperties {least}, which a grammar cannot enforce", advice)
+
+
+def check_content(schema: Schema, path: str, check: Check) -> None:
+    """Encoded content is an annotation, but in draft 7 it may be more."""
+    for name in ("contentMediaType", "contentEncoding"):
+        if check.is_old and name in schema:
+            raise refused(path, f"uses {name}, which a grammar cannot enforce", "leave it out, or describe a pattern")
+
+
+def resolve_branches(schema: Schema, path: str, check: Check) -> None:
+    """llguidance tells branches of oneOf apart where it sees them, but not through $ref."""
+    if isinstance(schema.get("oneOf"), list):
+        schema["oneOf"] = [resolve_branch(branch, check) for branch in schema["oneOf"]]
+
+
+def resolve_branch(branch: Any, check: Check) -> Any:
+    if not isinstance(branch, dict) or branch.keys() != {"$ref"} or not isinstance(branch["$ref"], str):
+        return branch
+    found = check.resolved(branch["$ref"])
+    if not isinstance(found, dict) or "$id" in found or "$ref" in found:
+        return branch
+    return check.schema(found, branch["$ref"].removeprefix("#"), MAX_DEPTH - 8)
+
+
+REWRITES: tuple[Callable[[Schema, str, Check], None], ...] = (
+    rewrite_pattern,
+    rewrite_format,
+    rewrite_numbers,
+    check_min_properties,
+    check_content,
+    resolve_branches,
+)

@@ -1,0 +1,109 @@
+"""JSON schemas: the JSON-Schema-Test-Suite, what is rewritten at the door, and random schemas."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import json_schema_suite
+from assets import need
+from tahr.errors import GrammarError
+from tahr.grammar.schema_check import checked_schema
+
+PAGE = Path(__file__).parents[1] / "docs" / "json-schema.md"
+
+
+def test_the_suite_is_judged_rightly_and_the_page_says_what_is_refused() -> None:
+    archive = need("json-schema-test-suite.tar.xz")
+    reports = {draft: json_schema_suite.run(archive, draft) for draft in json_schema_suite.DRAFTS}
+    assert [wrong for report in reports.values() for wrong in report.wrong] == []
+    assert json_schema_suite.table(reports) in PAGE.read_text(encoding="utf-8"), "run tests/json_schema_suite.py"
+
+
+def accepts(schema: Any, text: str) -> bool:
+    return json_schema_suite.accepts(json_schema_suite.compiled(schema), text)
+
+
+REFUSED = [
+    ({"not": {}}, "uses not"),
+    ({"properties": {"a": {"uniqueItems": True}}}, "at /properties/a uses uniqueItems"),
+    ({"format": "hostname"}, "format hostname"),
+    ({"const": 2**53 + 1}, "beyond 2"),
+    ({"enum": [{"a": [2**60]}]}, "beyond 2"),
+    ({"minProperties": 2}, "minProperties 2"),
+    ({"pattern": r"\bword"}, "word boundary"),
+    ({"pattern": "a\\"}, "backslash"),
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64"}, "contentEncoding"),
+    ({"items": 5}, "is no schema"),
+    ([], "is no schema"),
+    (False, "allows nothing"),
+    ({"type": "string", "pattern": "^A", "format": "date"}, "Unsatisfiable"),
+    ({"$ref": "https://example.com/other.json"}, "other.json"),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, "use anyOf"),
+]
+
+
+@pytest.mark.parametrize("schema, words", REFUSED, ids=[words for _, words in REFUSED])
+def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        json_schema_suite.compiled(schema)
+
+
+def test_schemas_in_schemas_end_somewhere() -> None:
+    deep: Any = {}
+    for _ in range(100):
+        deep = {"items": deep}
+    with pytest.raises(GrammarError, match="deep"):
+        checked_schema(deep)
+
+
+SAME = [
+    ({"minLength": 2.0, "type": "string"}, '"ab"', '"a"'),
+    ({"uniqueItems": False, "type": "array"}, "[1,1]", "{}"),
+    ({"type": "integer", "format": "int32"}, "5", '"5"'),
+    ({"type": "string", "pattern": "^.$"}, '"é"', '"\\n"'),
+    ({"type": "string", "pattern": r"^[\s[&]$"}, '"["', '"x"'),
+    ({"type": "string", "pattern": r"^\cJ\0$"}, '"\\n\\u0000"', '"J0"'),
+    ({"type": "string", "pattern": "^2", "format": "date"}, '"2020-02-29"', '"1999-01-01"'),
+    ({"minProperties": 2, "required": ["a", "b"], "type": "object"}, '{"a":1,"b":1}', '{"a":1}'),
+]
+
+
+@pytest.mark.parametrize("schema, good, bad", SAME, ids=[json.dumps(schema) for schema, _, _ in SAME])
+def test_what_is_rewritten_means_the_same(schema: Any, good: str, bad: str) -> None:
+    matcher = json_schema_suite.compiled(schema)
+    assert json_schema_suite.accepts(matcher, good)
+    assert not json_schema_suite.accepts(matcher, bad)
+
+
+def test_branches_behind_references_are_told_apart() -> None:
+    pets = {
+        "$defs": {
+            "Cat": {
+                "type": "object",
+                "properties": {"kind": {"const": "cat"}, "n": {"type": "integer"}},
+                "required": ["kind", "n"],
+            },
+            "Dog": {"type": "object", "properties": {"kind": {"const": "dog"}}, "required": ["kind"]},
+        },
+        "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+    }
+    assert accepts(pets, '{"kind":"cat","n":3}') and accepts(pets, '{"kind":"dog"}')
+    assert not accepts(pets, '{"kind":"cat"}')
+
+
+@pytest.mark.parametrize("name", ["date", "time", "date-time", "ipv6", "email"])
+def test_a_format_keeps_its_value_whatever_stands_beside_it(name: str) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "format": name}}, "required": ["x"]}
+    good = {
+        "date": "2024-02-29",
+        "time": "12:00:00Z",
+        "date-time": "2024-02-29T23:59:60Z",
+        "ipv6": "::1",
+        "email": "a@b.c",
+    }
+    assert accepts(schema, json.dumps({"x": good[name]}, separators=(",", ":")))
+    assert not accepts(schema, '{"x":"2023-02-29"}')
+    jsonschema.validate({"x": good[name]}, schema)
