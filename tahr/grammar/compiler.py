@@ -89,7 +89,8 @@ class GrammarCompiler:
 
     @cached_property
     def _special_names(self) -> frozenset[str]:
-        return frozenset(self._tokenizer.piece(token) for token in self.vocabulary.special_token_ids)
+        tokenizer = self._tokenizer
+        return frozenset(tokenizer.piece(token) for token in range(tokenizer.n_vocab) if tokenizer.is_special(token))
 
     # ---- the cache --------------------------------------------------------------------------------------------
 

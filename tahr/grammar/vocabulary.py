@@ -21,36 +21,55 @@ SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{STRING}{{1,{n}}}" for n in (3, 5, 8, 12, 
 MARKER = b"\xff"  # llguidance's sign of a special token; no text has this byte
 
 
-class GrammarVocabulary:
-    """The index over a vocabulary that all grammars of a model share. It is built when the first grammar needs it."""
+class TokenTable:
+    """What llguidance asks of a tokenizer. It must not refer to the index, or neither would ever be freed."""
 
-    is_tokenizer_wrapper = True  # what llguidance asks for, with the next four names and the call
+    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer):
-        if not tokenizer.eos_ids:
-            raise GrammarError("The tokenizer names no end token, so that no grammar could end: use another model.")
         self._tokenizer = tokenizer
-        self.eos_ids = sorted(tokenizer.eos_ids)
-        self.eos_token_id = self.eos_ids[0]
-        self.n_vocab = tokenizer.n_vocab
-        self.n_words = -(-self.n_vocab // 32)
+        self.eos_token_id = min(tokenizer.eos_ids)
 
     @property
     def tokens(self) -> list[bytes]:
         """The bytes of each token; none for ids that no token has."""
-        texts = [self._tokenizer.token_bytes(i) if self._tokenizer.piece(i) else b"" for i in range(self.n_vocab)]
+        known = self._tokenizer
+        texts = [known.token_bytes(i) if known.piece(i) else b"" for i in range(known.n_vocab)]
         return [b"" if text.startswith(MARKER) else text for text in texts]
 
     @property
     def special_token_ids(self) -> list[int]:
-        return [i for i in range(self.n_vocab) if self._tokenizer.is_special(i)]
+        return [i for i in range(self._tokenizer.n_vocab) if self._tokenizer.is_special(i)]
+
+    def __call__(self, text: str) -> list[int]:
+        """Tokens with exactly the bytes of a text that continues another one; none if the tokenizer has no such."""
+        wanted = text.encode()
+        for ids in (self._encode(text), self._encode("\n" + text)[1:], self._encode("\n" + text)[2:]):
+            if b"".join(map(self._tokenizer.token_bytes, ids)) == wanted:
+                return ids
+        return []
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special=False, parse_special=False)
+
+
+class GrammarVocabulary:
+    """The index over a vocabulary that all grammars of a model share. It is built when the first grammar needs it."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        if not tokenizer.eos_ids:
+            raise GrammarError("The tokenizer names no end token, so that no grammar could end: use another model.")
+        self.eos_ids = sorted(tokenizer.eos_ids)
+        self.n_vocab = tokenizer.n_vocab
+        self.n_words = -(-self.n_vocab // 32)
+        self._table = TokenTable(tokenizer)
 
     @cached_property
     def index(self) -> "LLTokenizer":
         from llguidance import LLTokenizer
 
-        return LLTokenizer(self, eos_token=self.eos_ids, slices=SLICES)  # type: ignore[arg-type]
+        return LLTokenizer(self._table, eos_token=self.eos_ids, slices=SLICES)  # type: ignore[arg-type]
 
     @cached_property
     def all_but_ends(self) -> Words:
@@ -58,14 +77,3 @@ class GrammarVocabulary:
         allowed = np.ones(32 * self.n_words, bool)
         allowed[self.eos_ids] = False
         return np.packbits(allowed, bitorder="little").view("<u4").astype(np.uint32)
-
-    def __call__(self, text: str) -> list[int]:
-        """Tokens with exactly the bytes of a text that continues another one."""
-        wanted = text.encode()
-        for ids in (self._encode(text), self._encode("\n" + text)[1:], self._encode("\n" + text)[2:]):
-            if b"".join(map(self._tokenizer.token_bytes, ids)) == wanted:
-                return ids
-        return self.index.greedy_tokenize(text)
-
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special=False, parse_special=False)

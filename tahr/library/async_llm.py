@@ -25,6 +25,7 @@ from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.structured.response_format import response_format_of
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 T = TypeVar("T")
@@ -133,15 +134,26 @@ class AsyncLLM:
         finally:
             stream.close()
 
-    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, response_format: Any = None
+    ) -> Completion:
         """Continue a prompt; cancelling the task stops the request."""
-        return await (await self.submit(prompt, params, whole=True)).completion()
+        form = response_format_of(response_format)
+        done = await (await self.submit(prompt, form.over(params) if form else params, whole=True)).completion()
+        return form.parsed(done) if form else done
 
     async def chat(
-        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self,
+        messages: str | ListOf[Message],
+        params: SamplingParams | None = None,
+        *,
+        response_format: Any = None,
+        **variables: Any,
     ) -> Completion:
-        """Answer a conversation; cancelling the task stops the request."""
-        return await (await self.submit_chat(messages, params, **variables)).completion()
+        """Answer a conversation; cancelling the task stops the request. See `LLM.chat`."""
+        form = response_format_of(response_format)
+        stream = await self.submit_chat(messages, form.over(params) if form else params, **variables)
+        return form.parsed(await stream.completion()) if form else await stream.completion()
 
     async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
         """A text as a vector of length 1, or several as the rows of an array; cancelling the task stops it.

@@ -31,6 +31,7 @@ from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat
 
@@ -71,20 +72,39 @@ class LLM:
     # ---- whole replies ----------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompts: Prompt, params: Params = None, *, progress: bool = True) -> Completion: ...
+    def generate(
+        self, prompts: Prompt, params: Params = None, *, progress: bool = True, response_format: Any = None
+    ) -> Completion: ...
     @overload
     def generate(
-        self, prompts: list[str] | list[list[int]], params: Params = None, *, progress: bool = True
+        self,
+        prompts: list[str] | list[list[int]],
+        params: Params = None,
+        *,
+        progress: bool = True,
+        response_format: Any = None,
     ) -> list[Completion]: ...
-    def generate(self, prompts: Any, params: Params = None, *, progress: bool = True) -> Completion | list[Completion]:
-        """Continue a text (or its token ids), or several at once; a batch shows a progress bar on a terminal."""
+    def generate(
+        self, prompts: Any, params: Params = None, *, progress: bool = True, response_format: Any = None
+    ) -> Completion | list[Completion]:
+        """Continue a text (or its token ids), or several at once; a batch shows a progress bar on a terminal.
+
+        With a `response_format` each completion is `parsed`: see `chat`.
+        """
         several, single = prompts_of(prompts)
-        done = self._complete([self._encode(prompt) for prompt in several], params, progress)
+        form = response_format_of(response_format)
+        done = self._complete([self._encode(prompt) for prompt in several], params, progress, form=form)
         return done[0] if single else done
 
     @overload
     def chat(
-        self, messages: str | list[Message], params: Params = None, *, progress: bool = True, **variables: Any
+        self,
+        messages: str | list[Message],
+        params: Params = None,
+        *,
+        progress: bool = True,
+        response_format: Any = None,
+        **variables: Any,
     ) -> Completion: ...
     @overload
     def chat(
@@ -93,31 +113,50 @@ class LLM:
         params: Params = None,
         *,
         progress: bool = True,
+        response_format: Any = None,
         **variables: Any,
     ) -> list[Completion]: ...
     def chat(
-        self, messages: Any, params: Params = None, *, progress: bool = True, **variables: Any
+        self,
+        messages: Any,
+        params: Params = None,
+        *,
+        progress: bool = True,
+        response_format: Any = None,
+        **variables: Any,
     ) -> Completion | list[Completion]:
         """Answer a conversation (a list of messages, or the text of one), or several at once.
 
-        `variables` reach the chat template.
+        `response_format` is a pydantic model (or any class with `model_json_schema`), a dataclass, or a JSON schema:
+        the reply follows it, and the completion holds the object as `parsed`. `variables` reach the chat template.
         """
         conversations, single = conversations_of(messages)
         prompts = [self.encode_chat(each, **variables) for each in conversations]
-        done = self._complete(prompts, params, progress, reply=True)
+        form = response_format_of(response_format)
+        done = self._complete(prompts, params, progress, reply=True, form=form)
         return done[0] if single else done
 
     # ---- streams ----------------------------------------------------------------------------------------------
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, response_format: Any = None
+    ) -> Iterator[Chunk]:
         """Continue a prompt piece by piece; closing the iterator stops the request."""
-        return self._stream(self.submit(self._encode(one_prompt(prompt)), params))
+        form = response_format_of(response_format)
+        return self._stream(self.submit(self._encode(one_prompt(prompt)), form.over(params) if form else params), form)
 
     def stream_chat(
-        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self,
+        messages: str | ListOf[Message],
+        params: SamplingParams | None = None,
+        *,
+        response_format: Any = None,
+        **variables: Any,
     ) -> Iterator[Chunk]:
         """Answer a conversation piece by piece; closing the iterator stops the request."""
-        return self._stream(self.submit(self.encode_chat(messages, **variables), params, reply=True))
+        form = response_format_of(response_format)
+        tokens = self.encode_chat(messages, **variables)
+        return self._stream(self.submit(tokens, form.over(params) if form else params, reply=True), form)
 
     # ---- numbers ----------------------------------------------------------------------------------------------
 
@@ -245,17 +284,26 @@ class LLM:
             request.update_finished()
 
     def _complete(
-        self, prompts: list[list[int]], params: Params, progress: bool, reply: bool = False
+        self,
+        prompts: list[list[int]],
+        params: Params,
+        progress: bool,
+        reply: bool = False,
+        form: ResponseFormat | None = None,
     ) -> list[Completion]:
+        each_params = one_each(params, len(prompts))
+        if form:
+            each_params = list(map(form.over, each_params))
         requests: list[Request] = []
         bar = Bar(len(prompts), progress)
         try:
-            for tokens, each in zip(prompts, one_each(params, len(prompts)), strict=True):
+            for tokens, each in zip(prompts, each_params, strict=True):
                 requests.append(self.submit(tokens, each, reply=reply))
             while not all(request.finished for request in requests):
                 self.step()
                 bar.update(*self._progress(requests))
-            return [request.completion() for request in requests]
+            done = [request.completion() for request in requests]
+            return list(map(form.parsed, done)) if form else done
         finally:
             bar.close()
             for request in requests:
@@ -265,13 +313,13 @@ class LLM:
         n_tokens = sum(seq.n_generated for request in requests for seq in request.sequences)
         return sum(request.finished for request in requests), n_tokens
 
-    def _stream(self, request: Request) -> Iterator[Chunk]:
+    def _stream(self, request: Request, form: ResponseFormat | None = None) -> Iterator[Chunk]:
         try:
             while True:
                 with self._lock:
                     chunk = request.next_chunk()
                 if chunk:
-                    yield chunk
+                    yield form.parsed_chunk(chunk) if form else chunk
                 elif request.finished:
                     return
                 else:

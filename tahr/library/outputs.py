@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from typing import Any
 
 from tahr.engine.engine import Event
 from tahr.engine.sampler import SampledToken
@@ -28,6 +29,8 @@ class Completion:
     others: "tuple[Completion, ...]" = ()  # the other choices, with n > 1
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    parsed: Any = None  # the object that response_format asked for
+    parse_error: str = ""  # why there is none, although the reply is complete
 
 
 @dataclass(slots=True)  # not frozen: one is made per token, and freezing costs three times as much as the rest

@@ -1,0 +1,92 @@
+"""`response_format`: what a reply is to be, as a class or a schema, and the object it is read into."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
+
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError
+from tahr.grammar import Grammar
+from tahr.library.arguments import sampling_params, short
+from tahr.library.outputs import Chunk, Completion
+from tahr.library.structured.dataclass_schema import from_json, schema_of
+
+VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas
+OPENAI_TYPES = ("text", "json_object", "json_schema")  # of a mapping as OpenAI's API has it
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """A grammar, and how to read a text that follows it."""
+
+    grammar: Grammar
+    read: Callable[[str], Any]
+
+    def over(self, params: SamplingParams | None) -> SamplingParams:
+        """The sampling parameters of a request, with this grammar."""
+        asked = sampling_params(params)
+        if asked.grammar is not None:
+            raise ConfigError("response_format and the grammar of the parameters both say what the text must be.")
+        return replace(asked, grammar=self.grammar)
+
+    def parsed(self, completion: Completion) -> Completion:
+        """The completion with its object; one that was cut short has none."""
+        others = tuple(map(self.parsed, completion.others))
+        if completion.finish_reason != "stop" or completion.tool_calls:
+            return replace(completion, others=others)
+        try:
+            return replace(completion, others=others, parsed=self.read(completion.text))
+        except Exception as error:  # rules of a class that its schema does not say, or a stop string inside the text
+            # As text: an exception would keep everything alive that its stack refers to, the model included.
+            return replace(completion, others=others, parse_error=str(error) or type(error).__name__)
+
+    def parsed_chunk(self, chunk: Chunk) -> Chunk:
+        """A chunk of a stream: the last one has the object."""
+        return replace(chunk, completion=self.parsed(chunk.completion)) if chunk.completion else chunk
+
+
+def response_format_of(asked: Any) -> ResponseFormat | None:
+    """What was asked for: a class with `model_json_schema` (pydantic's), a dataclass, a JSON schema, or a Grammar."""
+    if asked is None:
+        return None
+    if isinstance(asked, Grammar):
+        return ResponseFormat(asked, json.loads if asked.kind in ("json_schema", "json_object") else str)
+    if isinstance(asked, type) and hasattr(asked, "model_json_schema"):
+        schema = closed(asked.model_json_schema())
+        return ResponseFormat(Grammar("json_schema", schema), asked.model_validate_json)  # type: ignore[attr-defined]
+    if isinstance(asked, type) and is_dataclass(asked):
+        return ResponseFormat(Grammar("json_schema", schema_of(asked)), lambda text: from_json(asked, json.loads(text)))
+    if isinstance(asked, Mapping):
+        return of_mapping(asked)
+    raise ConfigError(
+        f"response_format is {short(asked)}, but it must be a class with model_json_schema (such as pydantic's), "
+        "a dataclass, a JSON schema or a Grammar."
+    )
+
+
+def of_mapping(asked: Mapping[str, Any]) -> ResponseFormat | None:
+    """A JSON schema, or what OpenAI's API takes."""
+    kind = asked.get("type")
+    if kind not in OPENAI_TYPES:
+        return ResponseFormat(Grammar("json_schema", dict(asked)), json.loads)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ResponseFormat(Grammar("json_object"), json.loads)
+    inner = asked.get("json_schema")
+    if not isinstance(inner, Mapping) or "schema" not in inner:
+        raise ConfigError("response_format of type json_schema has no json_schema with a schema: add it.")
+    return ResponseFormat(Grammar("json_schema", inner["schema"]), json.loads)
+
+
+def closed(schema: Any) -> Any:
+    """A class's schema without keys that the class does not have."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value if key in VALUES else closed(value) for key, value in schema.items()}
+    if made.get("type") == "object" and isinstance(made.get("properties"), dict):
+        made.setdefault("additionalProperties", False)
+    return made
