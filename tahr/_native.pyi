@@ -5,7 +5,10 @@ from collections.abc import Sequence
 KV_SPAN: int
 MAX_EXPERTS: int
 MAX_HEAD_DIM: int
+LORA_PANEL: int
+LORA_ROUNDS: int
 MAX_LINEAR_JOBS: int
+MAX_LORA_TARGETS: int
 MAX_QUERY_TILE: int
 NOTHING_LEFT: int
 NOT_NUMBERS: int
@@ -181,6 +184,20 @@ class Tape:
         scale: float,
         experts: int,
         shares: int,
+    ) -> None: ...
+    def lora(
+        self,
+        *,
+        n_tiles: int,
+        tiles: int,
+        rows: int,
+        scales: int,
+        most: int,
+        n_cols: int,
+        x: int,
+        low: int,
+        most_rank: int,
+        targets: Sequence[tuple[int, int, int]],
     ) -> None: ...
     def mix(self, *, n_rows: int, width: int, n_active: int, shares: int, x: int, out: int) -> None: ...
     def quantise(self, *, n_rows: int, cols: int, x: int, out: int) -> None: ...

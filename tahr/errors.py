@@ -61,6 +61,12 @@ class QuantError(LoadError):
     exit_code = 3
 
 
+class AdapterError(LoadError):
+    """An adapter cannot be used: it is damaged, of another kind, or made for another model."""
+
+    exit_code = 3
+
+
 class SnapshotIncompatible(LoadError):
     """The bytes are not a snapshot, are damaged, or were made by another version or for another memory layout."""
 

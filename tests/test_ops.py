@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend, kv_store, oracle
+from lora_files import fill_rows, random_factors
 from random_weights import NATIVE, random_tensor
 from tahr.backends.api import (
     AttentionSpec,
@@ -18,9 +19,11 @@ from tahr.backends.api import (
     KVStore,
     LayerMemory,
     Linear,
+    LinearShape,
     Rope,
     Rotation,
     Routing,
+    Rows,
     StepInputs,
     StepLimits,
     Tempering,
@@ -222,6 +225,30 @@ def pick(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(be.gather_rows(be.tensor(rows(rng, 9, 33)), step))]
 
 
+# Stacks of (slot, scale) by row: none, one, several, the same adapter for many rows, another rank, an absent linear.
+STACKS: list[list[tuple[int, float]]] = [
+    [], [(1, 1.0)], [(2, 0.5), (1, -2.0)], [(7, 1.0)], [], [(1, 0.25), (2, 1.0), (7, 1.0), (3, 3.0)], [(3, 1.0)],
+]  # fmt: skip
+
+
+def adapters(form: str, n: int, cols: int, heights: tuple[int, ...]) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        shapes = {f"linear{i}": LinearShape(height, cols, "f32") for i, height in enumerate(heights)}
+        bank = be.lora_bank(shapes, StepLimits(n, n, n, 1))
+        for slot, rank in ((1, 4), (2, 16), (7, 37)):
+            bank.put(slot, bank.prepare({k: random_factors(s, rank, rng, form, 0.5) for k, s in shapes.items()}))
+        bank.put(3, bank.prepare({"linear0": random_factors(shapes["linear0"], 1, rng, form)}))
+        linears = [Linear(be.weight(random_tensor("F32", (s.n_rows, cols), rng)), None, k) for k, s in shapes.items()]
+        x = rows(rng, n, cols)
+        fill_rows(bank, Rows.TOKENS, (STACKS * n)[:n])
+        with be.adapting(bank):
+            together = [np.array(be.read(y)) for y in be.linears(be.tensor(x), be.join(linears))]
+            alone = np.array(be.read(be.linear(be.tensor(x), linears[-1])))
+        return [*together, alone]
+
+    return Case(f"lora-{form}-{n}x{cols}", run, 1e-5)
+
+
 CASES = [
     *(linear_case(form, n, 24, 512, bias=n == 3) for form in NATIVE for n in (1, 3, 4, 13)),
     *(linear_case(form, 5, 13, 256, bias=False) for form in NATIVE),  # rows that fill no panel
@@ -262,6 +289,8 @@ CASES = [
     attention("prefill", [(0, 70)], dtype="q8_0", dim=96, heads=(3, 1)),
     attention("window", [(0, 70), (90, 91)], dtype="q8_0", window=11),
     Case("pick", pick, 0),
+    *(adapters(form, n, 96, (64, 40, 24)) for form in ("F32", "F16", "BF16") for n in (3, 70)),
+    adapters("F32", 7, 75, (13, 33)),  # rows and columns that fill no vector
 ]  # fmt: skip
 
 
@@ -391,3 +420,59 @@ def test_attention_that_no_kernel_computes_is_refused(name: str) -> None:
 def test_heads_that_no_kernel_has_room_for_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedModel, match=r"heads of 4096 in groups of 2: choose another"):
         backend(name).check_attention(AttentionSpec(1.0), KVShape(1, 4096), 2)
+
+
+# ---- adapters -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("form", ["F32", "BF16"])
+def test_an_adapted_row_never_depends_on_its_neighbours(name: str, form: str) -> None:
+    """Nor does a row without adapter change by a bit because others have one."""
+    be, rng = backend(name, deterministic=True), np.random.default_rng(4)
+    shapes = {"up": LinearShape(72, 96, "f32")}
+    linear = Linear(be.weight(random_tensor("F32", (72, 96), rng)), name="up")
+    bank = be.lora_bank(shapes, StepLimits(64, 64, 64, 1))
+    for slot, rank in ((1, 4), (2, 16), (3, 7), (7, 8)):
+        bank.put(slot, bank.prepare({"up": random_factors(shapes["up"], rank, rng, form)}))
+    x, stacks = rows(rng, 63, 96), (STACKS * 9)[:63]
+
+    def adapted(some: slice) -> np.ndarray:
+        fill_rows(bank, Rows.TOKENS, stacks[some])
+        with be.adapting(bank):
+            return np.array(be.read(be.linear(be.tensor(x[some]), linear)))
+
+    together = adapted(slice(0, 63))
+    for i in range(63):
+        np.testing.assert_array_equal(together[i], adapted(slice(i, i + 1))[0])
+        if not stacks[i]:
+            np.testing.assert_array_equal(together[i], be.read(be.linear(be.tensor(x[i : i + 1]), linear))[0])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_slot_may_get_another_adapter_between_runs_of_a_plan(name: str) -> None:
+    be, rng = backend(name), np.random.default_rng(5)
+    shapes = {"up": LinearShape(40, 64, "f32")}
+    linear = Linear(be.weight(random_tensor("F32", (40, 64), rng)), name="up")
+    step = be.step_inputs(StepLimits(4, 4, 4, 1))
+    bank = be.lora_bank(shapes, step.limits)
+    first, second = (bank.prepare({"up": random_factors(shapes["up"], rank, rng)}) for rank in (16, 5))
+    bank.put(1, first)
+    table = be.weight(random_tensor("F32", (9, 64), rng))
+    step.ids[:3], step.counts[:] = (3, 1, 8), (3, 1, 1)
+
+    def forward() -> Tensor:
+        with be.adapting(bank, n_rounds=1):
+            return be.linear(be.embed(table, step), linear)
+
+    fill_rows(bank, Rows.TOKENS, [[(1, 1.0)], [], [(1, 2.0)]])
+    plan = be.record(forward, step)
+    found = []
+    for change in (lambda: None, lambda: bank.put(1, second), lambda: bank.clear(1), lambda: bank.put(1, first)):
+        change()
+        plan.run()
+        found.append(np.array(be.read(plan.result)))
+        np.testing.assert_array_equal(found[-1][1], found[0][1])
+    np.testing.assert_array_equal(found[0], found[3])
+    assert np.abs(found[1] - found[0])[[0, 2]].min(axis=1).max() > 0
+    assert np.abs(found[2] - found[1])[[0, 2]].max() > 0

@@ -1,7 +1,7 @@
 """The oracle: every op in plain NumPy, obeying the numerics of the interface and slow on purpose."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,35 @@ class ReferencePlan:
 
     def run(self) -> None:
         self._result = self._step()
+
+
+class ReferenceLoraBank(api.LoraBank):
+    """Adapters as they were given."""
+
+    def __init__(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits):
+        super().__init__(shapes, limits)
+        self._slots: dict[int, Mapping[str, api.LoraFactors]] = {}
+
+    def prepare(self, factors: Mapping[str, api.LoraFactors]) -> Mapping[str, api.LoraFactors]:
+        return factors
+
+    def put(self, slot: int, prepared: Mapping[str, api.LoraFactors]) -> None:
+        self._slots[slot] = prepared
+
+    def clear(self, slot: int) -> None:
+        self._slots.pop(slot, None)
+
+    def add_to(self, y: Floats, x: Tensor, name: str) -> None:
+        """Add to the rows of a linear what their adapters add."""
+        found = self.rows_of(x.rows)
+        for n_tiles, tiles, rows, scales in zip(found.n_tiles, found.tiles, found.rows, found.scales, strict=True):
+            for slot, first, n in tiles[:n_tiles]:
+                if (factors := self._slots[slot].get(name)) is None:
+                    continue
+                some = rows[first : first + n]
+                low = x.data[some].astype(np.float64) @ factors.a.dense().T.astype(np.float64)
+                scale = np.float32(factors.scale) * scales[first : first + n, None]
+                y[some] += (low @ factors.b.dense().T.astype(np.float64) * scale).astype(np.float32)
 
 
 class ReferenceBackend(api.Backend):
@@ -115,9 +144,15 @@ class ReferenceBackend(api.Backend):
         normed = rms_norm(centred, gain.data, eps)
         return Tensor(x.width, x.rows, normed if bias is None else normed + bias.data)
 
+    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> "ReferenceLoraBank":
+        return ReferenceLoraBank(shapes, limits)
+
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         y = multiply(x.data, linear.weight.data)
-        return Tensor(y.shape[1], x.rows, y if linear.bias is None else y + linear.bias.data)
+        y = y if linear.bias is None else y + linear.bias.data
+        if isinstance(self.lora, ReferenceLoraBank):
+            self.lora.add_to(y, x, linear.name)
+        return Tensor(y.shape[1], x.rows, y)
 
     def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
         activated = ACTIVATIONS[act](gate.data)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tahr.backends.api import Backend, KVStore, Linear, Rope, StepInputs, Tensor
+from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
 from tahr.models.blocks import DecoderLayer
 from tahr.models.config import ModelConfig
 from tahr.models.rope import RopeConfig
@@ -26,9 +26,11 @@ class Decoder:
         self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
         # What a step still reads of the model's files.
         self.files = FileWatch([w.tensors["model.embed_tokens.weight"].source] if w.backend.maps_tables else [])
+        self.linears = w.counts.linears  # what adapters may change
         if cfg.tied:
             w.skip("lm_head.weight")
             self.head = Linear(self.table, name="lm_head")
+            self.linears["lm_head"] = LinearShape(cfg.n_vocab, cfg.width, self.table.kernel)
         else:
             self.head = w.linear("lm_head", cfg.n_vocab, cfg.width, bias=w.has("lm_head.bias"))
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from tahr.backends.api import Backend, JoinedLinears, Linear, Tensor, Vector, Weight
+from tahr.backends.api import Backend, JoinedLinears, Linear, LinearShape, Tensor, Vector, Weight
 from tahr.errors import CorruptFile, QuantError
 from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
@@ -115,6 +115,7 @@ class LoadCounts:
     n_tensors: Counter[tuple[str, str]] = field(default_factory=Counter)  # by stored format and kernel
     n_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     n_vector_bytes: int = 0
+    linears: dict[str, LinearShape] = field(default_factory=dict)  # what adapters may change, by name
 
     def add(self, weight: Weight) -> None:
         """Count a matrix; it is not kept, because the backend may join it with others."""
@@ -166,6 +167,7 @@ class Weights:
     def linear(self, name: str, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
         """The linear `name`."""
         weight = self.matrix(f"{name}.weight", n_rows, n_cols)
+        self.counts.linears[self.prefix + name] = LinearShape(n_rows, n_cols, weight.kernel)
         return Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
 
     def joined(self, heights: Mapping[str, int], n_cols: int, bias: bool = False) -> JoinedLinears:

@@ -24,6 +24,16 @@ from tahr.backends.api.arguments import (
     Tempering,
 )
 from tahr.backends.api.backend import Backend, Fetched, HostRows
+from tahr.backends.api.lora import (
+    LORA_TILE,
+    MAX_ADAPTERS,
+    MAX_RANK,
+    MAX_STACK,
+    LinearShape,
+    LoraBank,
+    LoraFactors,
+    LoraRows,
+)
 from tahr.backends.api.memory import (
     KV_BLOCK,
     NULL_SLOT,
@@ -53,6 +63,10 @@ from tahr.backends.api.tensors import (
 __all__ = [
     "INT8_BLOCK",
     "KV_BLOCK",
+    "LORA_TILE",
+    "MAX_ADAPTERS",
+    "MAX_RANK",
+    "MAX_STACK",
     "NULL_SLOT",
     "Activation",
     "AddedNorm",
@@ -72,6 +86,10 @@ __all__ = [
     "LayerMemory",
     "LayerShape",
     "Linear",
+    "LinearShape",
+    "LoraBank",
+    "LoraFactors",
+    "LoraRows",
     "MemoryLayout",
     "Plan",
     "Rope",

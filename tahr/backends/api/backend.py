@@ -1,10 +1,12 @@
 """Every op of the interface: what each computes, and what a backend may override."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation, Tempering
+from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
@@ -39,6 +41,7 @@ class Backend(ABC):
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     maps_tables: bool = False  # embedding tables stay in the mapped file, and are read there at every step
+    lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
 
     # ---- memory -----------------------------------------------------------------------------------------------
@@ -170,6 +173,26 @@ class Backend(ABC):
         """
         return [limits]
 
+    # ---- adapters ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lora_bank(self, shapes: Mapping[str, LinearShape], limits: StepLimits) -> LoraBank:
+        """Room for adapters of the linears of these names, in steps within `limits`."""
+
+    @contextmanager
+    def adapting(self, bank: LoraBank, n_rounds: int = MAX_STACK) -> Iterator[None]:
+        """Within, a linear adds to its rows what their adapters add, as the first rounds of the bank's `rows` say.
+
+        To row r of round k comes, behind the bias and round after round, scale * (b @ (a @ x)): scale is that of the
+        factors times that of the row, sums are f32, x is not rounded to int8. Rows without an adapter keep every bit.
+        """
+        assert self.lora is None, "adapters do not nest"
+        self.lora, bank.n_rounds = bank, n_rounds
+        try:
+            yield
+        finally:
+            self.lora = None
+
     # ---- sampling ---------------------------------------------------------------------------------------------
 
     def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
@@ -226,7 +249,7 @@ class Backend(ABC):
 
     @abstractmethod
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
-        """x @ weight.T + bias: [n, n_rows].
+        """x @ weight.T + bias: [n, n_rows]; see also `adapting`.
 
         Against F32, F16 and BF16 weights x stays f32. Against block-quantised weights x is first rounded to int8 per
         `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even): products are exact integers inside such a

@@ -1,6 +1,6 @@
 """The CPU backend: ops append structs to a tape, and native threads walk it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vec
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, heads_fit, make_layer
+from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.sampling import NativeSampler
@@ -265,7 +266,13 @@ class CpuBackend(api.Backend):
             some = slice(first, first + native.MAX_LINEAR_JOBS)
             quantised = self._quantised(x, linears[some])
             self._queue.tape.linear(n_rows=x.data.count.address, x=self._use(x), quantised=quantised, jobs=jobs[some])
+        if isinstance(self.lora, CpuLoraBank):
+            names = [linear.name for linear in linears]
+            self.lora.enqueue(self._queue, x, list(zip(names, outs, strict=True)))
         return outs
+
+    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CpuLoraBank:
+        return CpuLoraBank(shapes, limits)
 
     def _job(self, linear: api.Linear, out: Tensor) -> "native.Job":
         packed = linear.weight.data.packed

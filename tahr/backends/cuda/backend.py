@@ -1,6 +1,6 @@
 """The CUDA backend: torch for memory and large products, Triton for everything an LLM does between them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows
+from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.presence import describe, interprets
 from tahr.backends.cuda.sampling import CudaSampler
 from tahr.backends.cuda.steps import (
@@ -170,13 +171,26 @@ class CudaBackend(api.Backend):
         return like(x, normed.to(x.data.math))
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
-        return like(x, self._multiply(x, linear.weight.data, None if linear.bias is None else linear.bias.data))
+        found = self._multiply(x, linear.weight.data, None if linear.bias is None else linear.bias.data)
+        self._add_lora(found, x, [linear])
+        return like(x, found)
+
+    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CudaLoraBank:
+        return CudaLoraBank(shapes, limits, self.device)
+
+    def _add_lora(self, out: torch.Tensor, x: Tensor, linears: Sequence[api.Linear]) -> None:
+        """Add what adapters add to the outputs of linears, which lie side by side."""
+        if isinstance(self.lora, CudaLoraBank):
+            heights = [linear.weight.n_rows for linear in linears]
+            self.lora.add(out, values(x), x.rows, [linear.name for linear in linears], heights)
 
     def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
         one = joined.data
         if one is None:
             return super().linears(x, joined)
-        return [like(x, part) for part in self._multiply(x, one.values, one.bias).split(one.heights, dim=1)]
+        found = self._multiply(x, one.values, one.bias)
+        self._add_lora(found, x, joined.parts)
+        return [like(x, part) for part in found.split(one.heights, dim=1)]
 
     def _multiply(self, x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
@@ -194,20 +208,20 @@ class CudaBackend(api.Backend):
 
     def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
         one = gate_up.data
-        if one is None or not self._is_vector(x, one.values):
+        if one is None or self.lora or not self._is_vector(x, one.values):
             return super().gated(x, gate_up, act)
         return like(x, linear.vector_linear(values(x), one.values, one.bias, one.values.dtype, act))
 
     def norm_linears(self, norm: api.AddedNorm, joined: api.JoinedLinears) -> tuple[Tensor, list[Tensor]]:
         one = joined.data
-        if one is None or not self._norms_vector(norm, one.values):
+        if one is None or self.lora or not self._norms_vector(norm, one.values):
             return super().norm_linears(norm, joined)
         s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype)
         return like(norm.x, s), [like(norm.x, part) for part in result.split(one.heights, dim=1)]
 
     def norm_gated(self, norm: api.AddedNorm, gate_up: api.JoinedLinears, act: api.Activation) -> tuple[Tensor, Tensor]:
         one = gate_up.data
-        if one is None or not self._norms_vector(norm, one.values):
+        if one is None or self.lora or not self._norms_vector(norm, one.values):
             return super().norm_gated(norm, gate_up, act)
         s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype, act)
         return like(norm.x, s), like(norm.x, result)

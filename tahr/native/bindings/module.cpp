@@ -95,6 +95,9 @@ NB_MODULE(_native, m) {
   m.attr("MAX_QUERY_TILE") = MAX_QUERY_TILE;
   m.attr("MAX_EXPERTS") = MAX_EXPERTS;
   m.attr("MAX_LINEAR_JOBS") = MAX_LINEAR_JOBS;
+  m.attr("LORA_PANEL") = LORA_PANEL;
+  m.attr("LORA_ROUNDS") = LORA_ROUNDS;
+  m.attr("MAX_LORA_TARGETS") = MAX_LORA_TARGETS;
 
   nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "n_threads"_a).def_prop_ro("n_threads", &Pool::n_threads);
 

@@ -1,4 +1,9 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <vector>
 
 #include "module_ops.h"
 
@@ -103,6 +108,20 @@ void mix(Recorder& self, Address n_rows, int64_t width, int n_active, Address sh
   self.tape.add(MixOp{At{n_rows}, width, n_active, At{shares}, At{x}, At{out}}, self.isa.rows->mix);
 }
 
+using LoraTargetAt = std::tuple<Address, Address, int64_t>;  // slots, out, its width
+
+void lora(Recorder& self, Address n_tiles, Address tiles, Address rows, Address scales, int64_t most, int64_t n_cols, Address x,
+          Address low, int64_t most_rank, const std::vector<LoraTargetAt>& targets) {
+  if (targets.empty() || targets.size() > MAX_LORA_TARGETS) throw nb::value_error("Too many linears for one op.");
+  LoraOp op{At{n_tiles}, At{tiles}, At{rows}, At{scales}, most, n_cols, At{x}, At{low}, most_rank, int32_t(targets.size()), {}};
+  for (int i = 0; i < op.n_targets; i++) {
+    const auto& [slots, out, width] = targets[size_t(i)];
+    op.targets[i] = {At{slots}, At{out}, width};
+  }
+  self.tape.add(op, self.isa.rows->lora_shrink);
+  self.tape.add(op, self.isa.rows->lora_expand);
+}
+
 }  // namespace
 
 void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
@@ -130,7 +149,9 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            "n_spans"_a, "sinks"_a, "slopes"_a, "quantised_out"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
            "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "experts"_a, "shares"_a)
-      .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a);
+      .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a)
+      .def("lora", lora, nb::kw_only(), "n_tiles"_a, "tiles"_a, "rows"_a, "scales"_a, "most"_a, "n_cols"_a, "x"_a, "low"_a,
+           "most_rank"_a, "targets"_a);
 }
 
 }  // namespace tahr

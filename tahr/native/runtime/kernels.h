@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "lora.h"
 #include "worker.h"
 #include "rope_kv.h"
 #include "routing.h"
@@ -24,6 +25,8 @@ struct RowKernels {
   void (*merge_spans)(const AttentionOp&, Worker);  // after `attention`
   void (*route)(const RouteOp&, Worker);
   void (*mix)(const MixOp&, Worker);
+  void (*lora_shrink)(const LoraOp&, Worker);
+  void (*lora_expand)(const LoraOp&, Worker);  // after `lora_shrink`
 };
 
 // Defined once per instruction set in kernels.cpp: tahr::<isa>::row_kernels.

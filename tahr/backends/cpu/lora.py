@@ -1,0 +1,114 @@
+"""Adapters of the CPU backend: their factors in the layout of the kernels, and tables in which steps find them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr import _native as native
+from tahr.backends.api import (
+    MAX_ADAPTERS,
+    MAX_STACK,
+    LinearShape,
+    LoraBank,
+    LoraFactors,
+    LoraRows,
+    StepLimits,
+    Tensor,
+)
+from tahr.backends.cpu.memory import Buffer, Count, address_of
+from tahr.backends.cpu.queue import Queue
+from tahr.weights.tensor import HostTensor
+
+assert MAX_STACK == native.LORA_ROUNDS
+SLOT = np.dtype(
+    [("a", "<u8"), ("b", "<u8"), ("rank", "<i4"), ("type", "<i4"), ("scale", "<f4"), ("unused", "<i4")]
+)  # as `LoraSlot` in rows/lora.h
+TYPES = {"F32": (0, "<f4"), "F16": (1, "<u2"), "BF16": (2, "<u2")}  # the kernel's number, and what NumPy moves
+
+
+class PackedFactors:
+    """The factors of one linear as the kernels read them."""
+
+    __slots__ = ("a", "b", "rank", "row")
+
+    def __init__(self, factors: LoraFactors):
+        # Two formats in one adapter are rare: both become f32 then.
+        same = factors.a.format.name == factors.b.format.name
+        number, code = TYPES[factors.a.format.name if same else "F32"]
+        self.a = padded_columns(values_of(factors.a, code, same))
+        self.b = panels(values_of(factors.b, code, same))
+        self.rank = factors.rank
+        self.row = address_of(self.a), address_of(self.b), factors.rank, number, factors.scale, 0
+
+
+def values_of(tensor: HostTensor, code: str, as_stored: bool) -> NDArray[Any]:
+    """The numbers, or their bits where NumPy has no such numbers."""
+    return tensor.data.view(code).reshape(tensor.shape) if as_stored else tensor.dense()
+
+
+def padded_columns(a: NDArray[Any]) -> NDArray[Any]:
+    """[rank][columns], with zeros up to a whole panel."""
+    return np.ascontiguousarray(np.pad(a, ((0, 0), (0, -a.shape[1] % native.LORA_PANEL))))
+
+
+def panels(b: NDArray[Any]) -> NDArray[Any]:
+    """[n_rows][rank] as [panel][rank][row of the panel], with zeros up to a whole panel."""
+    whole = np.pad(b, ((0, -b.shape[0] % native.LORA_PANEL), (0, 0)))
+    return np.ascontiguousarray(whole.reshape(-1, native.LORA_PANEL, b.shape[1]).swapaxes(1, 2))
+
+
+class CpuLoraBank(LoraBank):
+    """A table per linear says for every slot where the factors are; the tables stay where they are."""
+
+    def __init__(self, shapes: Mapping[str, LinearShape], limits: StepLimits):
+        super().__init__(shapes, limits)
+        self._tables: dict[str, NDArray[Any]] = {}
+        self._kept: dict[int, Mapping[str, PackedFactors]] = {}
+
+    def prepare(self, factors: Mapping[str, LoraFactors]) -> dict[str, PackedFactors]:
+        return {name: PackedFactors(each) for name, each in factors.items()}
+
+    def put(self, slot: int, prepared: Mapping[str, PackedFactors]) -> None:
+        for name, packed in prepared.items():
+            self._table(name)[slot] = packed.row
+        self._kept[slot] = prepared
+        self.grow(prepared, max(packed.rank for packed in prepared.values()))
+
+    def clear(self, slot: int) -> None:
+        for name in self._kept.pop(slot, {}):
+            self._tables[name][slot] = 0
+
+    def _table(self, name: str) -> NDArray[Any]:
+        if name not in self._tables:
+            self._tables[name] = np.zeros(MAX_ADAPTERS + 1, SLOT)
+        return self._tables[name]
+
+    def enqueue(self, queue: Queue, x: Tensor, outs: Sequence[tuple[str, Tensor]]) -> None:
+        """Let an op add to the outputs of some linears of x, which nobody has read yet."""
+        wanted = [(self._table(name), out) for name, out in outs if name in self.targets]
+        if not wanted:
+            return
+        assert len(wanted) <= native.MAX_LORA_TARGETS
+        rows = self.rows_of(x.rows)
+        most = rows.rows.shape[1]
+        low = Buffer(queue.arena, Count(rows.n_tiles, 0, most), 4 * MAX_STACK * len(wanted) * self.most_rank)
+        self._keep(queue, rows)
+        queue.tape.lora(
+            n_tiles=address_of(rows.n_tiles),
+            tiles=address_of(rows.tiles),
+            rows=address_of(rows.rows),
+            scales=address_of(rows.scales),
+            most=most,
+            n_cols=x.width,
+            x=x.data.address,
+            low=low.address,
+            most_rank=self.most_rank,
+            targets=[(address_of(table), out.data.address, out.width) for table, out in wanted],
+        )
+
+    def _keep(self, queue: Queue, rows: LoraRows) -> None:
+        queue.keep(self)
+        for array in (rows.n_tiles, rows.tiles, rows.rows, rows.scales):
+            queue.keep(array)

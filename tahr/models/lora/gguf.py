@@ -1,0 +1,64 @@
+"""Adapters in GGUF files, as llama.cpp's converter writes them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tahr.errors import AdapterError
+from tahr.models.config import ModelConfig
+from tahr.models.convert_keys import ARCHITECTURES, PAIRED
+from tahr.models.fields import Fields
+from tahr.models.lora.adapter import AdapterTarget, RawFactors
+from tahr.models.lora.read import ReadAdapter
+from tahr.models.lora.rope_order import to_halves
+from tahr.models.registry import family_of
+from tahr.models.weights import gguf_name
+from tahr.weights import HostTensor, open_gguf
+
+TENSOR = re.compile(r"(?P<name>.+\.weight)\.lora_(?P<side>[ab])")
+MOST_ALPHA = 1e6
+
+
+def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
+    """The tensors of an adapter by the names of the model's linears."""
+    file, cfg = open_gguf(path), target.config
+    check_kind(file.metadata, cfg)
+    alpha = Fields(file.metadata, "the adapter's metadata").number("adapter.lora.alpha", -MOST_ALPHA, MOST_ALPHA)
+    sides: dict[str, dict[str, HostTensor]] = {}
+    names = family_of(cfg).gguf_names
+    for name, tensor in file.tensors.items():
+        found = TENSOR.fullmatch(name)
+        if not found:
+            raise AdapterError(
+                f"The adapter holds the tensor {name}, which replaces a part of the model instead of adding to it. "
+                "Tahr does not do that: merge it into the model."
+            )
+        home = gguf_name(found["name"], names).removesuffix(".weight")
+        sides.setdefault(home, {})[found["side"]] = tensor
+    factors = {name: RawFactors(two.get("a"), two.get("b"), alpha) for name, two in sides.items()}
+    if cfg.family in PAIRED and cfg.rope_style == "halves":
+        factors = {name: in_halves(name, raw, cfg) for name, raw in factors.items()}
+    base = file.metadata.get("general.base_model.0.name") or file.metadata.get("general.name")
+    return ReadAdapter(factors, base if isinstance(base, str) else "")
+
+
+def check_kind(metadata: Mapping[str, Any], cfg: ModelConfig) -> None:
+    """It must be a LoRA adapter for an architecture like the model's."""
+    if metadata.get("general.type") != "adapter":
+        raise AdapterError("The GGUF holds no adapter (its general.type says so): name an adapter's file.")
+    if metadata.get("adapter.type") != "lora":
+        raise AdapterError(f"The adapter is a {metadata.get('adapter.type')!r}; Tahr knows 'lora' alone.")
+    ours, theirs = ARCHITECTURES.get(cfg.family, cfg.family), metadata.get("general.architecture")
+    if theirs != ours:
+        raise AdapterError(
+            f"The adapter was made for a {theirs!r} model, but this one is a {ours!r}: use it with its own base model."
+        )
+    if metadata.get("adapter.alora.invocation_tokens") is not None:
+        raise AdapterError("The adapter begins to work at certain tokens (aLoRA), which Tahr does not do: use another.")
+
+
+def in_halves(name: str, raw: RawFactors, cfg: ModelConfig) -> RawFactors:
+    """GGUF files of some families hold queries and keys in pairs order, checkpoints never do."""
+    return replace(raw, b=to_halves(name, raw.b, cfg)) if raw.b else raw
