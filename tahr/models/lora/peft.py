@@ -18,6 +18,7 @@ from tahr.models.loader import read_json
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import to_pairs
+from tahr.models.registry import family_of
 from tahr.models.weights import hf_name
 from tahr.weights import HostTensor, open_safetensors
 
@@ -54,7 +55,7 @@ def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
             f"{str(folder)!r} has no {WEIGHTS_NAME}: save the adapter with safe_serialization=True, because other "
             "formats can run code."
         )
-    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME).tensors)
+    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME).tensors, family_of(target.config).hf_names)
     scaling = LoraScaling(config)
     factors = {name: scaling.factors(name, two) for name, two in sides.items()}
     refuse_missing(config, factors, target)
@@ -92,14 +93,14 @@ def shown(value: Any) -> str:
     return repr(value)[:80]
 
 
-def by_linear(tensors: Mapping[str, HostTensor]) -> dict[str, dict[str, HostTensor]]:
+def by_linear(tensors: Mapping[str, HostTensor], names: Mapping[str, str]) -> dict[str, dict[str, HostTensor]]:
     """Both tensors of each linear, under its canonical name."""
     sides: dict[str, dict[str, HostTensor]] = {}
     for name, tensor in tensors.items():
         found = TENSOR.fullmatch(name)
         if not found:
             raise AdapterError(refusal(name))
-        home = hf_name(found["name"].removeprefix(PREFIX))
+        home = hf_name(found["name"].removeprefix(PREFIX), names)
         sides.setdefault(home, {})[found["side"]] = tensor
     return sides
 

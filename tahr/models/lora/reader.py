@@ -1,12 +1,16 @@
 """Opens an adapter, whichever of the two kinds of files it is."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tahr.errors import AdapterError
+from tahr.models.arrange import Tensors
 from tahr.models.loader import is_gguf
-from tahr.models.lora.adapter import Adapter, AdapterTarget, make_adapter
+from tahr.models.lora.adapter import Adapter, AdapterTarget, RawFactors, make_adapter
 from tahr.models.lora.gguf import read_gguf_adapter
 from tahr.models.lora.peft import CONFIG_NAME, read_peft_adapter
+from tahr.models.registry import family_of
 
 
 def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
@@ -22,4 +26,16 @@ def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
         raise AdapterError(
             f"There is no adapter at {str(path)!r}: name a folder with an {CONFIG_NAME}, or a GGUF file of an adapter."
         )
-    return make_adapter(read.factors, target, read.base, read.notes)
+    return make_adapter(split_fused(read.factors, target), target, read.base, read.notes)
+
+
+def split_fused(factors: Mapping[str, RawFactors], target: AdapterTarget) -> dict[str, RawFactors]:
+    """Where files have several linears in one matrix, what an adapter adds to it is cut as the matrix itself is."""
+    arrange, out = family_of(target.config).arrange, {}
+    for name, raw in factors.items():
+        if name in target.linears or raw.b is None:
+            out[name] = raw
+            continue
+        parts = arrange(target.config, Tensors({f"{name}.weight": raw.b}))
+        out |= {part.removesuffix(".weight"): replace(raw, b=parts[part]) for part in parts}
+    return out
