@@ -13,11 +13,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "fixtures" / "models"
 N_STORY_TOKENS = 200
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import assets  # noqa: E402
-from model_cases import CASES, make_weights, token_ids  # noqa: E402
+from family_cases import MORE_CASES  # noqa: E402
+from model_cases import CASES, SHAPES, make_weights, recorded_shapes, token_ids  # noqa: E402
 from model_files import write_hf  # noqa: E402
+from tahr.weights import open_safetensors  # noqa: E402
 
 
 def expected_logits(case: str) -> np.ndarray:
@@ -36,6 +38,23 @@ def expected_logits(case: str) -> np.ndarray:
     return logits
 
 
+def saved_shapes(case: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a checkpoint that transformers saves for the case's config."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_hf(Path(folder), CASES[case], {})
+        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+        tensors = open_safetensors(Path(folder) / "model.safetensors").tensors
+        return {name: tensor.shape for name, tensor in sorted(tensors.items())}
+
+
+def record_shapes(cases: list[str]) -> None:
+    found = recorded_shapes() | {case: saved_shapes(case) for case in cases}
+    lines = [f"{json.dumps(case)}: {json.dumps(found[case])}" for case in MORE_CASES if case in found]
+    SHAPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def expected_story(folder: Path) -> list[int]:
     """A beginning-of-text token and the greedy tokens after it, by the model in a Hugging Face folder."""
     import torch
@@ -51,6 +70,7 @@ def expected_story(folder: Path) -> list[int]:
 
 def main(cases: list[str]) -> None:
     FIXTURES.mkdir(parents=True, exist_ok=True)
+    record_shapes([case for case in cases or CASES if case in MORE_CASES])
     for case in cases or CASES:
         path = FIXTURES / f"{case}.npz"
         np.savez_compressed(path, logits=expected_logits(case))

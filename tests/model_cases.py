@@ -1,10 +1,15 @@
 """Tiny random models, one or more per family: their configs, and weights that any machine can make again."""
 
+import json
+import re
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from family_cases import MORE_CASES
 
 Config = dict[str, Any]
 Arrays = dict[str, NDArray[np.float32]]
@@ -91,11 +96,15 @@ CASES: dict[str, Config] = {
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         "final_logit_softcapping": 2.0,
     },
+    **MORE_CASES,
 }
 # What GGUF metadata has no words for.
-NO_GGUF = {"qwen2_window", "qwen3_moe_mixed"}
+NO_GGUF = {"qwen2_window", "qwen3_moe_mixed", "ministral"}
 # The plainest case of each family.
-FAMILY_CASES = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "granite", "gemma3"]
+FAMILY_CASES = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "granite", "gemma3", *MORE_CASES]
+# Norm gains are stored less one.
+OFFSET = ("gemma", "gemma2", "gemma3_text")
+SHAPES = Path(__file__).parent / "fixtures" / "models" / "shapes.json"
 
 
 def token_ids() -> list[int]:
@@ -111,13 +120,22 @@ def make_weights(config: Config) -> Arrays:
 def values(name: str, shape: tuple[int, ...], config: Config) -> NDArray[np.float32]:
     # RandomState's streams are frozen for good, unlike those of newer generators.
     draws = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
-    if name.endswith("norm.weight"):
-        return (draws * 0.2 + (config["model_type"] != "gemma3_text")).astype(np.float32)
-    scale = {1: 0.1, 2: shape[-1] ** -0.5}[len(shape)]
+    if re.search(r"(norm|ln_\w+)\.weight$", name):
+        return (draws * 0.2 + (config["model_type"] not in OFFSET)).astype(np.float32)
+    scale = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
     return (draws * scale).astype(np.float32)
 
 
+def recorded_shapes() -> dict[str, dict[str, tuple[int, ...]]]:
+    """By case, for the families whose tensors are listed rather than worked out."""
+    stored: dict[str, dict[str, list[int]]] = json.loads(SHAPES.read_text()) if SHAPES.is_file() else {}
+    return {case: {name: tuple(shape) for name, shape in found.items()} for case, found in stored.items()}
+
+
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    case = next((case for case in MORE_CASES if MORE_CASES[case] == config), None)
+    if case:
+        return recorded_shapes()[case]
     width, vocab = config["hidden_size"], config["vocab_size"]
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, width), "model.norm.weight": (width,)}
     if not config["tie_word_embeddings"]:

@@ -9,19 +9,34 @@ from typing import Any
 import gguf
 import numpy as np
 
+from gguf_forms import gguf_forms
 from gguf_maker import Gguf, Stored, Typed, safetensors
-from model_cases import Arrays, Config
+from model_cases import OFFSET, Arrays, Config
 
+A = gguf.MODEL_ARCH
 ARCHITECTURES = {
-    "llama": gguf.MODEL_ARCH.LLAMA,
-    "mistral": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
-    "granite": gguf.MODEL_ARCH.GRANITE,
-    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "llama": A.LLAMA,
+    "mistral": A.LLAMA,
+    "mixtral": A.LLAMA,
+    "ministral3": A.MISTRAL3,
+    "smollm3": A.SMOLLM3,
+    "olmo2": A.OLMO2,
+    "olmo3": A.OLMO2,
+    "phi3": A.PHI3,
+    "glm": A.CHATGLM,
+    "glm4": A.GLM4,
+    "qwen2": A.QWEN2,
+    "qwen3": A.QWEN3,
+    "qwen3_moe": A.QWEN3MOE,
+    "granite": A.GRANITE,
+    "granitemoe": A.GRANITE_MOE,
+    "granitemoeshared": A.GRANITE_MOE,
+    "gemma": A.GEMMA,
+    "gemma2": A.GEMMA2,
+    "gemma3_text": A.GEMMA3,
 }
-PAIRED = ("llama", "mistral", "granite")  # families whose GGUFs hold queries and keys in pairs order
+# Families whose GGUFs hold queries and keys in pairs order.
+PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")
 
 KEYS = {
     "num_hidden_layers": ("block_count", "u32"),
@@ -41,6 +56,9 @@ KEYS = {
     "attention_multiplier": ("attention.scale", "f32"),
     "logits_scaling": ("logit_scale", "f32"),
     "final_logit_softcapping": ("final_logit_softcapping", "f32"),
+    "attn_logit_softcapping": ("attn_logit_softcapping", "f32"),
+    "num_local_experts": ("expert_count", "u32"),
+    "shared_intermediate_size": ("expert_shared_feed_forward_length", "u32"),
 }
 
 
@@ -95,10 +113,23 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
         keys["rope.dimension_count"] = Typed("u32", config["head_dim"])
     if config.get("query_pre_attn_scalar", config.get("head_dim")) != config.get("head_dim"):
         keys["attention.scale"] = Typed("f32", config["query_pre_attn_scalar"] ** -0.5)
+    if "partial_rotary_factor" in config:
+        head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
+        keys["rope.dimension_count"] = Typed("u32", int(head_dim * config["partial_rotary_factor"]))
     if "layer_types" in config:
         local = [kind == "sliding_attention" for kind in config["layer_types"]]
         keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
-    return keys | gguf_rope_keys(config.get("rope_scaling") or {})
+    return keys | gguf_rope_keys(config.get("rope_scaling") or config.get("rope_parameters") or {}) | long_keys(config)
+
+
+def long_keys(config: Config) -> dict[str, Typed]:
+    """What converters write beside the factors of long rope."""
+    if "original_max_position_embeddings" not in config:
+        return {}
+    old, context = config["original_max_position_embeddings"], config["max_position_embeddings"]
+    attention = math.sqrt(1 + math.log(context / old) / math.log(old))
+    keys = {"original_context_length": Typed("u32", old), "attn_factor": Typed("f32", attention)}
+    return {f"rope.scaling.{key}": value for key, value in keys.items()}
 
 
 def gguf_rope_keys(scaling: dict[str, Any]) -> dict[str, Typed]:
@@ -108,16 +139,24 @@ def gguf_rope_keys(scaling: dict[str, Any]) -> dict[str, Typed]:
     keys = {"rope.scaling.type": Typed("str", kind), "rope.scaling.factor": Typed("f32", scaling["factor"])}
     if kind == "yarn":
         keys["rope.scaling.original_context_length"] = Typed("u32", scaling["original_max_position_embeddings"])
+    if "rope_theta" in scaling:
+        keys["rope.freq_base"] = Typed("f32", scaling["rope_theta"])
+    if "llama_4_scaling_beta" in scaling:
+        keys["attention.temperature_scale"] = Typed("f32", scaling["llama_4_scaling_beta"])
+        keys["rope.scaling.yarn_log_multiplier"] = Typed("f32", scaling["mscale_all_dim"])
     return keys
 
 
 def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
     names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], config["num_hidden_layers"])
     out: Arrays = {}
-    for name, values in stacked(arrays).items():
+    for name, values in stacked(gguf_forms(config, arrays)).items():
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         out[stored] = gguf_values(config, name, values)
+    if "short_factor" in config.get("rope_scaling", {}):
+        for kind in ("short", "long"):
+            out[f"rope_factors_{kind}.weight"] = np.array(config["rope_scaling"][f"{kind}_factor"], np.float32)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         out["rope_freqs.weight"] = llama3_divisors(config)
     return out
@@ -133,7 +172,7 @@ def stacked(arrays: Arrays) -> Arrays:
 
 
 def gguf_values(config: Config, name: str, values: np.ndarray) -> np.ndarray:
-    if config["model_type"] == "gemma3_text" and name.endswith("norm.weight"):
+    if config["model_type"] in OFFSET and name.endswith("norm.weight"):
         return values + np.float32(1)
     n_heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     part = name.split(".")[-2]

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from assets import need
+from family_cases import MORE_CASES
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
@@ -121,7 +122,7 @@ def written(parts: list[Part], metadata: dict[str, object], path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in NO_GGUF])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NO_GGUF | MORE_CASES.keys()])
 def test_a_converted_model_gives_the_same_logits(case: str, tmp_path: Path) -> None:
     source = open_model([], write_hf(tmp_path / "hf", CASES[case], make_weights(CASES[case])))
     made = convert(source)
@@ -131,7 +132,7 @@ def test_a_converted_model_gives_the_same_logits(case: str, tmp_path: Path) -> N
     assert np.abs(logits(load(open_model([path]), backend), backend) - want).max() <= 1e-4
 
 
-@pytest.mark.parametrize("case", sorted(NO_GGUF))
+@pytest.mark.parametrize("case", sorted(NO_GGUF - MORE_CASES.keys()))
 def test_what_gguf_has_no_words_for_is_refused(case: str, tmp_path: Path) -> None:
     source = open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case])))
     with pytest.raises(UnsupportedModel, match=r"no words for|as it is"):

@@ -242,13 +242,12 @@ def round_to_int8(x: Floats) -> Floats:
 
 def softmax(x: Floats) -> Floats:
     p = np.exp(x - x.max())
-    p /= p.sum()
-    return p
+    shares: Floats = p / p.sum()
+    return shares
 
 
 def sigmoid(x: Floats) -> Floats:
-    y: Floats = 1 / (1 + np.exp(-x))
-    return y
+    return (1 / (1 + np.exp(-x))).astype(np.float32)
 
 
 def silu(x: Floats) -> Floats:

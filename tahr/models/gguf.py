@@ -8,11 +8,11 @@ import numpy as np
 
 from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models import config as limits
-from tahr.models.config import LayerKind, ModelConfig
+from tahr.models.config import LayerKind, ModelConfig, MoeConfig
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.hf import MOST_THETA, context_of
-from tahr.models.rope import MOST_CONTEXT, Divisors, RopeConfig, Scaling, gguf_scaling
+from tahr.models.rope import MOST_CONTEXT, MOST_FACTOR, Divisors, LongRope, RopeConfig, Scaling, gguf_scaling
 from tahr.weights.tensor import HostTensor
 
 ROPE_DIVISORS = "rope_freqs.weight"
@@ -42,15 +42,21 @@ def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> Mode
         head_dim=head_dim,
         ffn_width=f.count("feed_forward_length", limits.MOST_FFN),
         n_vocab=count_vocab(tensors),
-        norm_eps=f.number("attention.layer_norm_rms_epsilon", 0, 0.1),
+        norm_eps=gguf_epsilon(f),
         max_context=context_of(rope, context),
         kinds=(LayerKind(rope),) * n_layers,
         attn_scale=head_dim**-0.5,
         tied="output.weight" not in tensors,
-        qkv_bias="blk.0.attn_q.bias" in tensors,
+        qkv_bias="blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         out_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
     )
+
+
+def gguf_epsilon(f: Fields) -> float:
+    """Of RMS norms, or of layer norms."""
+    rms = "attention.layer_norm_rms_epsilon"
+    return f.number(rms if f.get(rms) is not None else "attention.layer_norm_epsilon", 0, 0.1)
 
 
 def gguf_context(f: Fields) -> int:
@@ -77,11 +83,47 @@ def gguf_rope(f: Fields, tensors: Mapping[str, HostTensor], head_dim: int) -> Ro
     n_dims = f.count("rope.dimension_count", limits.MOST_HEAD_DIM, default=head_dim)
     scaling = gguf_scaling(replace(f, prefix=f"{f.prefix}rope.scaling."), gguf_context(f))
     if ROPE_DIVISORS in tensors:
-        scaling = divisors(tensors[ROPE_DIVISORS], n_dims, scaling)
+        scaling = Divisors(divisors(tensors[ROPE_DIVISORS], n_dims, scaling))
+    if ROPE_SHORT in tensors:
+        attention = f.number("rope.scaling.attn_factor", 0, MOST_FACTOR, default=1)
+        old_context = f.count("rope.scaling.original_context_length", MOST_CONTEXT)
+        scaling = LongRope(divisors(tensors[ROPE_SHORT], n_dims, scaling), attention, old_context)
     return RopeConfig(f.number("rope.freq_base", 1, MOST_THETA, default=10000), n_dims, scaling)
 
 
-def divisors(tensor: HostTensor, n_dims: int, scaling: Scaling | None) -> Divisors:
+def gguf_experts(f: Fields, **more: Any) -> MoeConfig:
+    """The experts of a file; `more` is what its family adds."""
+    n_experts = f.count("expert_count", limits.MOST_EXPERTS)
+    return MoeConfig(
+        n_experts=n_experts,
+        n_active=f.count("expert_used_count", n_experts),
+        **{"renormalise": True, "ffn_width": gguf_expert_width(f), **more},
+    )
+
+
+def gguf_expert_width(f: Fields) -> int:
+    """As wide as a dense layer where nothing is said."""
+    dense = f.get("feed_forward_length")
+    return f.count("expert_feed_forward_length", limits.MOST_FFN, default=dense if isinstance(dense, int) else None)
+
+
+def local_layers(f: Fields, cfg: ModelConfig, period: int) -> list[bool]:
+    """Which layers have a window: the pattern is a period or, in newer files, one flag per layer."""
+    name = "attention.sliding_window_pattern"
+    if isinstance(f.get(name), int | None):
+        pattern = f.count(name, limits.MOST_LAYERS, default=period)
+        return [(i + 1) % pattern != 0 for i in range(cfg.n_layers)]
+    return [bool(flag) for flag in f.items(name, cfg.n_layers)]
+
+
+def with_local_layers(f: Fields, cfg: ModelConfig, period: int) -> ModelConfig:
+    """`cfg` with the file's window on those layers."""
+    window = f.count("attention.sliding_window", MOST_CONTEXT)
+    local = zip(cfg.kinds, local_layers(f, cfg, period), strict=True)
+    return replace(cfg, kinds=tuple(replace(kind, window=window if is_local else 0) for kind, is_local in local))
+
+
+def divisors(tensor: HostTensor, n_dims: int, scaling: Scaling | None) -> tuple[float, ...]:
     if scaling is not None:
         raise UnsupportedModel(f"The GGUF has both {tensor.name} and another rope scaling; Tahr knows either alone.")
     if tensor.shape != (n_dims // 2,):
@@ -91,4 +133,4 @@ def divisors(tensor: HostTensor, n_dims: int, scaling: Scaling | None) -> Diviso
     values = tensor.dense()
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise CorruptFile(f"Tensor {tensor.name} holds values that are not positive numbers; fetch the model again.")
-    return Divisors(tuple(float(v) for v in values))
+    return tuple(float(v) for v in values)

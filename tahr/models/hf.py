@@ -1,16 +1,16 @@
 """The fields every Hugging Face config.json shares."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tahr.backends.api import Activation
-from tahr.errors import QuantError, UnsupportedModel
+from tahr.errors import CorruptFile, QuantError, UnsupportedModel
 from tahr.models import config as limits
-from tahr.models.config import LayerKind, ModelConfig
+from tahr.models.config import LayerKind, ModelConfig, MoeConfig
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.rope import MOST_CONTEXT, RopeConfig, Yarn, hf_scaling
+from tahr.models.rope import MOST_CONTEXT, LongRope, RopeConfig, Yarn, hf_scaling
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -80,7 +80,9 @@ def hf_context(f: Fields) -> int:
 
 
 def context_of(rope: RopeConfig, context: int) -> int:
-    """YaRN files may state the context before stretching."""
+    """YaRN files may state the context before stretching; long rope is used as it is within the old context."""
+    if isinstance(rope.scaling, LongRope):
+        return min(context, rope.scaling.old_context)
     stretched = rope.scaling.factor * rope.scaling.old_context if isinstance(rope.scaling, Yarn) else 0
     return min(max(context, int(stretched)), MOST_CONTEXT)
 
@@ -97,9 +99,43 @@ def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
     params = f.part("rope_parameters")
     params = params.part(kind) if kind in params.values else params
     scaling = params if params.values else f.part("rope_scaling")
+    scaling = inherit(f, scaling, "original_max_position_embeddings")
     part = params.number("partial_rotary_factor", 0, 1, default=f.number("partial_rotary_factor", 0, 1, default=1))
     theta = params.number("rope_theta", 1, MOST_THETA, default=f.number("rope_theta", 1, MOST_THETA, default=10000))
-    return RopeConfig(theta, int(head_dim * part), hf_scaling(scaling, hf_context(f)))
+    return checked(RopeConfig(theta, int(head_dim * part), hf_scaling(scaling, hf_context(f))))
+
+
+def inherit(f: Fields, part: Fields, name: str) -> Fields:
+    """`part` with what some files state one level above."""
+    return replace(part, values={name: f.get(name), **part.values}) if part.values else part
+
+
+def checked(rope: RopeConfig) -> RopeConfig:
+    """Refuse a rope that does not have one divisor per pair."""
+    divisors = rope.scaling.divisors if isinstance(rope.scaling, LongRope) else None
+    if divisors is not None and len(divisors) != rope.n_dims // 2:
+        raise CorruptFile(
+            f"The model's configuration has {len(divisors)} rope factors for {rope.n_dims // 2} pairs; fetch it again."
+        )
+    return rope
+
+
+def hf_experts(f: Fields, n_name: str, width_name: str, **more: Any) -> MoeConfig:
+    """Experts whose numbers are under these names, and what their family adds."""
+    n_experts = f.count(n_name, limits.MOST_EXPERTS)
+    return MoeConfig(
+        n_experts=n_experts,
+        n_active=f.count("num_experts_per_tok", n_experts),
+        ffn_width=f.count(width_name, limits.MOST_FFN),
+        **{"renormalise": True, **more},
+    )
+
+
+def with_experts(cfg: ModelConfig, moe: MoeConfig, sparse: Sequence[bool] | None = None) -> ModelConfig:
+    """`cfg` with experts in the layers that `sparse` picks, or in all."""
+    which = sparse or [True] * cfg.n_layers
+    kinds = tuple(replace(kind, sparse=s) for kind, s in zip(cfg.kinds, which, strict=True))
+    return replace(cfg, moe=moe, kinds=kinds)
 
 
 def with_windows(f: Fields, cfg: ModelConfig, window: int, sliding: Callable[[int], bool]) -> ModelConfig:

@@ -7,28 +7,55 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
+from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
+from tahr.models.families.glm4 import GLM, GLM4
 from tahr.models.families.granite import GRANITE
-from tahr.models.families.llama import LLAMA, MISTRAL
+from tahr.models.families.granite_moe import GRANITE_MOE
+from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
+from tahr.models.families.ministral3 import MINISTRAL3
+from tahr.models.families.olmo import OLMO2, OLMO3
+from tahr.models.families.phi3 import PHI3
 from tahr.models.families.qwen2 import QWEN2
 from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
+from tahr.models.families.smollm3 import SMOLLM3
 from tahr.models.family import Family
 from tahr.models.gguf import read_gguf
 from tahr.models.hf import read_hf
 from tahr.weights.tensor import HostTensor
 
-# By `model_type` of config.json and by `general.architecture` of GGUF files.
+# By `model_type` of config.json; some GGUF architectures have the same names.
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "ministral": MINISTRAL,
+    "ministral3": MINISTRAL3,
+    "mixtral": MIXTRAL,
+    "smollm3": SMOLLM3,
+    "olmo2": OLMO2,
+    "olmo3": OLMO3,
+    "phi3": PHI3,
+    "glm": GLM,
+    "glm4": GLM4,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
-    "qwen3moe": QWEN3_MOE,
     "granite": GRANITE,
+    "granitemoe": GRANITE_MOE,
+    "granitemoeshared": GRANITE_MOE,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "gemma3_text": GEMMA3,
 }
+# GGUF architectures that have other names than the `model_type` of the same family.
+ARCHITECTURES: dict[str, Family] = {
+    "qwen3moe": QWEN3_MOE,
+    "mistral3": MINISTRAL3,
+    "chatglm": GLM,
+}
+# Multimodal checkpoints whose text model says itself what it is.
+WRAPPERS = frozenset(["mistral3"])
 
 # A file of unknown type is read as the first family whose pattern its name matches.
 NAME_HINTS: tuple[tuple[str, str], ...] = (
@@ -36,6 +63,12 @@ NAME_HINTS: tuple[tuple[str, str], ...] = (
     (r"qwen-?3", "qwen3"),
     (r"qwen-?2(\.5)?", "qwen2"),
     (r"gemma-?3", "gemma3"),
+    (r"gemma-?2", "gemma2"),
+    (r"smollm-?3", "smollm3"),
+    (r"olmo-?3", "olmo3"),
+    (r"olmo-?2", "olmo2"),
+    (r"phi-?[34]", "phi3"),
+    (r"mixtral", "mixtral"),
     (r"granite", "granite"),
     (r"mistral", "mistral"),
     (r"(tiny|code)?llama|vicuna|smollm2?", "llama"),
@@ -43,20 +76,17 @@ NAME_HINTS: tuple[tuple[str, str], ...] = (
 # Known types that differ from the families above although their names are similar: never guessed.
 LOOKALIKES = frozenset(
     [
-        "gemma",
-        "gemma2",
         "gemma3n",
         "gemma3n_text",
-        "granitemoe",
         "granitemoehybrid",
-        "granitemoeshared",
         "llama4",
         "llama4_text",
-        "ministral",
-        "ministral3",
-        "mistral3",
-        "mixtral",
+        "mistral4",
         "mllama",
+        "phi",
+        "phi4_multimodal",
+        "phi4mm",
+        "phimoe",
         "qwen",
         "qwen2_5_vl",
         "qwen2_moe",
@@ -64,14 +94,13 @@ LOOKALIKES = frozenset(
         "qwen3_5",
         "qwen3_next",
         "qwen3_vl",
-        "smollm3",
     ]
 )
 
 
 def from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     """Read a config.json; `name` is what the model is called, for files that do not say what they are."""
-    kind = str(config.get("model_type") or "")
+    kind = model_type(config)
     if kind in FAMILIES:
         return read_hf(config, FAMILIES[kind])
     hinted = hint(config, name) if kind not in LOOKALIKES else ""
@@ -84,9 +113,23 @@ def from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
 def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor]) -> ModelConfig:
     """Read the metadata of a GGUF."""
     kind = metadata.get("general.architecture")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    family = family_of_gguf(kind)
+    if family is None:
         raise unknown(str(kind or ""), "the GGUF metadata")
-    return read_gguf(metadata, tensors, FAMILIES[kind])
+    return read_gguf(metadata, tensors, family)
+
+
+def model_type(config: Mapping[str, Any]) -> str:
+    """What a config.json says the model is; a multimodal one, what its text model is."""
+    kind, inner = str(config.get("model_type") or ""), config.get("text_config")
+    return str(inner.get("model_type") or kind) if kind in WRAPPERS and isinstance(inner, Mapping) else kind
+
+
+def family_of_gguf(architecture: Any) -> Family | None:
+    """The family of an architecture; None if it is not known."""
+    if not isinstance(architecture, str):
+        return None
+    return ARCHITECTURES.get(architecture) or FAMILIES.get(architecture)
 
 
 def family_of(config: ModelConfig) -> Family:

@@ -111,10 +111,12 @@ NO_ROPE = RopeConfig(1.0, 2, Unrotated())
 
 @dataclass(frozen=True, slots=True)
 class LongRope:
-    """One divisor per pair, and a factor of cos and sin."""
+    """One divisor per pair, and a factor of cos and sin. The divisors are those for texts within the old context: the
+    ones for longer texts would change what short texts mean."""
 
     divisors: tuple[float, ...]
     attention: float
+    old_context: int
 
     def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
         return freq / np.array(self.divisors), self.attention
@@ -152,6 +154,24 @@ def hf_yarn(f: Fields, context: int) -> Scaling:
     )
 
 
+def hf_longrope(f: Fields, context: int) -> Scaling:
+    old_context = f.count("original_max_position_embeddings", MOST_CONTEXT)
+    factor = f.number("factor", 0, MOST_FACTOR, default=context / old_context)
+    attention = f.number("attention_factor", 0, MOST_FACTOR, default=long_attention(factor, old_context))
+    return LongRope(positive_numbers(f, "short_factor"), attention, old_context)
+
+
+def long_attention(factor: float, old_context: int) -> float:
+    return math.sqrt(1 + math.log(factor) / math.log(old_context)) if factor > 1 and old_context > 1 else 1.0
+
+
+def positive_numbers(f: Fields, name: str) -> tuple[float, ...]:
+    values = f.items(name)
+    if not values or not all(isinstance(v, int | float) and 0 < v <= MOST_FACTOR for v in values):
+        raise f.wrong(name, f"a list of numbers above 0 and at most {MOST_FACTOR:g}")
+    return tuple(float(v) for v in values)
+
+
 def sharpness(factor: float, weight: float = 1.0) -> float:
     """What YaRN multiplies cos and sin with when a context grows by `factor`."""
     return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
@@ -163,6 +183,8 @@ HF_SCALINGS: dict[str, Callable[[Fields, int], Scaling | None]] = {
     "linear": hf_linear,
     "llama3": hf_llama3,
     "yarn": hf_yarn,
+    "longrope": hf_longrope,
+    "su": hf_longrope,
 }
 
 
@@ -195,6 +217,7 @@ def gguf_yarn(f: Fields, context: int) -> Scaling:
 
 GGUF_SCALINGS: dict[str, Callable[[Fields, int], Scaling | None]] = {
     "": lambda f, context: None,
+    "longrope": lambda f, context: None,  # told by a tensor of divisors
     "none": lambda f, context: None,
     "linear": gguf_linear,
     "yarn": gguf_yarn,

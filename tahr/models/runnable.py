@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tahr.models.registry import FAMILIES, from_hf, unknown
+from tahr.models.registry import family_of_gguf, from_hf, unknown
 
 
 class Known(Protocol):
@@ -21,5 +21,5 @@ def refuse_unsupported(known: Known) -> None:
     """Raise what loading the model would raise, as far as can be told."""
     if known.config is not None:
         from_hf(known.config, known.name)
-    elif known.architecture is not None and known.architecture not in FAMILIES:
+    elif known.architecture is not None and family_of_gguf(known.architecture) is None:
         raise unknown(known.architecture, "the GGUF metadata")

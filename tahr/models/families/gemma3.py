@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.blocks import Attention, DecoderLayer, GatedMLP, QkNorm
 from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.family import Family
 from tahr.models.fields import Fields
+from tahr.models.gguf import with_local_layers
 from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
 from tahr.models.rope import MOST_CONTEXT, RopeConfig
 from tahr.models.weights import Weights
@@ -17,11 +18,11 @@ PATTERN = 6  # every sixth layer sees everything
 N_LAYERS_27B = 62
 
 
-def build(cfg: ModelConfig, w: Weights) -> Decoder:
+def build(cfg: ModelConfig, w: Weights, qk_norm: QkNorm = "heads") -> Decoder:
     def layer(i: int) -> DecoderLayer:
         at = w.at(f"model.layers.{i}")
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm="heads"),
+            mix=Attention(cfg, i, at.at("self_attn"), qk_norm),
             ffn=GatedMLP(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -55,25 +56,13 @@ def local_rope_hf(f: Fields, cfg: ModelConfig) -> RopeConfig:
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    window = f.count("attention.sliding_window", MOST_CONTEXT)
-    kinds = (
-        replace(k, window=window if local else 0) for k, local in zip(cfg.kinds, local_layers(f, cfg), strict=True)
-    )
+    cfg = with_local_layers(f, cfg, PATTERN)
     # Files without a scale mean that of the head, save for the one size whose heads are narrower than their share.
     share = cfg.width / cfg.n_heads if cfg.n_layers == N_LAYERS_27B else cfg.head_dim
     scale = f.number("attention.scale", 0, MOST_MULTIPLIER, default=share**-0.5)
-    cfg = replace(cfg, kinds=tuple(kinds), activation="gelu_tanh", attn_scale=scale)
+    cfg = replace(cfg, activation="gelu_tanh", attn_scale=scale)
     local = RopeConfig(f.number("rope.freq_base_swa", 1, MOST_THETA, default=10000), cfg.head_dim)
     return shaped(cfg, local, f.number("final_logit_softcapping", -1, MOST_MULTIPLIER, default=0))
-
-
-def local_layers(f: Fields, cfg: ModelConfig) -> list[bool]:
-    """Which layers have a window: the pattern is a period or, in newer files, one flag per layer."""
-    name = "attention.sliding_window_pattern"
-    if isinstance(f.get(name), int | None):
-        pattern = f.count(name, MOST_LAYERS, default=PATTERN)
-        return [(i + 1) % pattern != 0 for i in range(cfg.n_layers)]
-    return [bool(flag) for flag in f.items(name, cfg.n_layers)]
 
 
 def shaped(cfg: ModelConfig, local: RopeConfig, softcap: float) -> ModelConfig:
@@ -82,6 +71,11 @@ def shaped(cfg: ModelConfig, local: RopeConfig, softcap: float) -> ModelConfig:
     return replace(cfg, kinds=kinds, embed_scale=cfg.width**0.5, logit_softcap=softcap)
 
 
+GGUF_NAMES = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 GEMMA3 = Family(
     "gemma3",
     build,
@@ -101,9 +95,5 @@ GEMMA3 = Family(
         "sliding_window": 4096,
         "tie_word_embeddings": True,
     },
-    gguf_names={
-        "ffn_norm": "pre_feedforward_layernorm",
-        "post_attention_norm": "post_attention_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    },
+    gguf_names=GGUF_NAMES,
 )

@@ -1,16 +1,16 @@
-"""Llama, and Mistral, which is llama with a sliding window."""
+"""Llama; Mistral, which is llama with a sliding window; Mixtral, which is llama with experts."""
 
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.hf import with_windows
+from tahr.models.gguf import gguf_experts
+from tahr.models.hf import hf_experts, with_experts, with_windows
 from tahr.models.rope import MOST_CONTEXT
 from tahr.models.weights import Weights
 
@@ -20,7 +20,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
         at = w.at(f"model.layers.{i}")
         return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn")),
-            ffn=GatedMLP(cfg, at.at("mlp")),
+            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),
         )
 
@@ -30,7 +30,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     """GGUF files of this architecture hold queries and keys in pairs order, and mixtures of experts as well."""
     if f.count("expert_count", limits.MOST_EXPERTS, default=0, least=0):
-        raise UnsupportedModel("This GGUF is a Mixtral (a llama with experts), which Tahr does not run yet.")
+        cfg = with_experts(cfg, gguf_experts(f))
     window = f.count("attention.sliding_window", MOST_CONTEXT, default=0, least=0)
     return replace(cfg, rope_style="pairs", kinds=tuple(replace(kind, window=window) for kind in cfg.kinds))
 
@@ -40,7 +40,18 @@ def refine_mistral(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return with_windows(f, cfg, window, sliding=lambda i: True)
 
 
+def refine_mixtral(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return with_experts(refine_mistral(f, cfg), hf_experts(f, "num_local_experts", "intermediate_size"))
+
+
 SAMPLING = SamplingParams(temperature=0.6, top_p=0.9)
 LLAMA = Family("llama", build, SAMPLING, refine_gguf=refine_gguf)
 # A Mistral config that does not mention the window means the first release's; an explicit null means none.
 MISTRAL = Family("mistral", build, SAMPLING, refine_mistral, refine_gguf, hf_defaults={"sliding_window": 4096})
+# Ministral 8B says layer by layer which has a window.
+MINISTRAL = Family("ministral", build, SAMPLING, refine_mistral, refine_gguf, hf_defaults={"sliding_window": 4096})
+MIXTRAL = Family(
+    *("mixtral", build, SAMPLING, refine_mixtral, refine_gguf),
+    hf_defaults={"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
+    hf_names={"block_sparse_moe": "mlp", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"},
+)

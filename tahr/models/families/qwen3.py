@@ -1,7 +1,5 @@
 """Qwen3: llama with norms on each query and key head; some sizes use experts."""
 
-from dataclasses import replace
-
 from tahr.config import SamplingParams
 from tahr.models import config as limits
 from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
@@ -10,7 +8,8 @@ from tahr.models.decoder import Decoder
 from tahr.models.families import qwen2
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.hf import with_windows
+from tahr.models.gguf import gguf_experts
+from tahr.models.hf import with_experts, with_windows
 from tahr.models.rope import MOST_CONTEXT
 from tahr.models.weights import Weights
 
@@ -44,19 +43,7 @@ def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_moe_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    n_experts = f.count("expert_count", limits.MOST_EXPERTS)
-    moe = MoeConfig(
-        n_experts=n_experts,
-        n_active=f.count("expert_used_count", n_experts),
-        ffn_width=f.count("expert_feed_forward_length", limits.MOST_FFN),
-        renormalise=f.flag("expert_weights_norm", True),
-    )
-    return with_experts(cfg, moe, [True] * cfg.n_layers)
-
-
-def with_experts(cfg: ModelConfig, moe: MoeConfig, sparse: list[bool]) -> ModelConfig:
-    kinds = tuple(replace(kind, sparse=s) for kind, s in zip(cfg.kinds, sparse, strict=True))
-    return replace(cfg, moe=moe, kinds=kinds)
+    return with_experts(cfg, gguf_experts(f, renormalise=f.flag("expert_weights_norm", True)))
 
 
 SAMPLING = SamplingParams(temperature=0.6, top_k=20, top_p=0.95)

@@ -1,0 +1,63 @@
+"""Configs of more families, as tiny as `model_cases`'. The shapes of their tensors are those transformers saves."""
+
+from typing import Any
+
+Config = dict[str, Any]
+
+BASE: Config = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LONG_ROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+}
+YARN |= {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+GRANITE = {"embedding_multiplier": 6.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 4.0}
+
+
+def family(kind: str, architecture: str, **more: Any) -> Config:
+    return {**BASE, "model_type": kind, "architectures": [f"{architecture}ForCausalLM"], **more}
+
+
+MORE_CASES: dict[str, Config] = {
+    "gemma": family("gemma", "Gemma", head_dim=32, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh"),
+    "gemma2": family(
+        *("gemma2", "Gemma2"), head_dim=32, query_pre_attn_scalar=24, sliding_window=5, tie_word_embeddings=True,
+        attn_logit_softcapping=3.0, final_logit_softcapping=2.0, hidden_activation="gelu_pytorch_tanh",
+    ),
+    "smollm3": family("smollm3", "SmolLM3", num_hidden_layers=5, tie_word_embeddings=True),
+    "olmo2": family("olmo2", "Olmo2"),
+    "olmo3": family("olmo3", "Olmo3", num_hidden_layers=5, sliding_window=6, rope_theta=500000.0),
+    "phi3": family("phi3", "Phi3", sliding_window=9),
+    "phi3_long": family(
+        *("phi3", "Phi3"), partial_rotary_factor=0.5, rope_scaling=LONG_ROPE, original_max_position_embeddings=32,
+        tie_word_embeddings=True,
+    ),
+    "glm": family("glm", "Glm", head_dim=16, partial_rotary_factor=0.5, attention_bias=True),
+    "glm4": family("glm4", "Glm4", head_dim=16, partial_rotary_factor=0.5, attention_bias=True),
+    "ministral": family("ministral", "Ministral", head_dim=16, sliding_window=5, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"]),
+    "ministral3": family("ministral3", "Ministral3", head_dim=16, rope_parameters=YARN, rope_theta=None),
+    "mixtral": family("mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "granitemoe": family("granitemoe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2, **GRANITE),
+    "granitemoeshared": family(
+        "granitemoeshared", "GraniteMoeShared", num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48,
+        **GRANITE,
+    ),
+}  # fmt: skip
