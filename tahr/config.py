@@ -339,8 +339,14 @@ KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "b
 
 
 def kv_type(name: str | None) -> str | None:
-    """A format of keys and values under the name the backends know; 8 bits mean q8_0, whatever they are called."""
-    return name and KV_NAMES.get(name.lower(), name.lower())
+    """A format of keys and values under the name the backends know; 8 bits mean q8_0, whatever they are called.
+
+    "q8_0/f16" names one for keys and one for values; a side left empty is the backend's default.
+    """
+    if name is None:
+        return None
+    sides = [KV_NAMES.get(side, side) for side in name.lower().split("/")]
+    return sides[0] if len(set(sides)) == 1 else "/".join(sides)
 
 
 SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
@@ -354,7 +360,7 @@ class EngineConfig:
     n_threads: int | None = None  # None: one per core
     context_size: int | None = None  # None or 0: the model's own, as far as memory allows
     context_share: float | None = None  # a part of the model's own, where no size is given
-    kv_dtype: str | None = None  # None: the backend's default; fp16, int8 and other names of the formats are known
+    kv_dtype: str | None = None  # None: the backend's default; see `kv_type`
     quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
     page_size: int = 32
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory

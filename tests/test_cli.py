@@ -274,6 +274,9 @@ def test_words_of_llama_cpp() -> None:
     assert options.engine_flags(parse("-ngl", "0")) == {"engine.backend": "cpu"}
     assert options.engine_flags(parse("-ngl", "all")) == {"engine.backend": "cuda"}
     assert options.engine_flags(parse("-ctk", "q8_0", "-ctv", "int8")) == {"engine.kv_dtype": "q8_0"}
+    assert options.engine_flags(parse("-ctk", "q8_0", "-ctv", "fp16")) == {"engine.kv_dtype": "q8_0/f16"}
+    assert options.engine_flags(parse("-ctv", "q8_0")) == {"engine.kv_dtype": "/q8_0"}
+    assert options.engine_flags(parse("-ctk", "f32", "--kv-dtype", "q8_0")) == {"engine.kv_dtype": "f32/q8_0"}
     assert options.model_name(parse("-hf", "org/name:Q8_0")) == "hf:org/name:Q8_0"
     assert options.model_name(parse("-m", "qwen3:0.6b")) == "qwen3:0.6b"
 

@@ -325,9 +325,9 @@ def test_pages_move_exactly(kv_dtype: str) -> None:
     be = backends_here.backend("cuda")
     kv = full_store(be, np.random.default_rng(4), KVShape(2, 16), 1, kv_dtype)
     before = be.read_pages(kv, range(16))[0]
-    assert before.shape == (2, 16 * PAGE, 2, 16 * {"f32": 4, "bf16": 2}[kv_dtype])
+    assert before.shape == (16 * PAGE, 2, 2 * 16 * {"f32": 4, "bf16": 2}[kv_dtype])
     be.copy_pages(kv, [(3, 5), (5, 3)])
-    swapped = before.reshape(2, 16, PAGE, 2, -1)[:, [*range(3), 5, 4, 3, *range(6, 16)]].reshape(before.shape)
+    swapped = before.reshape(16, PAGE, 2, -1)[[*range(3), 5, 4, 3, *range(6, 16)]].reshape(before.shape)
     np.testing.assert_array_equal(be.read_pages(kv, range(16))[0], swapped)
     be.write_pages(kv, range(16), [before])
     np.testing.assert_array_equal(be.read_pages(kv, range(16))[0], before)

@@ -152,6 +152,31 @@ def test_rounded_keys_and_values_change_nothing_between_neighbours(
         assert run(eng, first, *others, *first.forks) == [*replies, replies[0]]
 
 
+@pytest.mark.parametrize("kv_dtype", ["q8_0/f16", "/q8_0"])
+def test_keys_and_values_may_have_types_of_their_own(smollm2: Path, kv_dtype: str) -> None:
+    whole, cut = engine(smollm2, kv_dtype=kv_dtype), engine(smollm2, kv_dtype=kv_dtype, prefill_chunk_size=7)
+    assert sorted(whole.runner.kv.dtype.split("/")) == ["f16", "q8_0"]
+    bytes_of = {dtype: engine(smollm2, kv_dtype=dtype).runner.kv.n_bytes for dtype in ("f16", "q8_0")}
+    assert 2 * whole.runner.kv.n_bytes == sum(bytes_of.values())
+    (reply,) = run(whole, submit(whole, prompts(smollm2)[0], greedy(8)))
+    assert run(cut, submit(cut, prompts(smollm2)[0], greedy(8))) == [reply]
+
+
+@pytest.mark.parametrize("kv_dtype", ["q8_0/int3", "f16/f32/f16"])
+def test_other_kv_types_are_refused(stories: Path, kv_dtype: str) -> None:
+    with pytest.raises(ConfigError, match="KV type"):
+        engine(stories, kv_dtype=kv_dtype)
+
+
+def test_a_backend_with_one_type_says_so() -> None:
+    class OneType(ReferenceBackend):
+        mixes_kv_dtypes = False
+
+    assert check_kv_dtype("f16/f16", OneType()) == "f16"
+    with pytest.raises(ConfigError, match="same on both sides"):
+        check_kv_dtype("q8_0/f16", OneType())
+
+
 def test_twenty_requests_share_a_pool_for_two(stories: Path) -> None:
     longest = 48
     eng = engine(stories, kv_bytes=page_bytes(stories) * 2 * longest // 8, context_size=longest, max_batch_size=8)

@@ -1,4 +1,4 @@
-"""Keys and values as q8_0: rounded as stated, the same bytes everywhere, and good enough for a model."""
+"""Keys and values as q8_0: rotated and rounded as stated, the same bytes everywhere, and good enough for a model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 from backends_here import NAMES, backend, kv_store, oracle
 from model_cases import CASES, make_weights
 from model_files import write_hf
+from tahr.backends import reference
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
@@ -46,31 +47,60 @@ def mean_value(be: Backend, kv: KVStore) -> np.ndarray:
     return np.array(be.read(be.attention(q, AttentionSpec(1.0), memory)))[0]
 
 
+def padded(numbers: list[float]) -> np.ndarray:
+    return np.array([numbers + [0.0] * (64 - len(numbers))], np.float32)
+
+
+def hadamard(rows: np.ndarray) -> np.ndarray:
+    """Rows of 64 numbers times the matrix of (-1)^(bits that i and j share) / 8, which is its own inverse."""
+    shared = np.array([[(i & j).bit_count() for j in range(64)] for i in range(64)])
+    return (rows.astype(np.float64) @ np.where(shared % 2, -1, 1) / 8).astype(np.float32)
+
+
+def test_the_reference_rotates_by_the_hadamard_matrix() -> None:
+    rows = np.random.default_rng(5).standard_normal((3, 64)).astype(np.float32)
+    np.testing.assert_allclose(reference.hadamard(rows[:, None])[:, 0], hadamard(rows), atol=1e-6)
+    wide = np.random.default_rng(6).standard_normal((2, 1, 96)).astype(np.float32)  # three times 32
+    np.testing.assert_allclose(reference.hadamard(reference.hadamard(wide)), wide, atol=1e-6)
+    assert np.count_nonzero(reference.hadamard(np.eye(1, 96, dtype=np.float32)[None])) == 32
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_a_number_larger_than_the_others_costs_them_nothing(name: str) -> None:
+    """Without rotation the others would be rounded to multiples of 1000 / 127."""
+    be, value = backend(name), np.random.default_rng(7).standard_normal((1, 64)).astype(np.float32)
+    kv = kv_store(be, [KVShape(1, 64)], [16], PAGE, "q8_0")
+    value[0, 5] = 1000
+    place_values(be, kv, value)
+    off = mean_value(be, kv) - value[0]
+    assert 0.1 < np.sqrt(np.mean(np.square(off))) < 0.5  # 1000 / 8 / 127 / sqrt(12) = 0.28
+
+
 @pytest.mark.parametrize("name", WITH_Q8)
 def test_q8_0_rounds_as_stated(name: str) -> None:
     be = backend(name)
     kv = kv_store(be, [KVShape(1, 64)], [16], PAGE, "q8_0")
-    value = np.zeros((1, 64), np.float32)
-    value[0, :6] = [127, -127, 0.5, 1.5, 2.4, -2.6]  # a scale of 1; ties go to the even
-    value[0, 40] = 1e-7 * 127  # a scale that is subnormal in f16
-    place_values(be, kv, value)
-    wanted = np.zeros(64, np.float32)
-    wanted[:6] = [127, -127, 0, 2, 2, -3]
-    wanted[40] = 107 * 2**-23  # the multiple of 2^-24 nearest to 1e-7 is 2^-23, and 1.27e-5 is 106.5 and a bit of those
-    np.testing.assert_array_equal(mean_value(be, kv), wanted)
+    for rotated, wanted in [
+        ([127, -127, 0.5, 1.5, 2.375, -2.625], [127, -127, 0, 2, 2, -3]),  # a scale of 1; ties go to the even
+        # A scale that is subnormal in f16: the multiple of 2^-24 nearest to 1e-7 is 2^-23, and 1.27e-5 is 106.5 and a
+        # bit of those.
+        ([1e-7 * 127], [107 * 2**-23]),
+    ]:
+        place_values(be, kv, hadamard(padded(rotated)))
+        np.testing.assert_array_equal(hadamard(mean_value(be, kv)[None]), padded(wanted))
 
 
 @pytest.mark.parametrize("name", WITH_Q8)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e8])
-def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_block_alone(name: str, bad: float) -> None:
+def test_what_q8_0_cannot_hold_becomes_nan_and_spoils_its_head_alone(name: str, bad: float) -> None:
     be = backend(name)
-    kv = kv_store(be, [KVShape(1, 64)], [16], PAGE, "q8_0")
-    value = np.ones((1, 64), np.float32)
-    value[0, 37] = bad
+    kv = kv_store(be, [KVShape(2, 64)], [16], PAGE, "q8_0")
+    value = np.ones((1, 128), np.float32)
+    value[0, 101] = bad
     with np.errstate(all="ignore"):
         place_values(be, kv, value)
         seen = mean_value(be, kv)
-    assert np.isnan(seen[32:]).all() and np.abs(seen[:32] - 1).max() < 1e-3
+    assert np.isnan(seen[64:]).all() and np.abs(seen[:64] - 1).max() < 1e-2
 
 
 @pytest.mark.parametrize("name", WITH_Q8)
@@ -78,7 +108,7 @@ def test_q8_0_pages_are_the_same_bytes_everywhere(name: str) -> None:
     be, known = backend(name), oracle(name)
     kv, wanted = (full_store(b, np.random.default_rng(1), KVShape(2, 64), 1, "q8_0") for b in (be, known))
     pages = be.read_pages(kv, [3, 0])
-    assert pages[0].shape == (2, 2 * PAGE, 2, 68)
+    assert pages[0].shape == (2 * PAGE, 2, 2 * 68)
     np.testing.assert_array_equal(pages[0], known.read_pages(wanted, [3, 0])[0])
     be.write_pages(kv, [7, 8], pages)
     be.copy_pages(kv, [(7, 9), (9, 7)])

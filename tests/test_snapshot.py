@@ -201,8 +201,8 @@ def sealed(start: bytes, rest: bytes) -> bytes:
 
 
 def test_another_version_is_refused(data: bytes) -> None:
-    later = START.pack(MAGIC, 2, struct.unpack_from("<I", data, 12)[0])
-    with pytest.raises(SnapshotIncompatible, match="version 2"):
+    later = START.pack(MAGIC, 3, struct.unpack_from("<I", data, 12)[0])
+    with pytest.raises(SnapshotIncompatible, match="version 3"):
         InferenceEngine.resume(sealed(later, data[START.size : -32]))
 
 
@@ -213,11 +213,11 @@ def change(header: dict[str, Any], name: str, value: Any) -> None:
 LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "more tokens": lambda h: h["tokens"].append(5),
     "a token that is none": lambda h: change(h, "tokens", [*h["tokens"][:-1], "x"]),
-    "huge layers": lambda h: change(h, "kv_shapes", [[2, len(h["tokens"]), 4, 1 << 50]] * 5),
+    "huge layers": lambda h: change(h, "kv_shapes", [[len(h["tokens"]), 4, 1 << 50]] * 5),
     "flat layers": lambda h: change(h, "kv_shapes", [[1 << 20]] * 5),
     "no layers": lambda h: change(h, "kv_shapes", []),
     "fewer layers": lambda h: h["kv_shapes"].pop(),
-    "a negative size": lambda h: change(h, "kv_shapes", [[2, len(h["tokens"]), 4, -16]] * 5),
+    "a negative size": lambda h: change(h, "kv_shapes", [[len(h["tokens"]), 4, -16]] * 5),
     "no sampler": lambda h: h["config"].pop("sampler"),
     "an unknown setting": lambda h: change(h["config"], "speed", 11),
     "a setting out of range": lambda h: change(h["config"], "num_threads", -1),
@@ -243,7 +243,7 @@ def test_keys_of_another_shape_are_refused(data: bytes) -> None:
     """The right number of bytes, shared out differently."""
     n = struct.unpack_from("<I", data, 12)[0]
     header = json.loads(data[START.size : START.size + n])
-    header["kv_shapes"] = [[2, t, heads // 2, 2 * size] for _, t, heads, size in header["kv_shapes"]]
+    header["kv_shapes"] = [[t, heads // 2, 2 * size] for t, heads, size in header["kv_shapes"]]
     packed = json.dumps(header).encode()
     with pytest.raises(SnapshotIncompatible, match="do not fit the model"):
         InferenceEngine.resume(sealed(START.pack(MAGIC, 1, len(packed)) + packed, data[START.size + n : -32]))

@@ -94,20 +94,20 @@ class ReferenceBackend(api.Backend):
         return api.StepInputs.empty(limits)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> Bytes:
-        head_bytes = api.stored_head_bytes(layout.dtype, shape.head_dim)
-        return np.zeros((2, n_pages * layout.page_size, shape.n_heads, head_bytes), np.uint8)
+        head_bytes = shape.token_bytes(layout.dtype) // shape.n_heads
+        return np.zeros((n_pages * layout.page_size, shape.n_heads, head_bytes), np.uint8)
 
     def state_layer(self, shape: api.StateShape, n_slots: int) -> Floats:
         return np.zeros((n_slots, *shape.shape), np.float32)
 
     def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         slots = page_slots(pages, kv.page_size)
-        return [layer[:, slots] for layer in kv.paged(group)]
+        return [layer[slots] for layer in kv.paged(group)]
 
     def write_pages(self, kv: api.KVStore, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         slots = page_slots(pages, kv.page_size)
         for layer, values in zip(kv.paged(group), layers, strict=True):
-            layer[:, slots] = values
+            layer[slots] = values
 
     def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
         return [layer[list(slots)] for layer in kv.states()]
@@ -174,27 +174,32 @@ class ReferenceBackend(api.Backend):
         return Tensor(turned.shape[1], Rows.TOKENS, turned.astype(np.float32))
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
-        step, dtype, norms = memory.step, memory.store.dtype, rotation.norms
+        step, norms = memory.step, rotation.norms
+        key_type, value_type = api.kv_sides(memory.store.dtype)
         q, k, v = (split_heads(x.data, memory.kv_shape.head_dim) for x in qkv)
         if norms:
             q, k = rms_norm(q, norms.query.data, norms.eps), rms_norm(k, norms.key.data, norms.eps)
+        q, k = (rope(x, rotation.cos_sin.data, rotation.style) for x in (q, k))
         slots = memory.slot_mapping[: step.n_tokens]
-        memory.data[0, slots] = encode(rotate(k, rotation.cos_sin.data, rotation.style), dtype)
-        memory.data[1, slots] = encode(v, dtype)
-        rotated = rotate(q, rotation.cos_sin.data, rotation.style)
-        return Tensor(qkv[0].width, qkv[0].rows, rotated.reshape(len(rotated), -1))
+        memory.data[slots] = np.concatenate([encode(k, key_type), encode(v, value_type)], axis=2)
+        q = hadamard(q) if key_type == "q8_0" else q
+        return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), -1))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
         out, step, store = np.zeros_like(q.data), memory.step, memory.store
+        key_type, value_type = api.kv_sides(store.dtype)
+        key_bytes = api.stored_head_bytes(key_type, memory.kv_shape.head_dim)
         for seq in range(step.n_seqs):
             first, end = step.query_start[seq], step.query_start[seq + 1]
             positions = step.positions[first:end]
             seen = np.arange(max(0, positions[0] - spec.window + 1) if spec.window else 0, step.seq_lens[seq])
             slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
-            keys, values = (decode(memory.data[side, slots], store.dtype) for side in (0, 1))
+            keys = decode(memory.data[slots, :, :key_bytes], key_type)
+            values = decode(memory.data[slots, :, key_bytes:], value_type)
             queries = split_heads(q.data[first:end], memory.kv_shape.head_dim)
             distance = seen[None, :] - positions[:, None]
-            out[first:end] = attend(queries, keys, values, distance, spec).reshape(end - first, -1)
+            mixed = attend(queries, keys, values, distance, spec)
+            out[first:end] = (hadamard(mixed) if value_type == "q8_0" else mixed).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
 
     def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
@@ -294,7 +299,7 @@ def split_heads(x: Floats, head_dim: int) -> Floats:
     return x.reshape(len(x), x.shape[1] // head_dim, head_dim)
 
 
-def rotate(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
+def rope(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
     """Rotate `[n, heads, head_dim]` by `[n, cos | sin]`."""
     half = cos_sin.shape[1] // 2
     cos, sin = cos_sin[:, None, :half], cos_sin[:, None, half:]
@@ -307,6 +312,18 @@ def rotate(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
     return out
 
 
+def hadamard(heads: Floats) -> Floats:
+    """Heads `[n, heads, head_dim]` rotated by a Hadamard matrix, which is its own inverse."""
+    n = api.rotated_together(heads.shape[2])
+    x, stride = heads.reshape(-1, n), 1
+    while stride < n:
+        pairs = x.reshape(-1, n // (2 * stride), 2, stride)
+        x = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(-1, n)
+        stride *= 2
+    rotated: Floats = (x * np.float32(n**-0.5)).reshape(heads.shape)
+    return rotated
+
+
 PLAIN: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
 
 
@@ -314,6 +331,7 @@ def encode(heads: Floats, dtype: str) -> Bytes:
     """`[n, heads, head_dim]` as a KV store keeps them: [n, heads, bytes of one head]."""
     if dtype in PLAIN:
         return np.ascontiguousarray(heads).astype(PLAIN[dtype]).view(np.uint8)
+    heads = hadamard(heads)
     blocks = heads.reshape(*heads.shape[:2], -1, KV_BLOCK)
     scales = (np.abs(blocks).max(axis=3) / np.float32(127)).astype(np.float16)
     step = scales.astype(np.float32)[..., None]
@@ -323,7 +341,8 @@ def encode(heads: Floats, dtype: str) -> Bytes:
 
 
 def decode(stored: Bytes, dtype: str) -> Floats:
-    """The reverse of `encode`."""
+    """What `encode` stored; q8_0 heads are still rotated."""
+    stored = np.ascontiguousarray(stored)
     if dtype in PLAIN:
         return stored.view(PLAIN[dtype]).astype(np.float32)
     n_codes = stored.shape[2] * KV_BLOCK // (KV_BLOCK + 2)

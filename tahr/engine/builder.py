@@ -180,13 +180,21 @@ def open_template(files: ModelFiles, source: OpenedModel, tokenizer: Tokenizer) 
 
 
 def check_kv_dtype(asked: str | None, backend: Backend) -> str:
-    """The element type of the KV store: the one asked for, or the backend's default."""
-    dtype = asked or backend.kv_dtypes[0]
-    if dtype not in backend.kv_dtypes:
+    """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
+    sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
+    for dtype in sides:
+        if dtype not in backend.kv_dtypes:
+            raise ConfigError(
+                f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
+            )
+    if len(sides) > 2:
+        raise ConfigError(f"{asked!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
+    if len(set(sides)) > 1 and not backend.mixes_kv_dtypes:
         raise ConfigError(
-            f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
+            f"The {backend.name} backend stores keys and values in one type, not in {' and '.join(sides)}: "
+            "ask for the same on both sides."
         )
-    return dtype
+    return sides[0] if len(set(sides)) == 1 else "/".join(sides)
 
 
 def check_vocabulary(tokenizer: Tokenizer, model: ModelConfig, name: str) -> None:

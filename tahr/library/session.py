@@ -15,7 +15,7 @@ from tahr.kv.pages import pages_for
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KvCopy:
-    """A text's memory on the host: keys and values per layer [2, n_tokens, n_heads, bytes of one head], and states."""
+    """A text's memory on the host: keys and values per layer as `Backend.read_pages` gives them, and states."""
 
     tokens: tuple[int, ...]
     layers: tuple[Bytes, ...]
@@ -94,7 +94,7 @@ class Session:
         """What is stored, in host memory."""
         if self._seq:
             self._feeder.resume(self._seq)
-        layers = tuple(layer[:, : self.length] for layer in self._read_layers())
+        layers = tuple(layer[: self.length] for layer in self._read_layers())
         return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, tuple(self._read_states()))
 
     def empty_layers(self) -> list[Bytes]:
@@ -127,7 +127,7 @@ class Session:
         runner = self.engine.runner
         self._seq = self._feeder.restore(copy.tokens, self._last)
         n_padding = pages_for(len(copy.tokens), runner.kv.page_size) * runner.kv.page_size - len(copy.tokens)
-        padded = [np.pad(layer, ((0, 0), (0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
+        padded = [np.pad(layer, ((0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
         if self._seq.tables:
             runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)
         if self._seq.slot:

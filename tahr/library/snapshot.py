@@ -24,11 +24,11 @@ from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import KvCopy, Session
 
 MAGIC = b"TAHRSNAP"
-VERSION = 1
+VERSION = 2  # 1: other orders of keys and values, and q8_0 without rotation
 START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
-Shape = tuple[int, int, int, int]
+Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SnapshotInfo:
     tokens: tuple[int, ...]
     context_size: int
     kv_dtype: str
-    kv_shapes: tuple[Shape, ...]  # per layer [2, n_tokens, n_heads, bytes of one head]
+    kv_shapes: tuple[Shape, ...]  # per layer [n_tokens, n_heads, bytes of a key and a value]
     state_bytes: tuple[int, ...] = ()  # per layer that has a state in place of keys and values
 
     @property
@@ -55,7 +55,7 @@ class SnapshotInfo:
 def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str) -> bytes:
     """A session as it is now."""
     copy = session.copy()
-    shapes = tuple((2, len(copy.tokens), layer.shape[2], layer.shape[3]) for layer in copy.layers)
+    shapes = tuple((len(copy.tokens), *layer.shape[1:]) for layer in copy.layers)
     states = tuple(state.nbytes for state in copy.states)
     info = SnapshotInfo(arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states)
     return pack(info, [*copy.layers, *(np.ascontiguousarray(state).view(np.uint8) for state in copy.states)])
@@ -142,7 +142,7 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
     numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
     if not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError("a number is not one")
-    if any(len(shape) != 4 or shape[:2] != (2, len(info.tokens)) for shape in info.kv_shapes):
+    if any(len(shape) != 3 or shape[0] != len(info.tokens) for shape in info.kv_shapes):
         raise ValueError("keys and values do not fit the tokens")
     if set(header) | {"state_bytes"} != {f.name for f in fields(SnapshotInfo)}:
         raise ValueError("unknown fields")
@@ -151,7 +151,7 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
 
 def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
     """Let a session of the same model hold what a snapshot holds."""
-    if [layer.shape[2:] for layer in session.empty_layers()] != [shape[2:] for shape in info.kv_shapes]:
+    if [layer.shape[1:] for layer in session.empty_layers()] != [shape[1:] for shape in info.kv_shapes]:
         raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
     shapes = session.state_shapes() if info.tokens else []
     if [4 * prod(shape) for shape in shapes] != list(info.state_bytes):

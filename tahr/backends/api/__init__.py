@@ -43,6 +43,8 @@ from tahr.backends.api.memory import (
     LayerShape,
     MemoryLayout,
     StateShape,
+    kv_sides,
+    rotated_together,
     stored_head_bytes,
 )
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
@@ -104,5 +106,7 @@ __all__ = [
     "Tensor",
     "Vector",
     "Weight",
+    "kv_sides",
+    "rotated_together",
     "stored_head_bytes",
 ]

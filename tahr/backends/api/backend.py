@@ -108,10 +108,9 @@ class Backend(ABC):
 
     @abstractmethod
     def read_pages(self, kv: KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
-        """The exact content of pages of a group: per layer [2, n_pages * page_size, n_heads, bytes of one head].
+        """The exact content of pages of a group: per layer [n_pages * page_size, n_heads, bytes of a key and a value].
 
-        Keys, then values; token after token; the same layout whatever the backend's own is. A q8_0 head is its codes,
-        then its scales.
+        The layout is the same whatever the backend's own is. A q8_0 key or value is its codes, then its scales.
         """
 
     @abstractmethod
@@ -146,6 +145,8 @@ class Backend(ABC):
     @abstractmethod
     def kv_dtypes(self) -> tuple[str, ...]:
         """KV element types this backend can read, the default first."""
+
+    mixes_kv_dtypes: bool = True  # keys may be stored in another type than values
 
     # ---- running ----------------------------------------------------------------------------------------------
 
@@ -292,9 +293,10 @@ class Backend(ABC):
 
     @abstractmethod
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
-        """Norm (if any) and rotate the heads of q and k, write k and v to their slots, return the rotated q.
+        """Norm (if any) and rope of the heads of q and k; k and v go to their slots; returns q for `attention`.
 
-        Rotation covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through.
+        Rope covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through. Where keys are stored as
+        q8_0, the heads of q are then rotated as those are: see `KVStore`.
         """
 
     @abstractmethod
@@ -302,7 +304,7 @@ class Backend(ABC):
         """softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
 
         A token at position p sees positions max(0, p - window + 1) .. p; what no token of the step sees is not read.
-        Scores, the running softmax and the sums are f32 whatever the KV dtype.
+        Scores, the running softmax and the sums are f32 whatever the KV dtype. Sums of q8_0 values are rotated back.
         """
 
     @abstractmethod

@@ -23,7 +23,7 @@ class KVShape:
 
     def token_bytes(self, dtype: str) -> int:
         """The memory of one token."""
-        return 2 * self.n_heads * stored_head_bytes(dtype, self.head_dim)
+        return self.n_heads * sum(stored_head_bytes(side, self.head_dim) for side in kv_sides(dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,25 @@ class StateShape:
 LayerShape = KVShape | StateShape
 
 
+def kv_sides(dtype: str) -> tuple[str, str]:
+    """The types of keys and of values: "q8_0/f16" names one each, "f16" both."""
+    keys, _, values = dtype.partition("/")
+    return keys, values or keys
+
+
 def stored_head_bytes(dtype: str, head_dim: int) -> int:
-    """What one head of one token takes on either side of a KV store."""
+    """What one key or one value of one head takes."""
     if dtype == "q8_0" and head_dim % KV_BLOCK:
         raise ConfigError(
             f"A q8_0 KV cache keeps the numbers of a head in groups of {KV_BLOCK}, but this model's heads have "
             f"{head_dim}: ask for f16."
         )
     return head_dim * KV_BLOCK_BYTES[dtype] // KV_BLOCK
+
+
+def rotated_together(head_dim: int) -> int:
+    """How many neighbouring numbers of a q8_0 head one Hadamard matrix rotates: the largest power of two that fits."""
+    return head_dim & -head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class MemoryLayout:
     layers: tuple[LayerShape, ...]
     n_pages: tuple[int, ...]  # of each group
     page_size: int
-    dtype: str  # of keys and values: one of the backend's `kv_dtypes`
+    dtype: str  # of keys and values: one of the backend's `kv_dtypes`, or one for each; see `kv_sides`
     groups: tuple[tuple[int, ...], ...] | None = None
     n_slots: int = 1
 
@@ -83,11 +94,13 @@ class MemoryLayout:
 class KVStore:
     """The memory of all layers; `layers[i]` is the backend's handle for layer i.
 
-    Keys and values in f32, f16 and bf16 are rounded to the nearest, ties to even. q8_0 rounds every `KV_BLOCK` numbers
-    of a head of a token to int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32,
-    rounded to the nearest, ties to even, and held within +-127 (a scale of 0: all codes 0). What is read is code *
-    scale, which f32 holds exactly. Numbers that are not finite, or need a scale beyond f16, turn their whole block into
-    NaN. States are f32.
+    Keys and values in f32, f16 and bf16 are rounded to the nearest, ties to even. q8_0 heads are first rotated by a
+    Hadamard matrix, so that no number is much larger than the others: butterflies a + b, a - b in f32 of stride 1,
+    2, 4, ... over every `rotated_together` numbers, then times 1 / sqrt of their count. Every `KV_BLOCK` numbers of a
+    rotated head become int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32, rounded
+    to the nearest, ties to even, and held within +-127 (a scale of 0: all codes 0). What is read is code * scale, which
+    f32 holds exactly. Numbers that are not finite, or need a scale beyond f16, turn their whole block into NaN. States
+    are f32.
     """
 
     layout: MemoryLayout

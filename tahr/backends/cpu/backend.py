@@ -66,7 +66,7 @@ class CpuBackend(api.Backend):
         check_heads(n_heads, shape)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedLayer:
-        if layout.dtype not in KV_TYPES:
+        if not KV_TYPES.keys() >= set(api.kv_sides(layout.dtype)):
             raise ConfigError(
                 f"The cpu backend cannot keep a KV cache of {layout.dtype}. Use one of: {', '.join(KV_TYPES)}."
             )

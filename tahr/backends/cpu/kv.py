@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
-from tahr.backends.api import KV_BLOCK, Bytes, KVShape, stored_head_bytes
+from tahr.backends.api import KV_BLOCK, Bytes, KVShape, kv_sides, stored_head_bytes
 from tahr.backends.cpu.memory import address_of
 from tahr.errors import UnsupportedModel
 
@@ -31,52 +31,54 @@ class PagedLayer:
 
     keys: NDArray[Any]
     values: NDArray[Any]
-    parts: tuple[str, ...]
     native: Any
 
+    def by_token(self) -> list[NDArray[Any]]:
+        """Views of the parts of keys, then of values: [n_pages, page_size, n_heads, n_items]."""
+        keys = [self.keys[name].transpose(0, 3, 1, 2) for name in self.keys.dtype.fields or ()]
+        return keys + [self.values[name].transpose(0, 2, 1, 3) for name in self.values.dtype.fields or ()]
+
     def read(self, pages: Sequence[int]) -> Bytes:
-        """Keys and values of all tokens of some pages: [2, n_tokens, n_heads, bytes of one head]."""
+        """Keys and values of all tokens of some pages: [n_tokens, n_heads, bytes of a key and a value]."""
         at = np.array(pages, np.int64)
-        keys, values = self.keys[at], self.values[at]
-        parts = [
-            np.stack([keys[name].transpose(0, 3, 1, 2), values[name].transpose(0, 2, 1, 3)]) for name in self.parts
-        ]
-        whole = np.concatenate([part.view(np.uint8) for part in parts], axis=4)
-        return whole.reshape(2, len(at) * whole.shape[2], *whole.shape[3:])
+        parts = [np.ascontiguousarray(part[at]).view(np.uint8) for part in self.by_token()]
+        whole = np.concatenate(parts, axis=3)
+        return whole.reshape(len(at) * whole.shape[1], *whole.shape[2:])
 
     def write(self, pages: Sequence[int], content: Bytes) -> None:
         """The reverse of `read`."""
         at, begin = np.array(pages, np.int64), 0
-        for name in self.parts:
-            keys, values = self.keys[name], self.values[name]
-            _, n_heads, page_size, n_items = values.shape
-            end = begin + n_items * values.itemsize
-            part = np.ascontiguousarray(content[..., begin:end]).view(values.dtype)
-            both = part.reshape(2, len(at), page_size, n_heads, n_items)
-            keys[at], values[at] = both[0].transpose(0, 2, 3, 1), both[1].transpose(0, 2, 1, 3)
+        for part in self.by_token():
+            end = begin + part.shape[3] * part.itemsize
+            items = np.ascontiguousarray(content[..., begin:end]).view(part.dtype)
+            part[at] = items.reshape(len(at), *part.shape[1:])
             begin = end
+
+
+def head_items(dtype: str, head_dim: int) -> list[tuple[str, type, int]]:
+    """The arrays that hold one head of a token, as (name, item type, number of items)."""
+    items = [(name, item, head_dim // n) for name, (item, n) in KV_TYPES[dtype].items()]
+    assert sum(np.dtype(item).itemsize * n for _, item, n in items) == stored_head_bytes(dtype, head_dim)
+    return items
 
 
 def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> PagedLayer:
     """Zeroed keys and values; pages nobody writes to take no memory."""
-    page_bytes = page_size * stored_head_bytes(dtype, shape.head_dim)
-    items = [(name, item, shape.head_dim // n) for name, (item, n) in KV_TYPES[dtype].items()]
-    keys: NDArray[Any] = np.zeros(
-        (n_pages, shape.n_heads), np.dtype([(name, item, (n, page_size)) for name, item, n in items])
-    )
-    values: NDArray[Any] = np.zeros(
-        (n_pages, shape.n_heads), np.dtype([(name, item, (page_size, n)) for name, item, n in items])
-    )
-    assert keys.itemsize == values.itemsize == page_bytes  # the kernels compute the same size
+    key_type, value_type = kv_sides(dtype)
+    key_items = [(name, item, (n, page_size)) for name, item, n in head_items(key_type, shape.head_dim)]
+    value_items = [(name, item, (page_size, n)) for name, item, n in head_items(value_type, shape.head_dim)]
+    keys: NDArray[Any] = np.zeros((n_pages, shape.n_heads), np.dtype(key_items))
+    values: NDArray[Any] = np.zeros((n_pages, shape.n_heads), np.dtype(value_items))
     layer = native.KvLayer(
         keys=address_of(keys),
         values=address_of(values),
-        type=dtype,
+        key_type=key_type,
+        value_type=value_type,
         n_heads=shape.n_heads,
         head_dim=shape.head_dim,
         page_size=page_size,
     )
-    return PagedLayer(keys, values, tuple(KV_TYPES[dtype]), layer)
+    return PagedLayer(keys, values, layer)
 
 
 def heads_fit(n_q_heads: int, shape: KVShape) -> bool:

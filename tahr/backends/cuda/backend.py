@@ -45,6 +45,7 @@ class CudaBackend(api.Backend):
     name = "cuda"
     overlaps = True
     kv_dtypes = tuple(cuda_kv.TYPES)
+    mixes_kv_dtypes = False
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)

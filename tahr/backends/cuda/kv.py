@@ -1,7 +1,7 @@
 """One layer's keys and values on a CUDA device: `[2, n_pages, n_heads, page_size, numbers of a head]`.
 
 Heads come before places, so that the keys of one head in one page are one run of memory. A q8_0 head is int8: its
-codes, then the bytes of its f16 scales.
+codes, then the bytes of its f16 scales. What they stand for is rotated: see `api.KVStore`.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tahr.backends.api import KV_BLOCK, Bytes, KVShape, stored_head_bytes
+from tahr.backends.api import KV_BLOCK, Bytes, KVShape, rotated_together, stored_head_bytes
 
 # The default first.
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "q8_0": torch.int8}
@@ -33,6 +33,11 @@ def block_of(layer: torch.Tensor) -> int:
     return KV_BLOCK if layer.dtype == torch.int8 else 0
 
 
+def rotation_of(layer: torch.Tensor) -> int:
+    """How many numbers of a head are rotated together before they are rounded; 0 where they are stored as they are."""
+    return rotated_together(head_dim(layer)) if layer.dtype == torch.int8 else 0
+
+
 def scales(layer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values seen as f16, for the scales among codes; as they are where there are none."""
     seen = layer.view(torch.float16) if layer.dtype == torch.int8 else layer
@@ -40,17 +45,17 @@ def scales(layer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
-    """The bytes of pages, token after token: [2, n_tokens, n_heads, bytes of a head]."""
-    by_token = layer[:, list(pages)].transpose(2, 3).contiguous()
-    content: Bytes = by_token.view(torch.uint8).flatten(1, 2).cpu().numpy()
+    """The bytes of pages, token after token: [n_tokens, n_heads, bytes of a key and a value]."""
+    by_token = layer[:, list(pages)].permute(1, 3, 2, 0, 4).contiguous()
+    content: Bytes = by_token.view(torch.uint8).flatten(3).flatten(0, 1).cpu().numpy()
     return content
 
 
 def write(layer: torch.Tensor, pages: Sequence[int], content: Bytes) -> None:
     """Put what `read` gave into pages."""
     _, _, n_heads, page_size, n_stored = layer.shape
-    values = torch.from_numpy(np.array(content)).to(layer.device).view(layer.dtype)
-    layer[:, list(pages)] = values.view(2, len(pages), page_size, n_heads, n_stored).transpose(2, 3)
+    items = torch.from_numpy(np.array(content)).to(layer.device).view(layer.dtype)
+    layer[:, list(pages)] = items.view(len(pages), page_size, n_heads, 2, n_stored).permute(3, 0, 2, 1, 4)
 
 
 def copy(layer: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:

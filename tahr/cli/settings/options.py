@@ -75,7 +75,12 @@ ENGINE = (
         number_or_share,
         "longest conversation in tokens: 4096, 8k, or 50%% of the model's own (0: all of it)",
     ),
-    Option(("--kv-dtype",), "kv_dtype", str, "format of keys and values: f16, f32, bf16 or q8_0 (also int8, fp8)"),
+    Option(
+        ("--kv-dtype",),
+        "kv_dtype",
+        str,
+        "format of keys and values: f16, f32, bf16, q8_0 (int8, fp8), or KEYS/VALUES",
+    ),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
     Option(("--tokenizer",), "tokenizer", str, "a tokenizer.json or its directory, instead of the model's own"),
@@ -146,7 +151,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     text = "replies never depend on other requests: always so on the CPU, slower on a GPU"
     group.add_argument("--deterministic", action="store_true", default=None, help=text)
     for flags in KV_SIDES.items():
-        text = f"--kv-dtype for the {'keys' if flags[0] == '-ctk' else 'values'} alone: both must be the same"
+        text = f"--kv-dtype for the {'keys' if flags[0] == '-ctk' else 'values'} alone"
         group.add_argument(*flags, metavar="X", help=text)
     group.add_argument(
         "-ngl", "--n-gpu-layers", "--gpu-layers", metavar="N", help="0: all on the CPU; 99 or all: all on the GPU"
@@ -177,20 +182,16 @@ def engine_flags(args: argparse.Namespace) -> dict[str, Any]:
         flags["engine.backend"] = backend_for(args.n_gpu_layers, args.backend)
     sides = {args.cache_type_k, args.cache_type_v}
     if sides != {None}:
-        flags["engine.kv_dtype"] = one_kv_type(args)
+        flags["engine.kv_dtype"] = kv_types(args)
     return flags
 
 
-def one_kv_type(args: argparse.Namespace) -> str:
-    """One format for keys and values: the store does not hold them apart."""
-    asked = {kv_type(name) for name in (args.kv_dtype, args.cache_type_k, args.cache_type_v) if name is not None}
-    sides = [args.cache_type_k, args.cache_type_v]
-    if len(asked) > 1 or (None in sides and args.kv_dtype is None):
-        raise ConfigError(
-            "Keys and values are stored in one format: give --cache-type-k and --cache-type-v the same one, "
-            "or use --kv-dtype for both."
-        )
-    return str(asked.pop())
+def kv_types(args: argparse.Namespace) -> str | None:
+    """The formats of keys and values as one setting; --kv-dtype is that of a side nothing is said about."""
+    if args.kv_dtype is not None and "/" in args.kv_dtype:
+        raise ConfigError("--kv-dtype names a type for each side already: leave --cache-type-k and --cache-type-v out.")
+    sides = (args.cache_type_k, args.cache_type_v)
+    return kv_type("/".join(side or args.kv_dtype or "" for side in sides))
 
 
 ALL_LAYERS = 99  # what programs are told when all layers are meant

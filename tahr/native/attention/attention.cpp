@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "hadamard.h"
 #include "kv_types.h"
 #include "products.h"
 #include "quantised_out.h"
@@ -122,6 +123,7 @@ void finish(const AttentionOp& op, const State& total, int64_t at) {
   const int dim = op.kv.head_dim;
   const float inverse = op.sinks ? with_sink(total, op.sinks[at / dim % op.n_q_heads]) : 1.0f / total.sum;
   for (int i = 0; i < dim; i++) op.out[at + i] = total.weighted[i] * inverse;
+  if (op.kv.value_type == KvType::q8_0) hadamard(op.out + at, dim);
   quantise_part(op.quantised_out, op.out, at, at + dim);
 }
 
@@ -178,7 +180,7 @@ TAHR_INLINE void for_runs(const AttentionOp& op, const Piece& piece, int begin, 
   for (int at = begin; at < end;) {
     const int offset = at % kv.page_size;
     const int n = end - at < kv.page_size - offset ? end - at : kv.page_size - offset;
-    use(kv.page_at(pages[at / kv.page_size], piece.kv_head), offset, n, at);
+    use(pages[at / kv.page_size], offset, n, at);
     at += n;
   }
 }
@@ -191,25 +193,26 @@ void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, i
   w.end = (end - tile + LANES - 1) / LANES * LANES;
   const bool whole = kv.page_size % LANES == 0;
   if (!whole) memset(w.keys, 0, size_t(w.dim) * KV_TILE * sizeof(float));
-  with_type(kv.type, [&](auto stored) {
-    const int first = whole ? tile + w.begin : begin, last = whole ? tile + w.end : end;
+  const int first = whole ? tile + w.begin : begin, last = whole ? tile + w.end : end;
+  with_type(kv.key_type, [&](auto stored) {
     for_runs(op, piece, first, last, [&](int64_t page, int offset, int n, int at) {
-      stored.read_keys(kv, kv.keys + page, offset, n, w.keys + at - tile, KV_TILE);
+      stored.read_keys(kv, kv.keys_at(page, piece.kv_head), offset, n, w.keys + at - tile, KV_TILE);
     });
+  });
+  with_type(kv.value_type, [&](auto stored) {
     for_runs(op, piece, begin, end, [&](int64_t page, int offset, int n, int at) {
-      stored.read_values(kv, kv.values + page, offset, n, w.values + (at - tile) * w.padded, w.padded);
+      stored.read_values(kv, kv.values_at(page, piece.kv_head), offset, n, w.values + (at - tile) * w.padded, w.padded);
     });
   });
 }
 
 // Asks for the pages of a tile before it is their turn: each lies elsewhere in memory.
 void prefetch_tile(const AttentionOp& op, const Piece& piece, int begin, int end) {
-  const int64_t n_bytes = op.kv.page_size * stored_head_bytes(op.kv.type, op.kv.head_dim);
+  const int64_t key_bytes = op.kv.key_part_bytes(), value_bytes = op.kv.value_part_bytes();
   for_runs(op, piece, begin, end, [&](int64_t page, int, int, int) {
-    for (int64_t i = 0; i < n_bytes; i += 64) {
-      prefetch(op.kv.keys + page + i);
-      prefetch(op.kv.values + page + i);
-    }
+    const std::byte *keys = op.kv.keys_at(page, piece.kv_head), *values = op.kv.values_at(page, piece.kv_head);
+    for (int64_t i = 0; i < key_bytes; i += 64) prefetch(keys + i);
+    for (int64_t i = 0; i < value_bytes; i += 64) prefetch(values + i);
   });
 }
 

@@ -18,13 +18,8 @@ struct BF16 {
   uint16_t bits;
 };
 
-struct Code {
-  int8_t value;
-};
-
 TAHR_INLINE Floats load(const F16* p) { return load_f16(&p->bits); }
 TAHR_INLINE Floats load(const BF16* p) { return load_bf16(&p->bits); }
-TAHR_INLINE Floats load(const Code* p) { return to_floats(load_i8(&p->value)); }
 TAHR_INLINE void store(F16* p, Floats v) { store_f16(&p->bits, v); }
 TAHR_INLINE void store(BF16* p, Floats v) { store_bf16(&p->bits, v); }
 
@@ -68,27 +63,24 @@ struct Plain {
 
 struct Blocks {
   static void read_keys(const KvLayer& kv, const std::byte* page, int offset, int n_tokens, float* out, int stride) {
-    const Code* codes = reinterpret_cast<const Code*>(page) + offset;
+    const int8_t* codes = reinterpret_cast<const int8_t*>(page) + offset;
     const F16* scales = reinterpret_cast<const F16*>(page + kv.codes_bytes()) + offset;
-    for (int t = 0; t < n_tokens; t += LANES) {
-      const int n = n_tokens - t < LANES ? n_tokens - t : LANES;
-      Floats scale = set1(0.0f);
-      for (int i = 0; i < kv.head_dim; i++) {
-        if (i % KV_BLOCK == 0) scale = load_some(scales + int64_t{i / KV_BLOCK} * kv.page_size + t, n);
-        store_some(out + i * stride + t, mul(load_some(codes + int64_t{i} * kv.page_size + t, n), scale), n);
-      }
+    float of_tokens[KV_TILE];
+    for (int i = 0; i < kv.head_dim; i++, codes += kv.page_size, out += stride) {
+      if (i % KV_BLOCK == 0) convert(of_tokens, scales + int64_t{i / KV_BLOCK} * kv.page_size, n_tokens);
+      for (int t = 0; t < n_tokens; t++) out[t] = float(codes[t]) * of_tokens[t];
     }
   }
 
   static void read_values(const KvLayer& kv, const std::byte* page, int offset, int n_tokens, float* out, int stride) {
     const int n_blocks = kv.head_dim / KV_BLOCK;
-    const Code* codes = reinterpret_cast<const Code*>(page) + int64_t{offset} * kv.head_dim;
+    const int8_t* codes = reinterpret_cast<const int8_t*>(page) + int64_t{offset} * kv.head_dim;
     const F16* scales = reinterpret_cast<const F16*>(page + kv.codes_bytes()) + int64_t{offset} * n_blocks;
-    for (int t = 0; t < n_tokens; t++) {
+    for (int t = 0; t < n_tokens; t++, scales += n_blocks, out += stride) {
       float of_blocks[MAX_HEAD_DIM / KV_BLOCK];
-      convert(of_blocks, scales + t * n_blocks, n_blocks);
-      for (int i = 0; i < kv.head_dim; i += LANES)
-        store(out + t * stride + i, mul(load(codes + int64_t{t} * kv.head_dim + i), set1(of_blocks[i / KV_BLOCK])));
+      convert(of_blocks, scales, n_blocks);
+      for (int block = 0; block < n_blocks; block++, codes += KV_BLOCK)
+        for (int i = 0; i < KV_BLOCK; i++) out[block * KV_BLOCK + i] = float(codes[i]) * of_blocks[block];
     }
   }
 

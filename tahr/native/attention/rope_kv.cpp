@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "hadamard.h"
 #include "kv_types.h"
 
 namespace tahr::TAHR_ISA {
@@ -58,7 +59,7 @@ void rotate(const RopeCacheOp& op, const float* cos_sin, float* x) {
   turn_all(cos_sin, cos_sin + op.n_freqs, op.n_freqs, x);
 }
 
-void norm_and_rotate(const RopeCacheOp& op, int64_t token, const float* x, const float* gain, float* out) {
+void norm_and_rope(const RopeCacheOp& op, int64_t token, const float* x, const float* gain, float* out) {
   if (gain)
     norm_head(x, gain, op.eps, op.kv.head_dim, out);
   else
@@ -70,14 +71,18 @@ void keep(const RopeCacheOp& op, int64_t token, int64_t head, std::byte* scratch
   const KvLayer& kv = op.kv;
   const int64_t from = (token * kv.n_heads + head) * kv.head_dim;
   const int64_t page = op.slots[token] / kv.page_size, offset = op.slots[token] % kv.page_size;
-  const int64_t at = kv.page_at(page, head);
-  float* key = reinterpret_cast<float*>(scratch);
+  float* x = reinterpret_cast<float*>(scratch);
   std::byte* rest = scratch + size_t(kv.head_dim) * sizeof(float);
-  norm_and_rotate(op, token, op.k + from, op.k_gain, key);
-  with_type(kv.type, [&](auto stored) {
-    stored.write_key(kv, kv.keys + at, offset, key, rest);
-    stored.write_value(kv, kv.values + at, offset, op.v + from);
-  });
+  norm_and_rope(op, token, op.k + from, op.k_gain, x);
+  if (kv.key_type == KvType::q8_0) hadamard(x, kv.head_dim);
+  with_type(kv.key_type, [&](auto stored) { stored.write_key(kv, kv.keys_at(page, head), offset, x, rest); });
+  const float* value = op.v + from;
+  if (kv.value_type == KvType::q8_0) {
+    memcpy(x, value, size_t(kv.head_dim) * sizeof(float));
+    hadamard(x, kv.head_dim);
+    value = x;
+  }
+  with_type(kv.value_type, [&](auto stored) { stored.write_value(kv, kv.values_at(page, head), offset, value); });
 }
 
 }  // namespace
@@ -88,8 +93,11 @@ void rope_and_cache(const RopeCacheOp& op, Worker worker) {
   const Range heads = share(*op.n_rows * n_heads, worker);
   for (int64_t i = heads.begin; i < heads.end; i++) {
     const int64_t token = i / n_heads;
-    for (int64_t q = i * group; q < (i + 1) * group; q++)
-      norm_and_rotate(op, token, op.q + q * op.kv.head_dim, op.q_gain, op.out + q * op.kv.head_dim);
+    for (int64_t q = i * group; q < (i + 1) * group; q++) {
+      float* out = op.out + q * op.kv.head_dim;
+      norm_and_rope(op, token, op.q + q * op.kv.head_dim, op.q_gain, out);
+      if (op.kv.key_type == KvType::q8_0) hadamard(out, op.kv.head_dim);
+    }
     keep(op, token, i % n_heads, worker.scratch);
   }
 }

@@ -1,4 +1,4 @@
-// Rotated queries, and keys and values in their slots of the KV store.
+// Queries after rope, and keys and values in their slots of the KV store.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,23 @@ enum class RopeStyle : int32_t { halves, pairs };
 // One layer of the KV store. Values lie [n_pages][n_heads][page_size][head_dim]; keys [n_pages][n_heads][head_dim][page_size],
 // so that a vector holds the same number of neighbouring tokens and scores need no sums across lanes. With q8_0 these are
 // int8 codes, and each head's part of a page ends with f16 scales in the same order: [page_size][head_dim / KV_BLOCK] and
-// [head_dim / KV_BLOCK][page_size].
+// [head_dim / KV_BLOCK][page_size]. What is stored as q8_0 is rotated first; see hadamard.h.
 struct KvLayer {
   std::byte* keys;
   std::byte* values;
-  KvType type;
+  KvType key_type;
+  KvType value_type;
   int32_t n_heads;
   int32_t head_dim;
   int32_t page_size;
 
-  // Where a head's part of a page begins, in bytes.
-  int64_t page_at(int64_t page, int64_t head) const {
-    return (page * n_heads + head) * page_size * stored_head_bytes(type, head_dim);
-  }
+  // Bytes of a head's part of a page.
+  int64_t key_part_bytes() const { return page_size * stored_head_bytes(key_type, head_dim); }
+  int64_t value_part_bytes() const { return page_size * stored_head_bytes(value_type, head_dim); }
+
+  // Where a head's part of a page begins.
+  std::byte* keys_at(int64_t page, int64_t head) const { return keys + (page * n_heads + head) * key_part_bytes(); }
+  std::byte* values_at(int64_t page, int64_t head) const { return values + (page * n_heads + head) * value_part_bytes(); }
 
   // Bytes of the codes in a head's part of a q8_0 page.
   int64_t codes_bytes() const { return int64_t{page_size} * head_dim; }
@@ -53,7 +57,7 @@ struct RopeCacheOp {
   float eps;
   const int32_t* slots;
   KvLayer kv;
-  float* out;  // rotated q
+  float* out;  // q after rope; rotated like the keys where those are q8_0
 };
 
 }  // namespace tahr

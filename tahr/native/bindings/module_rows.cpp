@@ -32,8 +32,9 @@ E find(const Named<E> (&table)[N], const std::string& name) {
   throw nb::value_error(("'" + name + "' is not a known choice.").c_str());
 }
 
-KvLayer make_layer(Address keys, Address values, const std::string& type, int n_heads, int head_dim, int page_size) {
-  return {At{keys}, At{values}, find(KV_TYPES, type), n_heads, head_dim, page_size};
+KvLayer make_layer(Address keys, Address values, const std::string& key_type, const std::string& value_type, int n_heads,
+                   int head_dim, int page_size) {
+  return {At{keys}, At{values}, find(KV_TYPES, key_type), find(KV_TYPES, value_type), n_heads, head_dim, page_size};
 }
 
 void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address sum, Address out,
@@ -126,9 +127,11 @@ void lora(Recorder& self, Address n_tiles, Address tiles, Address rows, Address 
 
 void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
   nb::class_<KvLayer>(module, "KvLayer")
-      .def("__init__", [](KvLayer* self, Address keys, Address values, const std::string& type, int n_heads, int head_dim,
-                          int page_size) { new (self) KvLayer(make_layer(keys, values, type, n_heads, head_dim, page_size)); },
-           nb::kw_only(), "keys"_a, "values"_a, "type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
+      .def("__init__", [](KvLayer* self, Address keys, Address values, const std::string& key_type, const std::string& value_type,
+                          int n_heads, int head_dim, int page_size) {
+             new (self) KvLayer(make_layer(keys, values, key_type, value_type, n_heads, head_dim, page_size));
+           },
+           nb::kw_only(), "keys"_a, "values"_a, "key_type"_a, "value_type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
   tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a,
            "quantised_out"_a)
       .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,

@@ -78,8 +78,7 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
         inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv,
         call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, spec.softcap > 0, TYPES[call.dtype],
-        cuda_kv.block_of(store),
-        EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
+        cuda_kv.block_of(store), cuda_kv.rotation_of(store), EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
     )  # fmt: skip
     return out
 
@@ -120,14 +119,13 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
-        spec.softcap > 0, TYPES[call.dtype],
-        cuda_kv.block_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)),
+        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)),
         SPLIT_KEYS if n_splits > 1 else DECODE_KEYS, block_d(call.dim), num_warps=4, **OVERLAP,
     )  # fmt: skip
     if n_splits > 1:
         kernels.combine_kernel[(n_seqs, call.n_q)](
             out, sums, weights, maxima, inputs.query_start, inputs.counts, call.n_q, call.dim,
-            mixed, n_splits, block_d(call.dim), num_warps=1, **OVERLAP,
+            mixed, cuda_kv.rotation_of(store), n_splits, block_d(call.dim), num_warps=1, **OVERLAP,
         )  # fmt: skip
 
 

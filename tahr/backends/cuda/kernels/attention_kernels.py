@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -76,9 +77,15 @@ def per_head(numbers, heads, given: tl.constexpr):
 
 
 @triton.jit
-def average(total, weight):
-    """The weighted sums over their weights; rows that saw nothing (they fill a tile up) stay zero."""
-    return total / tl.where(weight == 0, 1.0, weight)[:, None]
+def average(total, weight, together: tl.constexpr):
+    """The weighted sums [n, width] over their weights; rows that saw nothing (they fill a tile up) stay zero.
+
+    Values that were rotated before they were stored, `together` numbers at a time, are rotated back.
+    """
+    means = total / tl.where(weight == 0, 1.0, weight)[:, None]
+    if together:
+        means = hadamard(means, means.shape[0], means.shape[1], together)
+    return means
 
 
 @triton.jit
@@ -106,7 +113,7 @@ def exact_kernel(
     out, q, keys, values, key_scales, value_scales, page_table, query_start, positions, counts, scale, window, softcap,
     sinks, slopes, table_stride, n_q, n_kv, dim, stored, page_size, group, has_sinks: tl.constexpr,
     has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
-    kv_block: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    kv_block: tl.constexpr, together: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head."""
     kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
@@ -133,7 +140,7 @@ def exact_kernel(
         per_head(sinks, head, has_sinks), per_head(slopes, head, has_slopes), has_sinks, has_slopes,
         has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
-    tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
+    tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -222,7 +229,7 @@ def prefill_kernel(
             total, weight, best, scale, window, softcap, slope, has_slopes, True, has_window, has_cap,
             dtype, block_n, block_d,
         )  # fmt: skip
-    tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=alive[:, None])
+    tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=alive[:, None])
 
 
 @triton.jit(do_not_specialize=["page_table", "query_start", "seq_lens", "counts", "window", "table_stride"])
@@ -231,7 +238,7 @@ def decode_kernel(
     scale, window, softcap, sinks, slopes, table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
     stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
     has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
-    kv_block: tl.constexpr, n_splits: tl.constexpr,
+    kv_block: tl.constexpr, together: tl.constexpr, n_splits: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
@@ -265,7 +272,7 @@ def decode_kernel(
         has_sinks & (split == 0), has_slopes, has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     if n_splits == 1:
-        tl.store(out + offset, narrow(average(total, weight), out.dtype.element_ty), mask=mask)
+        tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
     else:
         part = (seq.to(tl.int64) * n_q + head) * n_splits + split
         tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
@@ -276,7 +283,7 @@ def decode_kernel(
 @triton.jit(do_not_specialize=["query_start", "counts"])
 def combine_kernel(
     out, sums, weights, maxima, query_start, counts, n_q, dim,
-    mixed: tl.constexpr, n_splits: tl.constexpr, block_d: tl.constexpr,
+    mixed: tl.constexpr, together: tl.constexpr, n_splits: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence and query head: bring the splits to a common maximum and add them."""
     let_next_start()
@@ -295,4 +302,6 @@ def combine_kernel(
     weight = tl.sum(tl.load(weights + parts) * decay, 0)
     part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=cols[None, :] < dim, other=0.0)
     result = tl.sum(part * decay[:, None], 0) / tl.where(weight == 0, 1.0, weight)
+    if together:
+        result = tl.reshape(hadamard(tl.reshape(result, (1, block_d)), 1, block_d, together), (block_d,))
     tl.store(out + (token * n_q + head) * dim + cols, narrow(result, out.dtype.element_ty), mask=cols < dim)

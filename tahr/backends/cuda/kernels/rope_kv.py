@@ -7,6 +7,7 @@ import triton.language as tl
 from tahr.backends.api import Rotation
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow
 
 TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
@@ -81,7 +82,8 @@ def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.
 def rope_and_cache_kernel(
     out, q, k, v, keys, values, key_scales, value_scales, cos_sin, q_gain, k_gain, slot_mapping, counts, eps,
     q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
-    normed: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, n_heads: tl.constexpr, block: tl.constexpr,
+    normed: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, together: tl.constexpr,
+    n_heads: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program per token and `n_heads` heads of one kind: query heads first, then key heads, then value heads."""
     let_next_start()
@@ -96,6 +98,8 @@ def rope_and_cache_kernel(
         turned = rotated(
             q + token * q_stride + heads * dim, q_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
         )
+        if together:
+            turned = hadamard(turned, n_heads, block, together)
         at = ((token * n_q + heads) * dim)[:, None] + cols[None, :]
         tl.store(out + at, narrow(turned, out.dtype.element_ty), mask=inside[None, :])
         return
@@ -106,10 +110,14 @@ def rope_and_cache_kernel(
         turned = rotated(
             k + token * k_stride + kv_head * dim, k_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
         )
+        if together:
+            turned = hadamard(turned, n_heads, block, together)
         store_heads(keys, key_scales, offset, turned, dim, cols, inside, kv_block, block)
     else:
         at = (v + token * v_stride + kv_head * dim)[:, None] + cols[None, :]
         copied = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
+        if together:
+            copied = hadamard(copied, n_heads, block, together)
         store_heads(values, value_scales, offset, copied, dim, cols, inside, kv_block, block)
 
 
@@ -121,7 +129,7 @@ def rope_and_cache(
     counts: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Write the keys and values of live tokens to `store` (see `cuda_kv`); the rotated queries."""
+    """Write the keys and values of live tokens to `store` (see `cuda_kv`); the queries for `attention`."""
     (q, k, v), cos_sin, norms = qkv, rotation.cos_sin.data.values, rotation.norms
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     _, _, n_kv, page_size, stored = store.shape
@@ -132,7 +140,8 @@ def rope_and_cache(
     rope_and_cache_kernel[(n_tokens, (n_q + 2 * n_kv) // n_heads)](
         out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain, slot_mapping, counts,
         eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, stored, cos_sin.shape[1] // 2, page_size,
-        norms is not None, rotation.style == "pairs", cuda_kv.block_of(store), n_heads, triton.next_power_of_2(dim),
+        norms is not None, rotation.style == "pairs", cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_heads,
+        triton.next_power_of_2(dim),
         num_warps=1 if n_heads == 1 else 2, enable_fp_fusion=False,  # a code is a rounded product, rounded again
         **OVERLAP,
     )  # fmt: skip
