@@ -144,6 +144,7 @@ class Tape:
         q_gain: int,
         k_gain: int,
         eps: float,
+        key_mean: int,
         slots: int,
         kv: KvLayer,
         out: int,

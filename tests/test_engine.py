@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from engines import Tally, alone, engine, greedy, loaded, page_bytes, poison, run, submit
+from tahr.backends.reference import ReferenceBackend
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.batch import FEW
+from tahr.engine.builder import check_kv_dtype
 from tahr.engine.capacity import Capacity, step_sizes
 from tahr.engine.runner import InFlight
 from tahr.engine.sampler import Sampler

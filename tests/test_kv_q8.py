@@ -10,7 +10,7 @@ from backends_here import NAMES, backend, kv_store, oracle
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.backends import reference
-from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation
+from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, RopeStyle, Rotation
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import kv_groups, measure
@@ -18,6 +18,7 @@ from tahr.engine.feeder import Feeder, LastRow
 from tahr.errors import ConfigError
 from tahr.library.session import Session
 from tahr.models import load, open_model
+from tahr.models.rope import RopeConfig, mean_rotated
 from test_ops import PAGE, full_store, step_of
 
 WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]
@@ -122,6 +123,31 @@ def test_heads_that_are_not_whole_blocks_are_refused(name: str) -> None:
         kv_store(backend(name), [KVShape(1, 24)], [1], PAGE, "q8_0")
     with pytest.raises(ConfigError, match="groups of 32"):
         kv_groups([KVShape(1, 24)], [0], PAGE, "q8_0")
+
+
+@pytest.mark.parametrize("name", WITH_Q8)
+def test_what_all_keys_have_in_common_costs_them_no_precision(name: str) -> None:
+    """Stored with it, keys would be multiples of about 1000 / 127."""
+    be, rng, n = backend(name), np.random.default_rng(8), 20
+    common = 1000 * rng.standard_normal(64).astype(np.float32)
+    q, k, v = (rng.standard_normal((n, 64)).astype(np.float32) for _ in range(3))
+    replies = []
+    for dtype, shift, mean in (("f32", 0, None), ("q8_0", 1, be.vector(common))):
+        kv, step = kv_store(be, [KVShape(1, 64)], [16], PAGE, dtype), step_of(be, [(0, n)], [0], 10)
+        rotation = Rotation(be.cos_sin(step, Rope(np.zeros(32, np.float32))), "halves", key_mean=mean)
+        qkv, memory = [be.tensor(x) for x in (q, k + shift * common, v)], LayerMemory(step, kv, 0)
+        turned = be.rope_and_cache(qkv, rotation, memory)
+        replies.append(np.array(be.read(be.attention(turned, AttentionSpec(0.5), memory))))
+    np.testing.assert_allclose(replies[1], replies[0], atol=0.05)
+
+
+@pytest.mark.parametrize("style", ["halves", "pairs"])
+def test_the_mean_of_a_bias_after_rope(style: RopeStyle) -> None:
+    bias = np.random.default_rng(9).standard_normal((2, 64)).astype(np.float32)
+    angle = np.arange(100, dtype=np.float32)[:, None] * RopeConfig(1e4, 48).frequencies()[0]
+    turned = reference.rope(np.repeat(bias[None], 100, axis=0), np.hstack([np.cos(angle), np.sin(angle)]), style)
+    found = mean_rotated(bias, RopeConfig(1e4, 48), style, 100)
+    np.testing.assert_allclose(found, turned.mean(axis=0), atol=1e-5)
 
 
 # ---- a whole model ----------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def angles(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(be.cos_sin(step, Rope(freq, scale=1.2)))]
 
 
-def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
+def place(style: str, with_norms: bool, dtype: str, rotated: int, with_mean: bool = False) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         step = step_of(be, [(3, 9), (17, 18)], [0], 10)
         kv = kv_store(be, [KVShape(2, 32)], [32], PAGE, dtype)
@@ -197,12 +197,13 @@ def place(style: str, with_norms: bool, dtype: str, rotated: int) -> Case:
         q, k, v = (be.tensor(rows(rng, 7, w)) for w in (128, 64, 64))
         gains = [be.vector(rng.standard_normal(32).astype(np.float32)) for _ in range(2)]
         head_norms = HeadNorms(gains[0], gains[1], 1e-6) if with_norms else None
-        rotation = Rotation(be.cos_sin(step, Rope(freq)), style, head_norms)  # type: ignore[arg-type]
+        mean = be.vector(rng.standard_normal(64).astype(np.float32)) if with_mean else None
+        rotation = Rotation(be.cos_sin(step, Rope(freq)), style, head_norms, mean)  # type: ignore[arg-type]
         memory = LayerMemory(step, kv, 0)
         turned = be.rope_and_cache([q, k, v], rotation, memory)
         return [be.read(turned), be.read(be.attention(turned, AttentionSpec(0.2), memory))]
 
-    name = f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}"
+    name = f"place-{style}-{dtype}-{rotated}{'-norms' if with_norms else ''}{'-mean' * with_mean}"
     return Case(name, run, 1e-5 if dtype == "f32" else 1e-3)
 
 
@@ -275,6 +276,8 @@ CASES = [
                                                     ("halves", True, "f16", 32), ("halves", False, "f32", 16),
                                                     ("pairs", False, "q8_0", 16), ("halves", True, "q8_0/f16", 32),
                                                     ("halves", False, "f32/q8_0", 32)]),
+    place("halves", False, "q8_0", 32, with_mean=True),
+    place("halves", False, "f16", 32, with_mean=True),  # which only q8_0 goes without
     attention("decode", [(9, 10), (100, 101), (0, 1)]),
     attention("prefill", [(0, 70), (30, 61)]),
     attention("window", [(0, 70), (90, 91)], window=11),

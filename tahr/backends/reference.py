@@ -180,9 +180,11 @@ class ReferenceBackend(api.Backend):
         if norms:
             q, k = rms_norm(q, norms.query.data, norms.eps), rms_norm(k, norms.key.data, norms.eps)
         q, k = (rope(x, rotation.cos_sin.data, rotation.style) for x in (q, k))
+        if key_type == "q8_0":
+            k = k - rotation.key_mean.data.reshape(k.shape[1:]) if rotation.key_mean else k
+            q = hadamard(q)
         slots = memory.slot_mapping[: step.n_tokens]
         memory.data[slots] = np.concatenate([encode(k, key_type), encode(v, value_type)], axis=2)
-        q = hadamard(q) if key_type == "q8_0" else q
         return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), -1))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:

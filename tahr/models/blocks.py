@@ -12,8 +12,10 @@ from tahr.backends.api import (
     Rotation,
     Routing,
     Tensor,
+    Vector,
 )
 from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.rope import RopeConfig, mean_rotated
 from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.weights import Norm, Weights
 
@@ -54,15 +56,20 @@ class Attention:
         self.norms = head_norms(cfg, w) if qk_norm == "heads" else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
         self.clip, self.tempering = cfg.qkv_clip, cfg.tempering
+        self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         b, memory = run.backend, run.memory(self.layer)
         qkv = self.prepared(run, x.linears(self.qkv))
-        q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms), memory)
+        q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean), memory)
         del qkv  # its memory is free for what follows
         if self.tempering:
             q = b.temper(q, self.tempering, run.step)
         return b.linear(b.attention(q, self.spec, memory), self.out)
+
+    def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
+        """Whether keys have a bias that only adds a constant to all scores of a query."""
+        return cfg.qkv_bias and not qk_norm and not self.spec.softcap and self.spec.sinks is None
 
     def prepared(self, run: ForwardPass, qkv: list[Tensor]) -> list[Tensor]:
         """What some families do to queries, keys and values before rope."""
@@ -86,6 +93,12 @@ def alibi_slopes(n_heads: int, steepest: float) -> list[float]:
     if n == n_heads:
         return powers
     return (powers[1::2] + powers[::2])[:n_heads]
+
+
+def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:
+    """What biases add to the keys of all tokens alike: often far more than the tokens themselves, see `Rotation`."""
+    bias = w.find("k_proj.bias", (cfg.n_kv_heads * cfg.head_dim,)).dense().reshape(cfg.n_kv_heads, cfg.head_dim)
+    return w.upload(mean_rotated(bias, rope, cfg.rope_style, cfg.max_context).reshape(-1))
 
 
 class GatedMLP:

@@ -8,11 +8,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr.backends.api import RopeStyle
 from tahr.errors import UnsupportedModel
 from tahr.models.fields import Fields
 
 MOST_FACTOR = 1e4
 MOST_CONTEXT = 1 << 28
+MEAN_POSITIONS = 4096  # most texts are shorter
 Frequencies = NDArray[np.float64]
 
 
@@ -35,6 +37,22 @@ class RopeConfig:
         freq = self.theta ** (-np.arange(0, self.n_dims, 2, dtype=np.float64) / self.n_dims)
         freq, scale = self.scaling.apply(freq, self.theta) if self.scaling else (freq, 1.0)
         return freq.astype(np.float32), scale
+
+
+def mean_rotated(
+    heads: NDArray[np.float32], rope: RopeConfig, style: RopeStyle, n_positions: int
+) -> NDArray[np.float32]:
+    """The mean over positions of heads [n, head_dim] after rope: slow pairs keep most of theirs, fast ones nothing."""
+    freq, scale = rope.frequencies()
+    n, half = min(n_positions, MEAN_POSITIONS), rope.n_dims // 2
+    turns = np.exp(1j * freq.astype(np.float64)[:, None] * np.arange(n)).mean(axis=1) * scale
+    first, second = (
+        (slice(half), slice(half, 2 * half)) if style == "halves" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    turned = (heads[:, first] + 1j * heads[:, second]) * turns
+    out = heads.astype(np.float32)
+    out[:, first], out[:, second] = turned.real, turned.imag
+    return out
 
 
 @dataclass(frozen=True, slots=True)

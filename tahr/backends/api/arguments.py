@@ -32,11 +32,16 @@ class HeadNorms:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What happens to query and key heads before keys are cached: norms (if any), then rope by `cos_sin`."""
+    """What happens to query and key heads before keys are cached: norms (if any), then rope by `cos_sin`.
+
+    `key_mean` is what the keys of all tokens have in common, [n_kv_heads * head_dim]. A constant added to every key
+    changes all scores of a query alike, which softmax does not see: keys stored as q8_0 go without it.
+    """
 
     cos_sin: Tensor
     style: RopeStyle
     norms: HeadNorms | None = None
+    key_mean: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)

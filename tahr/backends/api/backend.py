@@ -295,8 +295,8 @@ class Backend(ABC):
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: Rotation, memory: LayerMemory) -> Tensor:
         """Norm (if any) and rope of the heads of q and k; k and v go to their slots; returns q for `attention`.
 
-        Rope covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through. Where keys are stored as
-        q8_0, the heads of q are then rotated as those are: see `KVStore`.
+        Rope covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through. Keys stored as q8_0 lose
+        `rotation.key_mean`, and the heads of q are rotated as they are: see `KVStore`.
         """
 
     @abstractmethod

@@ -399,6 +399,7 @@ class CpuBackend(api.Backend):
             q_gain=self._use_vector(norms.query if norms else None),
             k_gain=self._use_vector(norms.key if norms else None),
             eps=norms.eps if norms else 0.0,
+            key_mean=self._use_vector(rotation.key_mean),
             slots=address_of(memory.slot_mapping),
             kv=memory.data.native,
             out=out.data.address,

@@ -74,7 +74,11 @@ void keep(const RopeCacheOp& op, int64_t token, int64_t head, std::byte* scratch
   float* x = reinterpret_cast<float*>(scratch);
   std::byte* rest = scratch + size_t(kv.head_dim) * sizeof(float);
   norm_and_rope(op, token, op.k + from, op.k_gain, x);
-  if (kv.key_type == KvType::q8_0) hadamard(x, kv.head_dim);
+  if (kv.key_type == KvType::q8_0) {
+    if (op.key_mean)
+      for (int i = 0; i < kv.head_dim; i++) x[i] -= op.key_mean[head * kv.head_dim + i];
+    hadamard(x, kv.head_dim);
+  }
   with_type(kv.key_type, [&](auto stored) { stored.write_key(kv, kv.keys_at(page, head), offset, x, rest); });
   const float* value = op.v + from;
   if (kv.value_type == KvType::q8_0) {

@@ -55,6 +55,7 @@ struct RopeCacheOp {
   const float* q_gain;  // null: no norm of heads
   const float* k_gain;
   float eps;
+  const float* key_mean;  // [n_heads][head_dim], which q8_0 keys go without; null: none
   const int32_t* slots;
   KvLayer kv;
   float* out;  // q after rope; rotated like the keys where those are q8_0

@@ -81,10 +81,10 @@ void cos_sin(Recorder& self, Address n_rows, int64_t n_freqs, Address positions,
 }
 
 void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Address k, Address v, Address cos_sin, int n_freqs,
-           const std::string& style, Address q_gain, Address k_gain, float eps, Address slots, const KvLayer& kv,
-           Address out) {
+           const std::string& style, Address q_gain, Address k_gain, float eps, Address key_mean, Address slots,
+           const KvLayer& kv, Address out) {
   self.tape.add(RopeCacheOp{At{n_rows}, n_q_heads, At{q}, At{k}, At{v}, At{cos_sin}, n_freqs, find(ROPE_STYLES, style),
-                        At{q_gain}, At{k_gain}, eps, At{slots}, kv, At{out}},
+                        At{q_gain}, At{k_gain}, eps, At{key_mean}, At{slots}, kv, At{out}},
                 self.isa.rows->rope_and_cache);
 }
 
@@ -146,7 +146,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("gather_rows", gather_rows, nb::kw_only(), "n_rows"_a, "width"_a, "rows"_a, "x"_a, "out"_a)
       .def("cos_sin", cos_sin, nb::kw_only(), "n_rows"_a, "n_freqs"_a, "positions"_a, "inv_freq"_a, "out"_a, "scale"_a)
       .def("rope_and_cache", rope_and_cache, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "cos_sin"_a, "n_freqs"_a,
-           "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "slots"_a, "kv"_a, "out"_a)
+           "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "key_mean"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
            "n_spans"_a, "sinks"_a, "slopes"_a, "quantised_out"_a)

@@ -66,7 +66,7 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
   const Vector cos_sin = random_rows(n_all * dim, 9, 1);
   Vector turned(q.size()), out(size_t(n_new * n_q_heads * dim));
   run(pool, RopeCacheOp{&n_all, n_q_heads, q.data(), key.data(), value.data(), cos_sin.data(), dim / 2, RopeStyle::halves,
-                    gain.data(), gain.data(), 1e-6f, slots.data(), kv, turned.data()}, k.rope_and_cache);
+                    gain.data(), gain.data(), 1e-6f, gain.data(), slots.data(), kv, turned.data()}, k.rope_and_cache);
 
   const int32_t counts[] = {n_new, 1, 1}, starts[] = {0, n_new};
   const int64_t first = n_all - n_new;

@@ -80,9 +80,9 @@ def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.
 
 @triton.jit(do_not_specialize=["slot_mapping", "counts", "page_size"])
 def rope_and_cache_kernel(
-    out, q, k, v, keys, values, key_scales, value_scales, cos_sin, q_gain, k_gain, slot_mapping, counts, eps,
-    q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
-    normed: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, together: tl.constexpr,
+    out, q, k, v, keys, values, key_scales, value_scales, cos_sin, q_gain, k_gain, key_mean, slot_mapping, counts,
+    eps, q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
+    normed: tl.constexpr, centred: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, together: tl.constexpr,
     n_heads: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program per token and `n_heads` heads of one kind: query heads first, then key heads, then value heads."""
@@ -110,6 +110,8 @@ def rope_and_cache_kernel(
         turned = rotated(
             k + token * k_stride + kv_head * dim, k_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
         )
+        if centred:
+            turned -= tl.load((key_mean + kv_head * dim)[:, None] + cols[None, :], mask=inside[None, :], other=0.0)
         if together:
             turned = hadamard(turned, n_heads, block, together)
         store_heads(keys, key_scales, offset, turned, dim, cols, inside, kv_block, block)
@@ -132,15 +134,18 @@ def rope_and_cache(
     """Write the keys and values of live tokens to `store` (see `cuda_kv`); the queries for `attention`."""
     (q, k, v), cos_sin, norms = qkv, rotation.cos_sin.data.values, rotation.norms
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
+    together = cuda_kv.rotation_of(store)
+    mean = rotation.key_mean.data if rotation.key_mean and together else None
     _, _, n_kv, page_size, stored = store.shape
     dim = cuda_kv.head_dim(store)
     n_tokens, n_q = q.shape[0], q.shape[1] // dim
     n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     rope_and_cache_kernel[(n_tokens, (n_q + 2 * n_kv) // n_heads)](
-        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain, slot_mapping, counts,
-        eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, stored, cos_sin.shape[1] // 2, page_size,
-        norms is not None, rotation.style == "pairs", cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_heads,
+        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain,
+        cos_sin if mean is None else mean, slot_mapping, counts, eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv,
+        dim, stored, cos_sin.shape[1] // 2, page_size,
+        norms is not None, mean is not None, rotation.style == "pairs", cuda_kv.block_of(store), together, n_heads,
         triton.next_power_of_2(dim),
         num_warps=1 if n_heads == 1 else 2, enable_fp_fusion=False,  # a code is a rounded product, rounded again
         **OVERLAP,
