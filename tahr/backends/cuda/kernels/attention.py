@@ -119,7 +119,8 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
-        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_splits, max(LEAST_ROWS, triton.next_power_of_2(call.group)),
+        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_splits,
+        max(LEAST_ROWS, triton.next_power_of_2(call.group)),
         SPLIT_KEYS if n_splits > 1 else DECODE_KEYS, block_d(call.dim), num_warps=4, **OVERLAP,
     )  # fmt: skip
     if n_splits > 1:
