@@ -16,7 +16,7 @@ import pytest
 
 from tahr import InferenceConfig, InferenceEngine, SamplingParams, hub
 from tahr.errors import LoadError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
-from tahr.library.snapshot import MAGIC, PROBE_BYTES, START, fingerprint_of_bytes, fingerprint_of_files
+from tahr.library.snapshot import MAGIC, PROBE_BYTES, START, VERSION, fingerprint_of_bytes, fingerprint_of_files
 
 STORY = "Once upon a time there was a small dog who liked to play with a big red ball in the park."
 ROOT = Path(__file__).resolve().parents[1]
@@ -234,7 +234,7 @@ def test_a_lying_header_is_refused(data: bytes, lie: str) -> None:
     header = json.loads(data[START.size : START.size + n])
     LIES[lie](header)
     packed = json.dumps(header).encode()
-    forged = sealed(START.pack(MAGIC, 1, len(packed)) + packed, data[START.size + n : -32])
+    forged = sealed(START.pack(MAGIC, VERSION, len(packed)) + packed, data[START.size + n : -32])
     with pytest.raises(SnapshotIncompatible):
         InferenceEngine.resume(forged)
 
@@ -246,7 +246,7 @@ def test_keys_of_another_shape_are_refused(data: bytes) -> None:
     header["kv_shapes"] = [[t, heads // 2, 2 * size] for t, heads, size in header["kv_shapes"]]
     packed = json.dumps(header).encode()
     with pytest.raises(SnapshotIncompatible, match="do not fit the model"):
-        InferenceEngine.resume(sealed(START.pack(MAGIC, 1, len(packed)) + packed, data[START.size + n : -32]))
+        InferenceEngine.resume(sealed(START.pack(MAGIC, VERSION, len(packed)) + packed, data[START.size + n : -32]))
 
 
 # ---- where the model comes from ---------------------------------------------------------------------------------
