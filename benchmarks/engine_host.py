@@ -74,6 +74,8 @@ class NullWriter:
     """Text is not this benchmark's matter."""
 
     stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
 
     def push(self, token: int) -> tuple[str, ...]:
         return ()

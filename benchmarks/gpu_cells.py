@@ -110,6 +110,8 @@ class Silent:
     """A writer for requests whose text nobody reads."""
 
     stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
 
     def push(self, token: int) -> tuple[()]:
         return ()

@@ -44,6 +44,8 @@ class Silent:
     """Nobody reads the text."""
 
     stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
 
     def push(self, token: int) -> str:
         return ""

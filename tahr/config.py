@@ -157,6 +157,7 @@ class SamplingParams:
     priority: int = 0  # higher goes first
     cache_salt: str = ""
     cache_prompt: bool = True
+    thinking_budget: int | None = None  # tokens of a block of thinking, which is then closed; None: as many as it takes
     grammar: Grammar | None = None  # the text must be in this language
     grammar_after: tuple[int, ...] = ()  # it begins after these tokens in a row, such as </think>; empty: at once
     speculative: bool = True  # whether its tokens may be guessed ahead, where the engine does so: the reply is the same
@@ -191,6 +192,7 @@ class SamplingParams:
         "logprobs": whole(0, 1024),
         "prompt_logprobs": whole(0, 1024),
         "priority": whole(-(2**31)),
+        "thinking_budget": whole(0),
     }
     KINDS: ClassVar[dict[str, type]] = {
         "ignore_eos": bool,

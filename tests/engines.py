@@ -29,6 +29,8 @@ class Tally:
     """A writer that counts; `fault` is called with each token and may raise."""
 
     stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
 
     def __init__(self, fault: Callable[[int], object] = lambda token: None):
         self.fault = fault

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
-from tahr.engine.detokenize import TextWriter
+from tahr.engine.detokenize import ReplyWriter, TextWriter
 from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import ConfigError, GenerateError
@@ -28,6 +28,7 @@ from tahr.server.models import ServedModel
 from tahr.server.settings import Settings
 from tahr.text.chat import ChatTemplate
 from tahr.text.stream import Detokenizer
+from tahr.text.tool_calls.parser import ReplyFormat
 
 BOS, EOS, N_VOCAB = 256, 257, 258
 TEMPLATE = (
@@ -69,8 +70,13 @@ class ByteTokenizer:
     def is_eos(self, token: int) -> bool:
         return token == EOS
 
-    def detokenizer(self, *, skip_special: bool = True, continuing: bool = False) -> Detokenizer:
-        return Detokenizer(self, skip_special=skip_special)  # type: ignore[arg-type]
+    def detokenizer(
+        self, *, skip_special: bool = True, continuing: bool = False, shown: frozenset[int] = frozenset()
+    ) -> Detokenizer:
+        return Detokenizer(self, skip_special=skip_special, shown=shown)  # type: ignore[arg-type]
+
+    def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
+        return frozenset()
 
 
 def reply_to(prompt: str, index: int = 0) -> str:
@@ -84,6 +90,7 @@ class ScriptedReply:
     engine: "ScriptedEngine"
     tokens: list[int]
     params: SamplingParams
+    reply_format: ReplyFormat | None = None
     stats: RequestStats = field(default_factory=RequestStats)
     aborted: bool = False
     over: bool = False
@@ -132,8 +139,9 @@ class ScriptedReply:
 
     def answer(self, index: int) -> Iterator[Chunk]:
         """One token at a time, as an engine does it."""
-        params, made = self.params, [*reply_to(self.text, index).encode(), EOS]
-        writer = TextWriter(self.engine.tokenizer, params.stop)  # type: ignore[arg-type]
+        text = self.engine.scripts.pop(0) if self.engine.scripts else reply_to(self.text, index)
+        params, made = self.params, [*text.encode(), EOS]
+        writer = self.writer()
         fail_at = self.word("FAIL")
         for n, token in enumerate(cycle(made)):
             if n == fail_at:
@@ -145,13 +153,21 @@ class ScriptedReply:
             if reason and not writer.stopped:
                 deltas += writer.flush()
             picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
-            yield Chunk(deltas, [token], reason, self.completion(reason) if reason else None, index, picks)
+            completion = self.completion(reason, writer.n_reasoning_tokens) if reason else None
+            yield Chunk(deltas, [token], reason, completion, index, picks)
             if reason:
                 return
 
-    def completion(self, reason: str) -> Completion:
+    def writer(self) -> TextWriter | ReplyWriter:
+        """As an engine makes it."""
+        form, tokenizer, stops = self.reply_format, self.engine.tokenizer, self.params.stop
+        return TextWriter(tokenizer, stops) if form is None or form.is_plain else ReplyWriter(tokenizer, stops, form)
+
+    def completion(self, reason: str, n_reasoning: int) -> Completion:
         stats = self.stats
-        return Completion("", [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats)
+        return Completion(
+            "", [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats, n_reasoning_tokens=n_reasoning
+        )
 
     def word(self, name: str) -> int:
         found = re.search(rf"{name}@(\d+)", self.text)
@@ -180,12 +196,18 @@ class ScriptedEngine:
         self.stats = StatsSnapshot()
         self.alive, self.cpu_s = True, 0.0
         self.live: set[int] = set()
+        self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []
 
     async def submit(
-        self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        is_reply: bool,
+        whole: bool = False,
+        reply_format: ReplyFormat | None = None,
     ) -> ScriptedReply:
-        reply = ScriptedReply(self, tokens, params)
+        reply = ScriptedReply(self, tokens, params, reply_format)
         if "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")
         self.live.add(id(reply))

@@ -156,7 +156,7 @@ class TypedReply(ScriptedReply):
         for at, deltas in enumerate(self.engine.deltas):  # type: ignore[attr-defined]
             self.stats.n_generated_tokens = at + 1
             reason = "stop" if at == len(self.engine.deltas) - 1 else None  # type: ignore[attr-defined]
-            yield Chunk(deltas, [65], reason, self.completion(reason) if reason else None, index, picks)
+            yield Chunk(deltas, [65], reason, self.completion(reason, 0) if reason else None, index, picks)
 
 
 class TypedEngine(ScriptedEngine):
@@ -164,7 +164,7 @@ class TypedEngine(ScriptedEngine):
 
     deltas: tuple[tuple[Delta, ...], ...] = DELTAS
 
-    async def submit(self, tokens: list[int], params: Any, is_reply: bool, whole: bool = False) -> ScriptedReply:
+    async def submit(self, tokens: list[int], params: Any, *_: Any, **__: Any) -> ScriptedReply:
         self.picks = (pick_of(65, 1),)
         return TypedReply(self, tokens, params)
 

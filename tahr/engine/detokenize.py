@@ -1,15 +1,20 @@
 """From picked tokens to what a user may see."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from tahr.text.deltas import Deltas
+from tahr.text.deltas import Delta, Deltas, merge
 from tahr.text.stream import StopMatcher
 from tahr.text.tokenizer import Tokenizer
+from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 
 
 class Writer(Protocol):
     """Takes tokens, gives deltas; `stopped` once a stop string has been found."""
+
+    forced: tuple[int, ...]  # the tokens that must come next
+    n_reasoning_tokens: int
 
     def push(self, token: int) -> Deltas: ...
     def flush(self) -> Deltas: ...
@@ -25,10 +30,12 @@ def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
 class TextWriter:
     """Whole characters only, stop strings cut off, and never a piece that may still turn into a stop string."""
 
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
+
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False):
         self._detokenizer = tokenizer.detokenizer(continuing=continuing)
         self._matcher = StopMatcher(stops)
-        self._has_stops = bool(stops)
 
     @property
     def stopped(self) -> bool:
@@ -36,7 +43,7 @@ class TextWriter:
 
     def push(self, token: int) -> Deltas:
         text = self._detokenizer.push(token)
-        if self._has_stops:
+        if self._matcher.has_stops:
             text = self._matcher.push(text)
         return (text,) if text else ()
 
@@ -44,3 +51,68 @@ class TextWriter:
         """What was held back, now that no more tokens come."""
         text = self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
         return (text,) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingBudget:
+    """How many tokens a block of thinking may have, and the tokens that close it then."""
+
+    n_tokens: int
+    close: tuple[int, ...]
+
+
+class ReplyWriter:
+    """Replies with reasoning and tool calls. Stop strings are looked for in the text alone."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: tuple[str, ...],
+        reply_format: ReplyFormat,
+        continuing: bool = False,
+        budget: ThinkingBudget | None = None,
+    ):
+        shown = tokenizer.special_tokens_in(reply_format.marks)
+        self._detokenizer = tokenizer.detokenizer(continuing=continuing, shown=shown)
+        self._parser = ReplyParser(reply_format)
+        self._matcher = StopMatcher(stops)
+        self._budget = budget
+        self.forced: tuple[int, ...] = ()
+        self.n_reasoning_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self._matcher.hit is not None or self._parser.stopped
+
+    def push(self, token: int) -> Deltas:
+        """What the token completes. A block of thinking that has used up its budget is closed next."""
+        was_reasoning = self._parser.in_reasoning
+        deltas = self._parser.push(self._detokenizer.push(token))
+        self.forced = self.forced[1:]
+        if was_reasoning or self._parser.in_reasoning:
+            self.n_reasoning_tokens += 1
+            self._spend()
+        return self._matched(deltas) if self._matcher.has_stops else deltas
+
+    def flush(self) -> Deltas:
+        """What was held back, now that no more tokens come."""
+        deltas = self._parser.push(self._detokenizer.flush()) + self._parser.flush()
+        return self._matched(deltas, last=True) if self._matcher.has_stops else deltas
+
+    def _spend(self) -> None:
+        budget = self._budget
+        if budget and self.n_reasoning_tokens >= budget.n_tokens and self._parser.in_reasoning and not self.forced:
+            self.forced = budget.close
+
+    def _matched(self, deltas: Deltas, last: bool = False) -> Deltas:
+        """The deltas up to a stop string in their text. What is held back comes before a delta of another kind."""
+        made: list[Delta] = []
+        for delta in deltas:
+            made.append(self._matcher.push(delta) if isinstance(delta, str) else self._matcher.flush())
+            if self._matcher.hit is not None:
+                break
+            if not isinstance(delta, str):
+                made.append(delta)
+        if last and self._matcher.hit is None:
+            made.append(self._matcher.flush())
+        return merge([delta for delta in made if delta])

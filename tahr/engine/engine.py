@@ -237,7 +237,7 @@ class Engine:
         request = SampleRequest(sampling, tokens, len(tokens), grammar)
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        bound = sampling.follows_text or grammar is not None
+        bound = sampling.follows_text or grammar is not None or params.thinking_budget is not None
         return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
 
     # ---- one step ---------------------------------------------------------------------------------------------
@@ -338,8 +338,8 @@ class Engine:
         tokens: tuple[int, ...] = (sampled.token,)
         try:
             deltas, reason = accept_token(seq, sampled, now)
-            if reason is None and seq.request and seq.request.grammar:
-                forced, deltas, reason = accept_forced(seq, seq.request.grammar, deltas, now)
+            if reason is None and has_forced(seq):
+                forced, deltas, reason = accept_forced(seq, deltas, now)
                 self.stats.tokens_generated += len(forced)
                 tokens += forced
         except Exception as error:  # whatever one request did wrong must not stop the others
@@ -405,18 +405,30 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Delt
     return deltas, None
 
 
-def accept_forced(
-    seq: Sequence, grammar: GrammarState, deltas: Deltas, now: float
-) -> tuple[tuple[int, ...], Deltas, str | None]:
-    """Append the tokens that the grammar forces next, which need no step each: those tokens, `deltas` and what these
-    add to them, and why the last one is the last, if it is.
+def has_forced(seq: Sequence) -> bool:
+    """Whether tokens may be forced next: by a grammar, or because a block of thinking must end."""
+    return bool(seq.writer and seq.writer.forced) or (seq.request is not None and seq.request.grammar is not None)
 
-    A request that wants log-probabilities samples them one by one: only a step gives those.
+
+def forced_tokens(seq: Sequence) -> ListOf[int]:
+    """The tokens that must come next. Those that close a block of thinking are no question of likelihood.
+
+    A request that wants log-probabilities samples what its grammar forces one by one: only a step gives those.
     """
-    forced, reason = grammar.forced_tokens() if seq.params.logprobs is None else [], None
+    if seq.writer and seq.writer.forced:
+        return seq.writer.forced
+    grammar = seq.request and seq.request.grammar
+    return grammar.forced_tokens() if grammar and seq.params.logprobs is None else ()
+
+
+def accept_forced(seq: Sequence, deltas: Deltas, now: float) -> tuple[tuple[int, ...], Deltas, str | None]:
+    """Append the tokens that are forced next, which need no step each: those tokens, `deltas` and what these add to
+    them, and why the last one is the last, if it is.
+    """
+    reason: str | None = None
     n_before = len(seq.tokens)
-    for token in forced:
-        more, reason = accept_token(seq, SampledToken(token), now)
+    for token in forced_tokens(seq):
+        more, reason = accept_token(seq, SampledToken(token, 0.0), now)
         deltas += more
         if reason:
             break

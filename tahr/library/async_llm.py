@@ -19,13 +19,15 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
-from tahr.library.arguments import Message, Prompt, one_prompt, short
+from tahr.library.arguments import Message, Prompt, one_prompt, sampling_params, short
+from tahr.library.chat_options import PreparedRequest
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
+from tahr.text.tool_calls.parser import ReplyFormat
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 T = TypeVar("T")
@@ -107,23 +109,30 @@ class AsyncLLM:
     # ---- requests ---------------------------------------------------------------------------------------------
 
     async def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, reply: bool = False, whole: bool = False
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        reply: bool = False,
+        reply_format: ReplyFormat | None = None,
+        whole: bool = False,
     ) -> Stream:
         """Queue a prompt; what is wrong with it is raised here, before anything is computed.
 
-        A `reply` is a text of its own, anything else continues the prompt's. A stream that is wanted `whole` gives
-        each choice as one chunk, when all are finished.
+        A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
+        tool calls are told from text. A stream that is wanted `whole` gives each choice as one chunk, when all are
+        finished.
         """
         one = one_prompt(prompt)
         tokens = await asyncio.to_thread(self.llm.tokenizer.encode, one) if isinstance(one, str) else one
-        return await self._submit(tokens, params, reply, whole)
+        return await self._submit(PreparedRequest(tokens, sampling_params(params), reply_format), reply, whole)
 
     async def submit_chat(
-        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **variables: Any
+        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
     ) -> Stream:
-        """Queue a conversation; `variables` reach the chat template."""
-        tokens = await asyncio.to_thread(self.llm.encode_chat, messages, **variables)
-        return await self._submit(tokens, params, reply=True)
+        """Queue a conversation, with the options of `LLM.chat`."""
+        prepared = await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options)
+        return await self._submit(prepared, reply=True)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
         """Continue a prompt piece by piece; leaving the loop stops the request."""
@@ -148,11 +157,11 @@ class AsyncLLM:
         params: SamplingParams | None = None,
         *,
         response_format: Any = None,
-        **variables: Any,
+        **options: Any,
     ) -> Completion:
-        """Answer a conversation; cancelling the task stops the request. See `LLM.chat`."""
+        """Answer a conversation, with the options of `LLM.chat`; cancelling the task stops the request."""
         form = response_format_of(response_format)
-        stream = await self.submit_chat(messages, form.over(params) if form else params, **variables)
+        stream = await self.submit_chat(messages, form.over(params) if form else params, **options)
         return form.parsed(await stream.completion()) if form else await stream.completion()
 
     async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
@@ -223,13 +232,11 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def _submit(
-        self, tokens: list[int], params: SamplingParams | None, reply: bool = False, whole: bool = False
-    ) -> Stream:
+    async def _submit(self, prepared: PreparedRequest, reply: bool = False, whole: bool = False) -> Stream:
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
-        grammar = await self._grammar_state(params) if params is not None and params.grammar is not None else None
+        grammar = await self._grammar_state(prepared.params) if prepared.params.grammar is not None else None
         try:
-            await self._call(lambda: self._open(queue, tokens, params, reply, grammar))
+            await self._call(lambda: self._open(queue, prepared, reply, grammar))
         except asyncio.CancelledError:
             self._release(queue)
             raise
@@ -334,15 +341,11 @@ class AsyncLLM:
             self._finish_jobs()
             self._settle()
 
-    def _open(
-        self,
-        queue: OutputQueue,
-        tokens: list[int],
-        params: SamplingParams | None,
-        reply: bool,
-        grammar: GrammarState | None,
-    ) -> None:
-        queue.request = self.llm.submit(tokens, params, reply=reply, grammar=grammar)
+    def _open(self, queue: OutputQueue, prepared: PreparedRequest, reply: bool, grammar: GrammarState | None) -> None:
+        form = prepared.reply_format
+        queue.request = self.llm.submit(
+            prepared.tokens, prepared.params, reply=reply, reply_format=form, grammar=grammar
+        )
         self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:

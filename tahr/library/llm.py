@@ -1,7 +1,7 @@
 """`LLM`: a model from a name to text, for scripts and the command line."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from functools import lru_cache
 from typing import Any, NoReturn, overload
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, overload
 from tahr.backends.api import Floats
 from tahr.config import EngineConfig, SamplingParams, precedence
 from tahr.engine.builder import Assembled, assemble
-from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.detokenize import ReplyWriter, TextWriter, Writer, has_text
 from tahr.engine.engine import Engine, Event
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import TahrError, TemplateError
@@ -27,13 +27,21 @@ from tahr.library.arguments import (
     prompts_of,
     sampling_params,
 )
+from tahr.library.chat_options import (
+    PreparedRequest,
+    encode_messages,
+    prepare,
+    render_messages,
+    split_options,
+    thinking_budget,
+)
 from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.text.chat import ChatTemplate
-from tahr.text.prompt import encode_chat
+from tahr.text.tool_calls.parser import ReplyFormat
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
@@ -93,7 +101,9 @@ class LLM:
         """
         several, single = prompts_of(prompts)
         form = response_format_of(response_format)
-        done = self._complete([self._encode(prompt) for prompt in several], params, progress, form=form)
+        asked = each_over(form, params, len(several))
+        texts = [PreparedRequest(self._encode(one), own) for one, own in zip(several, asked, strict=True)]
+        done = self._complete(texts, progress, form)
         return done[0] if single else done
 
     @overload
@@ -104,7 +114,7 @@ class LLM:
         *,
         progress: bool = True,
         response_format: Any = None,
-        **variables: Any,
+        **options: Any,
     ) -> Completion: ...
     @overload
     def chat(
@@ -114,7 +124,7 @@ class LLM:
         *,
         progress: bool = True,
         response_format: Any = None,
-        **variables: Any,
+        **options: Any,
     ) -> list[Completion]: ...
     def chat(
         self,
@@ -123,17 +133,20 @@ class LLM:
         *,
         progress: bool = True,
         response_format: Any = None,
-        **variables: Any,
+        **options: Any,
     ) -> Completion | list[Completion]:
         """Answer a conversation (a list of messages, or the text of one), or several at once.
 
         `response_format` is a pydantic model (or any class with `model_json_schema`), a dataclass, or a JSON schema:
-        the reply follows it, and the completion holds the object as `parsed`. `variables` reach the chat template.
+        the reply follows it, and the completion holds the object as `parsed`. Options: `tools`, `tool_choice`,
+        `parallel_tool_calls`, `thinking`, `reasoning_effort`; others are variables of the chat template. Calls are in
+        the completion's `tool_calls`, thinking is in its `reasoning`.
         """
         conversations, single = conversations_of(messages)
-        prompts = [self.encode_chat(each, **variables) for each in conversations]
         form = response_format_of(response_format)
-        done = self._complete(prompts, params, progress, reply=True, form=form)
+        asked = each_over(form, params, len(conversations))
+        chats = [self.prepare_chat(each, own, **options) for each, own in zip(conversations, asked, strict=True)]
+        done = self._complete(chats, progress, form)
         return done[0] if single else done
 
     # ---- streams ----------------------------------------------------------------------------------------------
@@ -151,12 +164,12 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         response_format: Any = None,
-        **variables: Any,
+        **options: Any,
     ) -> Iterator[Chunk]:
-        """Answer a conversation piece by piece; closing the iterator stops the request."""
+        """Answer a conversation piece by piece, with the options of `chat`; closing the iterator stops the request."""
         form = response_format_of(response_format)
-        tokens = self.encode_chat(messages, **variables)
-        return self._stream(self.submit(tokens, form.over(params) if form else params, reply=True), form)
+        prepared = self.prepare_chat(messages, form.over(params) if form else params, **options)
+        return self._stream(self.submit_prepared(prepared), form)
 
     # ---- numbers ----------------------------------------------------------------------------------------------
 
@@ -188,19 +201,27 @@ class LLM:
         """How likely a continuation of the prompt is, or each of several; an empty prompt scores a text by itself."""
         texts = [continuations] if isinstance(continuations, str) else continuations
         prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts]
-        done = self._complete([each.tokens for each in prompts], SCORING, progress=False)
+        done = self._complete([PreparedRequest(each.tokens, SCORING) for each in prompts], progress=False)
         scores = [each.score(completion.prompt_logprobs) for each, completion in zip(prompts, done, strict=True)]
         return scores[0] if isinstance(continuations, str) else scores
 
     # ---- the ends ---------------------------------------------------------------------------------------------
 
-    def render(self, messages: str | ListOf[Message], **variables: Any) -> str:
+    def render(self, messages: str | ListOf[Message], **options: Any) -> str:
         """The prompt a conversation becomes."""
-        return self._template.render(messages_of(messages), **variables)
+        return render_messages(self._template, messages_of(messages), split_options(options))
 
-    def encode_chat(self, messages: str | ListOf[Message], **variables: Any) -> list[int]:
+    def encode_chat(self, messages: str | ListOf[Message], **options: Any) -> list[int]:
         """The tokens of a rendered conversation; names of special tokens in messages are only text."""
-        return encode_chat(self.tokenizer, self._template, messages_of(messages), **variables)
+        return encode_messages(self.tokenizer, self._template, messages_of(messages), split_options(options))
+
+    def prepare_chat(
+        self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
+    ) -> PreparedRequest:
+        """A conversation as `submit_prepared` takes it, with the options of `chat`."""
+        asked, template, tokenizer = split_options(options), self._template, self.tokenizer
+        tokens = encode_messages(tokenizer, template, messages_of(messages), asked)
+        return prepare(tokenizer, template, tokens, sampling_params(params), asked)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -238,11 +259,13 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         reply: bool = False,
+        reply_format: ReplyFormat | None = None,
         grammar: GrammarState | None = None,
     ) -> Request:
         """Queue a prompt; its choices grow with every `step`, until `remove`.
 
-        A `reply` is a text of its own, anything else continues the prompt's. Compiling a `grammar` of the parameters
+        A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
+        tool calls are told from text. Compiling a `grammar` of the parameters
         takes a while; `grammar_state` can do that before.
         """
         asked = sampling_params(params)
@@ -250,11 +273,27 @@ class LLM:
         state = grammar or self.grammar_state(asked)
         # The first space of a reply is dropped, unless a grammar speaks of it.
         continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
+        new_writer = self._writers(full, reply_format, continuing)
         with self._lock:
-            first = self.engine.submit(tokens, full, lambda: TextWriter(self.tokenizer, full.stop, continuing), state)
+            first = self.engine.submit(tokens, full, new_writer, state)
             request = Request(first)
             self._requests.update(dict.fromkeys(request.choices, request))
         return request
+
+    def submit_prepared(self, prepared: PreparedRequest) -> Request:
+        """Queue what `prepare_chat` made."""
+        form = prepared.reply_format
+        return self.submit(prepared.tokens, prepared.params, reply=form is not None, reply_format=form)
+
+    def _writers(
+        self, params: SamplingParams, reply_format: ReplyFormat | None, continuing: bool
+    ) -> Callable[[], Writer]:
+        """Makes a writer for each choice."""
+        tokenizer, stops = self.tokenizer, params.stop
+        if reply_format is None or reply_format.is_plain:
+            return lambda: TextWriter(tokenizer, stops, continuing)
+        budget = thinking_budget(tokenizer, params, reply_format)
+        return lambda: ReplyWriter(tokenizer, stops, reply_format, continuing, budget)
 
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The beginning of the grammar of a request, if it has one."""
@@ -284,21 +323,13 @@ class LLM:
             request.update_finished()
 
     def _complete(
-        self,
-        prompts: list[list[int]],
-        params: Params,
-        progress: bool,
-        reply: bool = False,
-        form: ResponseFormat | None = None,
+        self, prompts: ListOf[PreparedRequest], progress: bool, form: ResponseFormat | None = None
     ) -> list[Completion]:
-        each_params = one_each(params, len(prompts))
-        if form:
-            each_params = list(map(form.over, each_params))
         requests: list[Request] = []
         bar = Bar(len(prompts), progress)
         try:
-            for tokens, each in zip(prompts, each_params, strict=True):
-                requests.append(self.submit(tokens, each, reply=reply))
+            for each in prompts:
+                requests.append(self.submit_prepared(each))
             while not all(request.finished for request in requests):
                 self.step()
                 bar.update(*self._progress(requests))
@@ -332,3 +363,9 @@ class LLM:
 def complete(params: SamplingParams, defaults: SamplingParams) -> SamplingParams:
     """All settings filled in; most requests ask for the same."""
     return precedence(params, defaults)
+
+
+def each_over(form: ResponseFormat | None, params: Params, n: int) -> list[SamplingParams]:
+    """The settings of each of n requests, all with the grammar of a response format, if there is one."""
+    each = one_each(params, n)
+    return list(map(form.over, each)) if form else each

@@ -31,6 +31,7 @@ class Completion:
     tool_calls: tuple[ToolCall, ...] = ()
     parsed: Any = None  # the object that response_format asked for
     parse_error: str = ""  # why there is none, although the reply is complete
+    n_reasoning_tokens: int = 0  # of the tokens, those of the reasoning
 
 
 @dataclass(slots=True)  # not frozen: one is made per token, and freezing costs three times as much as the rest
@@ -98,6 +99,7 @@ class Choice:
             others=tuple(others),
             reasoning=reasoning_of(self.deltas),
             tool_calls=tool_calls_of(self.deltas),
+            n_reasoning_tokens=seq.writer.n_reasoning_tokens if seq.writer else 0,
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tahr.engine.stats import StatsSnapshot
     from tahr.text.chat import ChatTemplate
     from tahr.text.tokenizer import Tokenizer
+    from tahr.text.tool_calls.parser import ReplyFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,17 @@ class ServedEngine(Protocol):
     backend_summary: str
 
     async def submit(
-        self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        is_reply: bool,
+        whole: bool = False,
+        reply_format: "ReplyFormat | None" = None,
     ) -> EngineStream:
         """Queue a request; refused with a TahrError if it could never run.
 
-        A reply is a text of its own, anything else continues the prompt's. With `whole` each choice comes as one chunk.
+        A reply is a text of its own, anything else continues the prompt's; its format says how reasoning and tool calls
+        are told from text. With `whole` each choice comes as one chunk.
         """
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":

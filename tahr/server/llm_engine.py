@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
+    from tahr.text.tool_calls.parser import ReplyFormat
 
 
 class LlmStream:
@@ -50,9 +51,16 @@ class LlmEngine:
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
 
-    async def submit(self, tokens: list[int], params: SamplingParams, is_reply: bool, whole: bool = False) -> LlmStream:
+    async def submit(
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        is_reply: bool,
+        whole: bool = False,
+        reply_format: "ReplyFormat | None" = None,
+    ) -> LlmStream:
         """Queue a request."""
-        return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, whole=whole))
+        return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, reply_format=reply_format, whole=whole))
 
     async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
         """One vector per text, given as tokens."""

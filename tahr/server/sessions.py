@@ -12,8 +12,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tahr.server.http.errors import bad_field
-from tahr.server.openai.bodies import Message
+from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
 from tahr.server.openai.prompts import ROLES, conversation, text_of
+from tahr.text.deltas import Delta, ToolCall, tool_calls_of
+from tahr.text.deltas import text_of as text_of_deltas
 
 if TYPE_CHECKING:
     from tahr.library.outputs import Chunk
@@ -80,7 +82,7 @@ class Turn:
     history: Conversation  # the part of it that goes into the prompt
     new: Conversation
     max_tokens: int  # to remember
-    texts: list[str] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
     n_reply_tokens: int = 0
 
     @property
@@ -95,10 +97,11 @@ class Turn:
 
     def add(self, chunk: "Chunk") -> None:
         """A chunk of the reply."""
-        self.texts.append(chunk.text)
+        self.deltas += chunk.deltas
         self.n_reply_tokens += len(chunk.token_ids)
         if chunk.finish_reason:
-            reply = Message(role="assistant", content="".join(self.texts))
+            calls = [stored_call(call) for call in tool_calls_of(self.deltas)]
+            reply = Message(role="assistant", content=text_of_deltas(self.deltas), tool_calls=calls or None)
             self.sessions.remember(self, StoredMessage(reply, self.n_reply_tokens + FRAME_TOKENS))
 
 
@@ -144,11 +147,23 @@ class Sessions:
 def bare(message: Message) -> Message:
     """A message with the fields templates read: clients may put anything into the others."""
     text = text_of(message, "")
-    return Message(role=message.role, content=text, name=message.name, tool_call_id=message.tool_call_id)
+    return Message(
+        role=message.role,
+        content=text,
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        tool_calls=message.tool_calls,
+        function_call=message.function_call,
+    )
+
+
+def stored_call(call: ToolCall) -> MessageToolCall:
+    return MessageToolCall(id=call.id, function=MessageFunction(call.name, call.arguments))
 
 
 def n_tokens_of(message: Message, engine: "ServedEngine") -> int:
-    text = "".join((text_of(message, ""), message.name or "", message.tool_call_id or ""))
+    calls = "".join(f"{call.function.name}{call.function.arguments}" for call in message.tool_calls or ())
+    text = "".join((text_of(message, ""), message.name or "", message.tool_call_id or "", calls))
     return len(engine.tokenizer.encode(text, add_special=False)) + FRAME_TOKENS
 
 

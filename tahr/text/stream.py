@@ -24,15 +24,23 @@ class Detokenizer:
     If text went before (`continuing`), the space in front of the first word is a space, not the mark of a beginning.
     """
 
-    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True, continuing: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        *,
+        skip_special: bool = True,
+        continuing: bool = False,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._shown = shown  # special tokens that are text nevertheless
         self._drop_space = tokenizer.drops_first_space and not continuing
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         """The characters this token completes, which may be none."""
-        if self._skip_special and self._tokenizer.is_special(token):
+        if self._skip_special and self._tokenizer.is_special(token) and token not in self._shown:
             return ""
         data = self._tokenizer.token_bytes(token)
         if self._drop_space and data:
@@ -52,6 +60,7 @@ class StopMatcher:
         if not all(stops):
             raise ConfigError("A stop string is empty, which would stop every reply before it starts: remove it.")
         self._stops = tuple(stops)
+        self.has_stops = bool(stops)
         self._held = ""
         self.hit: str | None = None
 

@@ -18,6 +18,7 @@ OFFER = {
     },
 }
 USER: Message = {"role": "user", "content": "Hi"}
+ANSWER: Message = {"role": "assistant", "content": "Hi"}
 SYSTEM: Message = {"role": "system", "content": "zz_instructions"}
 IDS = ("abcdefgh1", "abcdefgh2")  # short enough for templates that are strict about ids
 
@@ -46,13 +47,13 @@ def traits_of(template: Renderer) -> TemplateTraits:
     knows_tools = OFFERED in attempt(template, [USER])
     form = next((form for form in FORMS if CALLED in attempt(template, [USER, calls(*form)])), None)
     arguments, content = form or FORMS[0]
-    history = [USER, calls(arguments, content), *results(1)]
+    history = [USER, calls(arguments, content) if form else ANSWER, *results(1)]
     both = [USER, calls(arguments, content, 2), *results(2)]
     return TemplateTraits(
         takes_system=SYSTEM["content"] in attempt(template, [SYSTEM, USER]),
         knows_tools=knows_tools,
         writes_calls=form is not None,
-        takes_results=form is not None and RESULT in attempt(template, history),
+        takes_results=RESULT in attempt(template, history),
         text_arguments=isinstance(arguments, str),
         empty_content=content,
         several_calls=form is not None and attempt(template, both).count(VALUE) > 1,

@@ -19,6 +19,7 @@ class Tokenizer:
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
+        self._special_of_marks: dict[tuple[str, ...], frozenset[int]] = {}  # one entry per format of replies
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -91,9 +92,21 @@ class Tokenizer:
         joined = b"".join(kept)
         return (joined.removeprefix(b" ") if self.drops_first_space else joined).decode("utf-8", "replace")
 
-    def detokenizer(self, *, skip_special: bool = True, continuing: bool = False) -> Detokenizer:
-        """A decoder that takes one token at a time, from the beginning of a text or `continuing` one."""
-        return Detokenizer(self, skip_special=skip_special, continuing=continuing)
+    def detokenizer(
+        self, *, skip_special: bool = True, continuing: bool = False, shown: frozenset[int] = frozenset()
+    ) -> Detokenizer:
+        """A decoder that takes one token at a time, from the beginning of a text or `continuing` one.
+
+        It shows the special tokens `shown` as text, also where it skips the others.
+        """
+        return Detokenizer(self, skip_special=skip_special, continuing=continuing, shown=shown)
+
+    def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
+        """The special tokens of which these texts are made."""
+        if marks not in self._special_of_marks:
+            found = frozenset(i for name, i in self._special_ids.items() if any(name in mark for mark in marks))
+            self._special_of_marks[marks] = found
+        return self._special_of_marks[marks]
 
     @property
     def n_vocab(self) -> int:

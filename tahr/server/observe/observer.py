@@ -78,6 +78,7 @@ class Observers:
     def _last_chunk(self, record: GenerationRecord, choice: int, chunk: "Chunk") -> None:
         n_tokens, reason = len(chunk.token_ids), chunk.finish_reason or ""
         stats = chunk.completion.stats if chunk.completion else None
+        record.n_reasoning += chunk.completion.n_reasoning_tokens if chunk.completion else 0
         if n_tokens and stats and stats.first_token_at and choice not in record.token_at:
             self._whole_choice(record, choice, n_tokens, stats)
         elif n_tokens:

@@ -30,6 +30,7 @@ class GenerationRecord:
     began: float = field(default_factory=perf_counter)
     n_tokens: int = 0
     n_cached: int = 0
+    n_reasoning: int = 0  # tokens of the choices that are finished
     token_at: dict[int, float] = field(default_factory=dict)  # when each choice got its last token
     finish: str = ""  # the finish reasons, or how else it ended
     stats: "list[RequestStats]" = field(default_factory=list)  # of the choices that are finished

@@ -101,13 +101,29 @@ class ContentPart(Struct):
     text: str | None = None
 
 
+class MessageFunction(Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MessageToolCall(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A call the model made before."""
+
+    function: MessageFunction
+    id: str | None = None
+    type: str = "function"
+    index: Inert = None  # some clients put the deltas of a stream together and leave it there
+
+
 class Message(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: Limited = None
-    function_call: Limited = None
+    tool_calls: list[MessageToolCall] | None = None
+    function_call: MessageFunction | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: Inert = None
     annotations: Inert = None
     audio: Limited = None
@@ -124,19 +140,23 @@ class ChatBody(GenerationBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     prediction: Inert = None
-    tools: Limited = None
-    tool_choice: Limited = None
-    parallel_tool_calls: Limited = None
-    functions: Limited = None
-    function_call: Limited = None
+    tools: list[Any] | None = None  # these are read by `chat_fields`
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    reasoning: dict[str, Any] | None = None
+    thinking: bool | dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: int | None = None
+    thinking_token_budget: int | None = None  # vLLM's name of the same
+    thinking_budget_tokens: int | None = None  # llama.cpp's
+
     modalities: Limited = None
     audio: Limited = None
     web_search_options: Limited = None
     verbosity: Limited = None
-    reasoning_effort: Limited = None
-    reasoning: Limited = None
-    thinking: Limited = None
-    enable_thinking: Limited = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -174,7 +194,7 @@ class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
     with_pieces: bool = False
-    tools: Limited = None
+    tools: list[Any] | None = None
 
 
 class DetokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -192,25 +212,15 @@ class TemplateBody(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Limited = None
+    tools: list[Any] | None = None
 
 
 # The values of a limited field that ask for nothing we cannot do. Everything else is refused.
 ONLY: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "parallel_tool_calls": (False, True),
-    "functions": ([],),
-    "function_call": ("none",),
-    "tool_calls": ([],),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
     "verbosity": ("medium",),
-    "reasoning_effort": (),
-    "reasoning": (),
-    "thinking": (),
-    "enable_thinking": (),
     "suffix": ("",),
     "best_of": (1,),
 }

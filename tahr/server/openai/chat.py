@@ -1,19 +1,23 @@
 """/v1/chat/completions, and the prompt a template makes of a conversation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
+from tahr.errors import ConfigError
+from tahr.library.chat_options import ChatOptions, PreparedRequest
+from tahr.library.chat_options import prepare as prepare_request
 from tahr.server.http.errors import bad_field
 from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode
+from tahr.server.openai.chat_fields import budget_of, field_error, options_of, rendering_options
 from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.grammars import grammar_of
-from tahr.server.openai.prompts import check_chat_size, conversation_of
+from tahr.server.openai.prompts import check_chat_size, conversation_of, template_of
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit, params_of
 from tahr.server.sessions import Caller, Turn, session_of
@@ -42,27 +46,46 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     model = state.models.find(body.model)
     check_limited(body)
     check_stream(body)
-    check_chat_size(model.engine, body.messages)
-    asked = params_of(body)
+    check_chat_size(model.engine, body.messages, body.tools or body.functions)
+    asked, options = with_budget(params_of(body), budget_of(body)), options_of(body)
     constraint = grammar_of(body)
     turn = turn_of(state, body, caller, model)
-    tokens = ChatPrompt(model, body, asked).encode(turn)
+    tokens = ChatPrompt(model, body, asked, options).encode(turn)
+    prepared = prepared_chat(model, tokens, asked, options)
+    tokens, asked = prepared.tokens, replace(asked, params=prepared.params)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
     check_output_logprobs("top_logprobs", params, 1)
     params = constraint.over(params) if constraint else params
-    options = reply_options(body, model, 1, params.n, params.logprobs is not None)
+    shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
     return GenerationRequest(
         model=model,
         inputs=[EngineInput(tokens, params)],
-        formatter=ChatFormatter(model.engine.tokenizer, options),
+        formatter=ChatFormatter(model.engine.tokenizer, replace(shown, legacy_calls=bool(body.functions))),
         is_reply=True,
+        reply_format=prepared.reply_format,
         stream=bool(body.stream),
-        include_usage=options.include_usage,
+        include_usage=shown.include_usage,
         return_progress=bool(body.return_progress),
         turn=turn,
         grammar_field=constraint.field if constraint else "",
     )
+
+
+def with_budget(asked: Asked, budget: int | None) -> Asked:
+    """The budget of thinking, where a field about thinking holds it; a field of its own counts first."""
+    if budget is None or asked.params.thinking_budget is not None:
+        return asked
+    return replace(asked, params=replace(asked.params, thinking_budget=budget))
+
+
+def prepared_chat(model: ServedModel, tokens: list[int], asked: Asked, options: ChatOptions) -> PreparedRequest:
+    """How the reply is read, and what thinking does to prompt and parameters."""
+    engine = model.engine
+    try:
+        return prepare_request(engine.tokenizer, template_of(engine), tokens, asked.params, options)
+    except ConfigError as error:
+        raise field_error(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +95,7 @@ class ChatPrompt:
     model: ServedModel
     body: ChatBody
     asked: Asked
+    options: ChatOptions
 
     def encode(self, turn: Turn | None) -> list[int]:
         """Its tokens; of a session so much is left out that the reply has room."""
@@ -84,9 +108,8 @@ class ChatPrompt:
         return tokens
 
     def _tokens(self, messages: list[Message]) -> list[int]:
-        engine, body = self.model.engine, self.body
-        generate = body.add_generation_prompt is not False
-        return conversation_of(engine, messages, generate, body.chat_template_kwargs).encode()
+        generate = self.body.add_generation_prompt is not False
+        return conversation_of(self.model.engine, messages, generate, self.options).encode()
 
 
 def turn_of(state: ServerState, body: ChatBody, caller: Caller, model: ServedModel) -> Turn | None:
@@ -137,5 +160,6 @@ def rendered(models: ModelRegistry, data: bytes) -> str:
     body = decode(TEMPLATE_BODY, data)
     engine = models.find(body.model).engine
     check_limited(body)
-    check_chat_size(engine, body.messages)
-    return conversation_of(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs).render()
+    check_chat_size(engine, body.messages, body.tools)
+    options = rendering_options(body.tools, body.chat_template_kwargs)
+    return conversation_of(engine, body.messages, body.add_generation_prompt, options).render()

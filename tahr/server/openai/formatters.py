@@ -51,6 +51,7 @@ class ReplyOptions:
     logprobs: bool = False
     prompt_logprobs: bool = False
     include_usage: bool = False
+    legacy_calls: bool = False  # a call is a `function_call`, as before there were tools
 
 
 class Formatter(Protocol):
@@ -159,13 +160,15 @@ class ChatFormatter(BaseFormatter):
             return {"reasoning_content": delta.text, "reasoning": delta.text}  # both names are in use
         self._has_calls[choice] = True
         called: dict[str, Any] = {"arguments": delta.arguments}
+        if self._options.legacy_calls:
+            return {"function_call": {"name": delta.name, **called} if delta.name else called}
         if not delta.id:
             return {"tool_calls": [{"index": delta.index, "function": called}]}
         called["name"] = delta.name
         return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": called}]}
 
     def closing(self, choice: int, reason: str) -> bytes:
-        reason = finish_reason_of(reason, self._has_calls[choice])
+        reason = finish_reason_of(reason, self._has_calls[choice], self._options.legacy_calls)
         tail = b'},"logprobs":null,"finish_reason":%b}' % encode(reason)
         return self._heads[choice] + tail + self._frame.foot
 
@@ -177,31 +180,36 @@ class ChatFormatter(BaseFormatter):
         )
 
     def _choice(self, index: int, output: ChoiceOutput, streams: Sequence[EngineStream]) -> ChatChoice:
-        message = message_of(output)
+        message = message_of(output, self._options.legacy_calls)
+        has_calls = bool(message.tool_calls or message.function_call)
         return ChatChoice(
             index=index,
             message=message,
             logprobs=chat_logprobs(self._tokenizer, output.logprobs) if self._options.logprobs else None,
-            finish_reason=finish_reason_of(output.finish_reason, bool(message.tool_calls)),
+            finish_reason=finish_reason_of(output.finish_reason, has_calls, self._options.legacy_calls),
             prompt_logprobs=self._prompt_logprobs(index, streams),
         )
 
 
-def finish_reason_of(reason: str, has_calls: bool) -> str:
-    return "tool_calls" if reason == "stop" and has_calls else reason
+def finish_reason_of(reason: str, has_calls: bool, legacy: bool) -> str:
+    if reason != "stop" or not has_calls:
+        return reason
+    return "function_call" if legacy else "tool_calls"
 
 
-def message_of(output: ChoiceOutput) -> ChatMessage:
+def message_of(output: ChoiceOutput, legacy: bool) -> ChatMessage:
     """A reply as a message; what it does not hold is left out."""
     deltas = merge(output.deltas)
     text, reasoning, calls = text_of(deltas), reasoning_of(deltas) or UNSET, tool_calls_of(deltas)
-    tool_calls = [ToolCallReply(call.id, CalledFunction(call.name, call.arguments)) for call in calls]
+    functions = [CalledFunction(call.name, call.arguments) for call in calls]
+    tool_calls = [ToolCallReply(call.id, function) for call, function in zip(calls, functions, strict=True)]
     return ChatMessage(
         "assistant",
         content=text if text or not calls else None,
         reasoning_content=reasoning,
         reasoning=reasoning,
-        tool_calls=tool_calls or UNSET,
+        tool_calls=tool_calls if tool_calls and not legacy else UNSET,
+        function_call=functions[0] if functions and legacy else UNSET,
     )
 
 

@@ -25,6 +25,7 @@ from tahr.server.openai.replies import CachedDetails, ReasoningDetails, Usage
 from tahr.server.sessions import Turn
 from tahr.server.state import ServerState
 from tahr.server.text_pool import TextPool
+from tahr.text.tool_calls.parser import ReplyFormat
 
 PROGRESS_EVERY_S = 0.2
 
@@ -45,6 +46,7 @@ class GenerationRequest:
     inputs: list[EngineInput]
     formatter: Formatter
     is_reply: bool  # to a conversation; else it continues a text
+    reply_format: ReplyFormat | None = None  # how reasoning and tool calls are told from text
     stream: bool = False
     include_usage: bool = False
     return_progress: bool = False
@@ -124,7 +126,10 @@ async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
     engine, asked = active.asked.model.engine, active.asked
     try:
         for each in asked.inputs:
-            active.streams.append(await engine.submit(each.tokens, each.params, asked.is_reply, whole=not asked.stream))
+            stream = await engine.submit(
+                each.tokens, each.params, asked.is_reply, whole=not asked.stream, reply_format=asked.reply_format
+            )
+            active.streams.append(stream)
         yield
     except GrammarError as error:
         raise bad_field(asked.grammar_field, str(error)) from error
@@ -135,7 +140,8 @@ async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
 
 def usage(record: GenerationRecord) -> Usage:
     n_prompt, n_new = record.n_prompt_tokens, record.n_tokens
-    return Usage(n_prompt, n_new, n_prompt + n_new, CachedDetails(record.n_cached), ReasoningDetails())
+    details = CachedDetails(record.n_cached), ReasoningDetails(record.n_reasoning)
+    return Usage(n_prompt, n_new, n_prompt + n_new, *details)
 
 
 def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:

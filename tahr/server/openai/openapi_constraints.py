@@ -9,6 +9,7 @@ from tahr.server.openai.bodies import ONLY, ContentPart, Message
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.prompts import ROLES
 from tahr.server.openai.sampling import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST, SPELLED
+from tahr.text.thinking import EFFORTS
 
 Keywords = dict[str, Any]  # of JSON Schema
 
@@ -37,6 +38,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "encoding_format": FORMS,
     "pooling": POOLINGS,
     "mirostat": (0, 2),
+    "tool_choice": ("auto", "none", "required", "any"),
+    "function_call": ("auto", "none"),
+    "reasoning_effort": EFFORTS,
 }
 NOT_EMPTY = {  # /tokenize takes an empty text
     ("ChatBody", "messages"),

@@ -1,15 +1,18 @@
 """From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from tahr.errors import TemplateError, TokenizerError
+from tahr.library.chat_options import ChatOptions, encode_messages, render_messages
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError, bad_field
-from tahr.server.openai.bodies import Inputs, Message, Prompts, TextItem, check_limited
+from tahr.server.openai.bodies import Inputs, Message, MessageToolCall, Prompts, TextItem, check_limited
 from tahr.text.chat import ChatTemplate
-from tahr.text.prompt import encode_chat
+from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
 # `developer` is what newer clients call the system role; no template knows the word.
 ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
@@ -35,8 +38,38 @@ def plain(message: Message, where: str) -> dict[str, Any]:
         raise bad_field("messages", f"{where}.content is missing: a {message.role} message needs it.")
     check_names(message, where)
     kept = {"role": ROLES[message.role], "content": text_of(message, where)}
-    more = {"name": message.name, "tool_call_id": message.tool_call_id}
-    return kept | {name: value for name, value in more.items() if value is not None}
+    more = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": calls_of(message, where)}
+    if message.role == "function":  # what tools were called before; a function's name is the id of its call
+        kept["role"], more["tool_call_id"] = "tool", legacy_id(message.name or "")
+    more["reasoning_content"] = message.reasoning_content or message.reasoning
+    return kept | {name: value for name, value in more.items() if value}
+
+
+def calls_of(message: Message, where: str) -> list[dict[str, Any]]:
+    """The calls of a message of the model, the old single one among them."""
+    calls = list(message.tool_calls or ())
+    if message.function_call:
+        calls.append(MessageToolCall(function=message.function_call, id=legacy_id(message.function_call.name)))
+    if calls and message.role != "assistant":
+        raise bad_field("messages", f"{where} has tool calls, but only messages of the assistant can: take them out.")
+    return [call_of(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+
+
+def call_of(call: MessageToolCall, where: str) -> dict[str, Any]:
+    if call.type != "function" or not call.function.name:
+        raise bad_field("messages", f"{where} must be a function with a name.")
+    if isinstance(call.function.arguments, dict) and is_deeper(call.function.arguments, MAX_SCHEMA_DEPTH):
+        raise bad_field("messages", f"{where}.function.arguments is nested more than {MAX_SCHEMA_DEPTH} levels deep.")
+    if max(len(call.function.name), len(call.id or "")) > MAX_NAME_CHARS:
+        raise bad_field(
+            "messages", f"{where} has a name or an id of more than {MAX_NAME_CHARS} characters: shorten it."
+        )
+    function = {"name": call.function.name, "arguments": call.function.arguments or {}}
+    return {"id": call.id or "", "type": "function", "function": function}
+
+
+def legacy_id(name: str) -> str:
+    return f"call_{name}"
 
 
 def check_names(message: Message, where: str) -> None:
@@ -65,33 +98,38 @@ class ChatInput:
     engine: ServedEngine
     template: ChatTemplate
     messages: list[dict[str, Any]]
-    variables: dict[str, Any]
+    options: ChatOptions
 
     def render(self) -> str:
         """The prompt it becomes."""
-        return self.template.render(self.messages, **self.variables)
+        return render_messages(self.template, self.messages, self.options)
 
     def encode(self) -> list[int]:
         """The tokens of that prompt; names of special tokens in the messages are only text."""
-        return encode_chat(self.engine.tokenizer, self.template, self.messages, **self.variables)
+        return encode_messages(self.engine.tokenizer, self.template, self.messages, self.options)
+
+
+def template_of(engine: ServedEngine) -> ChatTemplate:
+    if engine.template is None:
+        raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
+    return engine.template
 
 
 def conversation_of(
-    engine: ServedEngine, messages: Sequence[Message], generate: bool, variables: Mapping[str, Any] | None
+    engine: ServedEngine, messages: Sequence[Message], generate: bool, options: ChatOptions
 ) -> ChatInput:
     """Refuses what no template could render."""
-    template = engine.template
-    if template is None:
-        raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
+    template, variables = template_of(engine), options.variables
     given = conversation(messages)
-    foreign = sorted(name for name in variables or {} if name in OURS or name not in template.variables)
+    foreign = sorted(name for name in variables if name in OURS or name not in template.variables)
     if foreign:
         param = f"chat_template_kwargs.{foreign[0]}"
         raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
-    check_switch(variables or {})
-    if is_deeper(variables or {}, MAX_DEPTH):
+    check_switch(variables)
+    if is_deeper(variables, MAX_DEPTH):
         raise bad_field("chat_template_kwargs", f"chat_template_kwargs is nested more than {MAX_DEPTH} levels deep.")
-    return ChatInput(engine, template, given, {"add_generation_prompt": generate, **(variables or {})})
+    whole = replace(options, variables={"add_generation_prompt": generate, **variables})
+    return ChatInput(engine, template, given, whole)
 
 
 def check_switch(variables: Mapping[str, Any]) -> None:
@@ -99,12 +137,6 @@ def check_switch(variables: Mapping[str, Any]) -> None:
         if not isinstance(variables.get(name, True), bool):
             param = f"chat_template_kwargs.{name}"
             raise bad_field(param, f"{param} must be true or false.")
-
-
-def is_deeper(value: Any, depth: int) -> bool:
-    """Whether there are values inside values more than `depth` times."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth < 0 or any(is_deeper(each, depth - 1) for each in inside)
 
 
 # ---- sizes, before anything is tokenised --------------------------------------------------------------------
@@ -116,17 +148,22 @@ def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
         raise cannot_fit(engine, len(text), field)
 
 
-def check_chat_size(engine: ServedEngine, messages: Sequence[Message]) -> None:
-    """The same for all messages of a conversation together."""
-    n_chars, longest = sum(map(n_chars_of, messages)), engine.tokenizer.max_token_bytes
-    if longest is not None and n_chars > engine.context_size * longest:
-        raise cannot_fit(engine, n_chars, "messages")
+def check_chat_size(engine: ServedEngine, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> None:
+    """The same for all messages of a conversation together, and for the tools."""
+    longest = engine.tokenizer.max_token_bytes
+    if longest is None:
+        return
+    sizes = {"messages": sum(map(n_chars_of, messages)), "tools": len(msgspec.json.encode(tools)) // 4 if tools else 0}
+    for field, n_chars in sizes.items():  # bytes of tools may be escapes of characters, and templates leave parts out
+        if n_chars > engine.context_size * longest:
+            raise cannot_fit(engine, n_chars, field)
 
 
 def n_chars_of(message: Message) -> int:
+    calls = sum(len(call.function.arguments or "") for call in message.tool_calls or ())
     if isinstance(message.content, list):
-        return sum(len(part.text or "") for part in message.content)
-    return len(message.content or "")
+        return calls + sum(len(part.text or "") for part in message.content)
+    return calls + len(message.content or "")
 
 
 def cannot_fit(engine: ServedEngine, n_chars: int, field: str) -> HttpError:

@@ -74,6 +74,7 @@ class ChatMessage(Struct):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallReply] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatChoice(Struct):

@@ -19,6 +19,7 @@ MAX_OUTPUT_ENTRIES = 2**20  # of choices: tokens they may have, times alternativ
 SPELLINGS = {
     "max_tokens": ("max_completion_tokens", "max_tokens"),
     "repetition_penalty": ("repetition_penalty", "repeat_penalty"),
+    "thinking_budget": ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens"),
 }
 NAMES = tuple(name for name in sampling_names() if name != "logprobs")
 SPELLED = {name: SPELLINGS.get(name, (name,)) for name in NAMES}

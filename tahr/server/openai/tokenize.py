@@ -11,6 +11,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models import ModelRegistry
 from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody, check_limited, decode
+from tahr.server.openai.chat_fields import rendering_options
 from tahr.server.openai.prompts import check_chat_size, check_text_size, conversation_of, decode_tokens
 from tahr.server.openai.replies import DetokenizeReply, TokenizeReply, TokenPiece
 from tahr.server.state import ServerState
@@ -39,8 +40,11 @@ def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
     if len(given) != 1:
         raise bad_field(given[-1] if given else "prompt", "Give exactly one of prompt, content and messages.")
     if body.messages is not None:
-        check_chat_size(engine, body.messages)
-        return conversation_of(engine, body.messages, body.add_generation_prompt, body.chat_template_kwargs).encode()
+        check_chat_size(engine, body.messages, body.tools)
+        options = rendering_options(body.tools, body.chat_template_kwargs)
+        return conversation_of(engine, body.messages, body.add_generation_prompt, options).encode()
+    if body.tools:
+        raise bad_field("tools", "tools belong to messages: send messages, or leave tools out.")
     text = body.prompt if body.prompt is not None else body.content or ""
     check_text_size(engine, text, given[0])
     asked = [value for value in (body.add_special_tokens, body.add_special) if value is not None]

@@ -9,6 +9,7 @@ from tahr.text.tool_calls.tools import NAME
 
 BODY, CHANNEL, START = "<|message|>", "<|channel|>", "<|start|>"
 ENDS = mark_set("<|end|>", "<|return|>", "<|call|>", START)
+TO_FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"  # ends the thinking and begins the text
 RECIPIENT = re.compile(r"to=(?:functions\.)?([A-Za-z0-9_.:/-]+)")
 MARKS = (BODY, CHANNEL, START, "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
 

@@ -77,14 +77,17 @@ class JsonReader:
 
     def section(self) -> Reader[None]:
         """The calls after an opening mark. What is not JSON is left to whoever reads text."""
+        n_before, held = self.buffer.n_calls, ""
         while True:
             first = yield from space(self.cursor, drop)
             if first == "{":
                 yield from self.call(drop, lambda name: True)
+                held = ""
             elif first and first in BETWEEN:
-                yield from self.cursor.take(drop)
-            else:
-                return
+                held += yield from self.cursor.take(drop)
+            else:  # a bracket may be the first character of a mark
+                begins = held.rfind("[") if self.buffer.n_calls > n_before else 0
+                return self.cursor.unread(held[begins:] if begins >= 0 else "")
 
     def bare(self) -> Reader[None]:
         """Calls without tags, where a reply begins. What is no call of a known tool is put back."""
