@@ -35,6 +35,12 @@ def family(kind: str, architecture: str, **more: Any) -> Config:
     return {**BASE, "model_type": kind, "architectures": [f"{architecture}ForCausalLM"], **more}
 
 
+def old(kind: str, architecture: str, **more: Any) -> Config:
+    """A config of the years in which every family had its own words."""
+    return {"model_type": kind, "architectures": [architecture], "vocab_size": 128, "layer_norm_epsilon": 1e-5,
+            "bos_token_id": 1, "eos_token_id": 2, **more}  # fmt: skip
+
+
 MORE_CASES: dict[str, Config] = {
     "gemma": family("gemma", "Gemma", head_dim=32, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh"),
     "gemma2": family(
@@ -59,5 +65,30 @@ MORE_CASES: dict[str, Config] = {
     "granitemoeshared": family(
         "granitemoeshared", "GraniteMoeShared", num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48,
         **GRANITE,
+    ),
+    "cohere": family("cohere", "Cohere", logit_scale=0.25, layer_norm_eps=1e-5, tie_word_embeddings=True),
+    "cohere2": family(
+        "cohere2", "Cohere2", num_hidden_layers=5, sliding_window=6, logit_scale=0.25, layer_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    ),
+    "stablelm": family("stablelm", "StableLm", partial_rotary_factor=0.25, use_qkv_bias=True, layer_norm_eps=1e-5),
+    "starcoder2": family(
+        "starcoder2", "Starcoder2", sliding_window=7, norm_epsilon=1e-5, use_bias=True, tie_word_embeddings=True,
+        hidden_act="gelu_pytorch_tanh",
+    ),
+    "gpt2": old("gpt2", "GPT2LMHeadModel", n_embd=64, n_layer=3, n_head=4, n_positions=64),
+    "gpt_neox": family(
+        "gpt_neox", "GPTNeoX", rotary_pct=0.25, rotary_emb_base=10000, layer_norm_eps=1e-5, use_parallel_residual=True,
+        hidden_act="gelu", num_key_value_heads=None,
+    ),
+    "falcon": old("falcon", "FalconForCausalLM", hidden_size=64, num_hidden_layers=3, num_attention_heads=4),
+    "falcon_new": old(
+        "falcon", "FalconForCausalLM", hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_kv_heads=2,
+        new_decoder_architecture=True, bias=True,
+    ),
+    "bloom": old("bloom", "BloomForCausalLM", hidden_size=72, n_layer=3, n_head=6),
+    "mpt": old(
+        "mpt", "MptForCausalLM", d_model=72, n_layers=3, n_heads=6, max_seq_len=512,
+        attn_config={"alibi": True, "clip_qkv": 0.9, "alibi_bias_max": 8},
     ),
 }  # fmt: skip

@@ -23,7 +23,35 @@ def granite_moe(config: Config, arrays: Arrays) -> Arrays:
     return out
 
 
+def turned(config: Config, arrays: Arrays) -> Arrays:
+    """GPT-2's matrices the usual way round."""
+    linears = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+    return {name: np.ascontiguousarray(a.T) if name.endswith(linears) else a for name, a in arrays.items()}
+
+
+def qkv_in_order(config: Config, arrays: Arrays) -> Arrays:
+    """All queries, then all keys, then all values, instead of head by head."""
+    n_heads = config.get("num_attention_heads") or config["n_head"]
+    n_kv = config.get("num_kv_heads") or (1 if config["model_type"] == "falcon" else n_heads)
+
+    def ordered(values: np.ndarray) -> np.ndarray:
+        per = n_heads // n_kv + 2
+        heads = values.reshape(n_kv, per, -1, *values.shape[1:])
+        parts = [heads[:, : per - 2], heads[:, per - 2 : per - 1], heads[:, per - 1 :]]
+        return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+    return {name: ordered(a) if "query_key_value" in name else a for name, a in arrays.items()}
+
+
+def bloom(config: Config, arrays: Arrays) -> Arrays:
+    return {name.removeprefix("transformer."): a for name, a in qkv_in_order(config, arrays).items()}
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
+    "gpt2": turned,
+    "gpt_neox": qkv_in_order,
+    "bloom": bloom,
+    "falcon": qkv_in_order,
     "granitemoe": granite_moe,
     "granitemoeshared": granite_moe,
 }

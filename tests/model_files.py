@@ -34,6 +34,15 @@ ARCHITECTURES = {
     "gemma": A.GEMMA,
     "gemma2": A.GEMMA2,
     "gemma3_text": A.GEMMA3,
+    "cohere": A.COMMAND_R,
+    "cohere2": A.COHERE2,
+    "stablelm": A.STABLELM,
+    "starcoder2": A.STARCODER2,
+    "gpt2": A.GPT2,
+    "gpt_neox": A.GPTNEOX,
+    "falcon": A.FALCON,
+    "bloom": A.BLOOM,
+    "mpt": A.MPT,
 }
 # Families whose GGUFs hold queries and keys in pairs order.
 PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")
@@ -58,6 +67,11 @@ KEYS = {
     "final_logit_softcapping": ("final_logit_softcapping", "f32"),
     "attn_logit_softcapping": ("attn_logit_softcapping", "f32"),
     "num_local_experts": ("expert_count", "u32"),
+    "layer_norm_epsilon": ("attention.layer_norm_epsilon", "f32"),
+    "use_parallel_residual": ("use_parallel_residual", "bool"),
+    "clip_qkv": ("attention.clamp_kqv", "f32"),
+    "alibi_bias_max": ("attention.max_alibi_bias", "f32"),
+    "logit_scale": ("logit_scale", "f32"),
     "shared_intermediate_size": ("expert_shared_feed_forward_length", "u32"),
 }
 
@@ -106,6 +120,7 @@ def to_gguf(config: Config, arrays: Arrays) -> bytes:
 
 
 def gguf_keys(config: Config) -> dict[str, Typed]:
+    config = common_words(config)
     keys = {key: Typed(kind, config[name]) for name, (key, kind) in KEYS.items() if config.get(name) is not None}
     if "head_dim" in config:
         keys |= {f"attention.{side}_length": Typed("u32", config["head_dim"]) for side in ("key", "value")}
@@ -120,6 +135,34 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
         local = [kind == "sliding_attention" for kind in config["layer_types"]]
         keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
     return keys | gguf_rope_keys(config.get("rope_scaling") or config.get("rope_parameters") or {}) | long_keys(config)
+
+
+def common_words(config: Config) -> Config:
+    """The numbers of older configs under the names of newer ones."""
+    out = {OLD_WORDS.get(name, name): value for name, value in config.items()}
+    if config["model_type"] in ("gpt2", "bloom", "falcon", "mpt"):
+        out = {"intermediate_size": 4 * out["hidden_size"], "max_position_embeddings": 2048, **out}
+    if config["model_type"] == "falcon":
+        out = {"num_key_value_heads": 1, **out}
+    if "attn_config" in config:
+        out |= config["attn_config"]
+    return out
+
+
+OLD_WORDS = {
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "n_positions": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "norm_epsilon": "layer_norm_epsilon",
+    "rotary_pct": "partial_rotary_factor",
+}
 
 
 def long_keys(config: Config) -> dict[str, Typed]:
@@ -148,7 +191,8 @@ def gguf_rope_keys(scaling: dict[str, Any]) -> dict[str, Typed]:
 
 
 def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
-    names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], config["num_hidden_layers"])
+    n_layers = common_words(config)["num_hidden_layers"]
+    names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], n_layers)
     out: Arrays = {}
     for name, values in stacked(gguf_forms(config, arrays)).items():
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -174,9 +218,9 @@ def stacked(arrays: Arrays) -> Arrays:
 def gguf_values(config: Config, name: str, values: np.ndarray) -> np.ndarray:
     if config["model_type"] in OFFSET and name.endswith("norm.weight"):
         return values + np.float32(1)
-    n_heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    n_heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     part = name.split(".")[-2]
-    return paired(values, n_heads[part]) if part in n_heads and config["model_type"] in PAIRED else values
+    return paired(values, config[n_heads[part]]) if part in n_heads and config["model_type"] in PAIRED else values
 
 
 def paired(values: np.ndarray, n_heads: int) -> np.ndarray:

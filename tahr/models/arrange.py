@@ -39,12 +39,12 @@ class Tensors(Mapping[str, HostTensor]):
                 self._made[f"{prefix}{name}.{kind}"] = cut(whole, first, height, sum(heights.values()), n_groups)
                 first += height
 
-    def transpose(self, *parts: str) -> None:
-        """Turn the matrices of some linears, stored [n_cols, n_rows], in every layer."""
-        for part in parts:
+    def transpose(self, parts: Mapping[str, str]) -> None:
+        """Turn the matrices of some linears, stored [n_cols, n_rows], in every layer, and give them other names."""
+        for part, name in parts.items():
             for prefix, kind in self.found(part):
-                if kind == "weight":
-                    self._made[f"{prefix}{part}.weight"] = turned(self._made[f"{prefix}{part}.weight"])
+                stored = self._made.pop(f"{prefix}{part}.{kind}")
+                self._made[f"{prefix}{name}.{kind}"] = turned(stored) if kind == "weight" else stored
 
     def rename(self, pattern: str, replacement: str) -> None:
         """Other names for the tensors whose whole name matches."""

@@ -48,7 +48,7 @@ class Attention:
         self.spec = AttentionSpec(
             *(cfg.attn_scale, kind.window, cfg.attn_softcap),
             sinks=w.vector("sinks", cfg.n_heads) if sinks else None,
-            slopes=w.constants(alibi_slopes(cfg.n_heads, cfg.alibi)) if cfg.alibi else None,
+            slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
         )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
         self.qkv = w.joined({"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}, cfg.width, cfg.qkv_bias)
@@ -85,14 +85,12 @@ def head_norms(cfg: ModelConfig, w: Weights) -> HeadNorms:
     return HeadNorms(query.gain, key.gain, cfg.norm_eps)
 
 
-def alibi_slopes(n_heads: int, steepest: float) -> list[float]:
-    """2^(-steepest / n), 2^(-2 * steepest / n), ...: for n heads the powers of the next power of two, every other of
-    which come last where n is not one itself."""
-    n = 1 << (n_heads - 1).bit_length()
-    powers = [2 ** (-steepest * (i + 1) / n) for i in range(n)]
-    if n == n_heads:
-        return powers
-    return (powers[1::2] + powers[::2])[:n_heads]
+def alibi_slopes(cfg: ModelConfig) -> list[float]:
+    """2^(-alibi / n), 2^(-2 * alibi / n), ... for n heads. Where n is no power of two, the slopes of the next one, of
+    which every other come last."""
+    n = 1 << (cfg.n_heads - 1).bit_length()
+    slopes = [2 ** (-cfg.alibi * (i + 1) / n) for i in range(n)]
+    return slopes if n == cfg.n_heads else (slopes[1::2] + slopes[::2])[: cfg.n_heads]
 
 
 def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:

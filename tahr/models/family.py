@@ -12,6 +12,7 @@ from tahr.models.fields import Fields
 from tahr.models.weights import Weights
 
 Arrange = Callable[[ModelConfig, Tensors], Tensors]
+Derived = Callable[[Mapping[str, Any]], Any]
 Refine = Callable[[Fields, ModelConfig], ModelConfig]
 
 
@@ -34,5 +35,6 @@ class Family:
     refine_gguf: Refine = unchanged
     hf_defaults: Mapping[str, Any] = field(default_factory=dict)  # what its config.json may leave out
     gguf_names: Mapping[str, str] = field(default_factory=dict)  # layer tensors that GGUF files name otherwise
+    hf_fields: Mapping[str, str | Derived] = field(default_factory=dict)  # what its config.json calls otherwise
     hf_names: Mapping[str, str] = field(default_factory=dict)  # parts of names that checkpoints have otherwise
     arrange: Arrange = as_stored  # how matrices are cut and ordered

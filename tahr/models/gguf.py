@@ -49,7 +49,7 @@ def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> Mode
         tied="output.weight" not in tensors,
         qkv_bias="blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         out_bias="blk.0.attn_output.bias" in tensors,
-        mlp_bias="blk.0.ffn_gate.bias" in tensors,
+        mlp_bias="blk.0.ffn_up.bias" in tensors,
     )
 
 

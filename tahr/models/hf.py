@@ -31,8 +31,27 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
     """The numbers in a config.json of that family."""
     refuse_quantised(config)
-    f = Fields({**family.hf_defaults, **text_part(config)}, "config.json")
+    f = Fields(with_common_names({**family.hf_defaults, **text_part(config)}, family), "config.json")
     return family.refine_hf(f, common(f, family))
+
+
+def with_common_names(config: dict[str, Any], family: Family) -> dict[str, Any]:
+    """The config with the family's own words for common fields translated."""
+    for name, other in family.hf_fields.items():
+        value = config.get(other) if isinstance(other, str) else other(config)
+        if config.get(name) is None and value is not None:
+            config[name] = value
+    return config
+
+
+def times(name: str, factor: int) -> Callable[[Mapping[str, Any]], Any]:
+    """A field that is a multiple of another where nothing else is said."""
+
+    def derived(config: Mapping[str, Any]) -> int | None:
+        value = config.get(name)
+        return factor * value if isinstance(value, int) else None
+
+    return derived
 
 
 def refuse_quantised(config: Mapping[str, Any]) -> None:

@@ -7,9 +7,16 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
+from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
 from tahr.models.families.glm4 import GLM, GLM4
+from tahr.models.families.gpt.bloom import BLOOM
+from tahr.models.families.gpt.falcon import FALCON
+from tahr.models.families.gpt.gpt2 import GPT2
+from tahr.models.families.gpt.gpt_neox import GPT_NEOX
+from tahr.models.families.gpt.mpt import MPT
+from tahr.models.families.gpt.starcoder2 import STARCODER2
 from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_MOE
 from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
@@ -19,6 +26,7 @@ from tahr.models.families.phi3 import PHI3
 from tahr.models.families.qwen2 import QWEN2
 from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
 from tahr.models.families.smollm3 import SMOLLM3
+from tahr.models.families.stablelm import STABLELM
 from tahr.models.family import Family
 from tahr.models.gguf import read_gguf
 from tahr.models.hf import read_hf
@@ -47,12 +55,23 @@ FAMILIES: dict[str, Family] = {
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "gemma3_text": GEMMA3,
+    "cohere": COHERE,
+    "cohere2": COHERE2,
+    "stablelm": STABLELM,
+    "starcoder2": STARCODER2,
+    "gpt2": GPT2,
+    "gpt_neox": GPT_NEOX,
+    "falcon": FALCON,
+    "bloom": BLOOM,
+    "mpt": MPT,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {
     "qwen3moe": QWEN3_MOE,
     "mistral3": MINISTRAL3,
     "chatglm": GLM,
+    "command-r": COHERE,
+    "gptneox": GPT_NEOX,
 }
 # Multimodal checkpoints whose text model says itself what it is.
 WRAPPERS = frozenset(["mistral3"])

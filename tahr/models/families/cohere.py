@@ -1,0 +1,62 @@
+"""Command R: llama with layer norms and scaled logits, whose halves read the same rows and whose rope turns pairs.
+Command R7B and A have rope and a window on three of four layers, and neither on the fourth."""
+
+from dataclasses import replace
+
+from tahr.config import SamplingParams
+from tahr.errors import UnsupportedModel
+from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.config import MOST_MULTIPLIER, ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.families import smollm3
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.gguf import with_local_layers
+from tahr.models.hf import with_windows
+from tahr.models.rope import MOST_CONTEXT
+from tahr.models.weights import Weights
+
+PERIOD = 4
+
+
+def build(cfg: ModelConfig, w: Weights) -> Decoder:
+    def layer(i: int) -> DecoderLayer:
+        at = w.at(f"model.layers.{i}")
+        norm = at.norm("input_layernorm")
+        attention, mlp = Attention(cfg, i, at.at("self_attn")), GatedMLP(cfg, at.at("mlp"))
+        return DecoderLayer(attention, mlp, (norm, norm), parallel=True)
+
+    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+
+
+def refine(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    if f.flag("use_qk_norm"):
+        raise UnsupportedModel("This Command R (the plus sizes) norms queries and keys, which Tahr does not have yet.")
+    scale = f.number("logit_scale", 0, MOST_MULTIPLIER, default=1 / 16)
+    return replace(cfg, norm_kind="layer", rope_style="pairs", parallel=True, logit_scale=scale)
+
+
+def refine_2(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    window = f.count("sliding_window", MOST_CONTEXT)
+    return local_rope(with_windows(f, refine(f, cfg), window, sliding=lambda i: (i + 1) % PERIOD != 0))
+
+
+def refine_2_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return local_rope(with_local_layers(f, refine(f, cfg), PERIOD))
+
+
+def local_rope(cfg: ModelConfig) -> ModelConfig:
+    """`cfg` with rope in the layers with a window alone."""
+    return smollm3.without_rope(cfg, cfg.windows)
+
+
+SAMPLING = SamplingParams(temperature=0.3)
+DEFAULTS = {"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 8192}
+COHERE = Family(
+    *("cohere", build, SAMPLING, refine, refine, DEFAULTS),
+    hf_fields={"rms_norm_eps": "layer_norm_eps"},
+)
+COHERE2 = Family(
+    *("cohere2", build, SAMPLING, refine_2, refine_2_gguf, {**DEFAULTS, "sliding_window": 4096}),
+    hf_fields={"rms_norm_eps": "layer_norm_eps"},
+)

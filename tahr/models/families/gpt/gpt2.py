@@ -1,0 +1,104 @@
+"""GPT-2: layer norms, learned positions, an MLP without a gate; queries, keys and values are one matrix, and
+checkpoints hold all matrices the other way round."""
+
+from dataclasses import replace
+
+from tahr.models.arrange import Tensors
+from tahr.models.blocks import Attention, DecoderLayer, PlainMLP
+from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.families.phi3 import qkv_heights
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.hf import activation, times
+from tahr.models.rope import NO_ROPE
+from tahr.models.weights import Weights
+
+TURNED = ("self_attn.qkv_turned", "self_attn.o_turned", "mlp.up_turned", "mlp.down_turned")
+
+
+def build(cfg: ModelConfig, w: Weights) -> Decoder:
+    """Any decoder of this kind; a parallel layer without a second norm has one for both halves."""
+
+    def layer(i: int) -> DecoderLayer:
+        at = w.at(f"model.layers.{i}")
+        first = at.norm("input_layernorm")
+        second = at.norm("post_attention_layernorm") if at.has("post_attention_layernorm.weight") else first
+        return DecoderLayer(
+            mix=Attention(cfg, i, at.at("self_attn")),
+            ffn=PlainMLP(cfg, at.at("mlp")),
+            norms=(first, second),
+            parallel=cfg.parallel,
+        )
+
+    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+
+
+def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    tensors.transpose({part: part.replace("turned", "proj") for part in TURNED})
+    return split_qkv(cfg, tensors)
+
+
+def split_qkv(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    """Queries, keys and values, which lie one after the other, apart."""
+    tensors.split("self_attn.qkv_proj", qkv_heights(cfg))
+    return tensors
+
+
+def split_by_head(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    """The same where checkpoints have the heads that share a key, that key and its value, then the next ones."""
+    heights = {name: n // cfg.n_kv_heads for name, n in qkv_heights(cfg).items()}
+    tensors.split("self_attn.qkv_by_head", heights, n_groups=cfg.n_kv_heads)
+    return split_qkv(cfg, tensors)
+
+
+def layer_normed(cfg: ModelConfig) -> ModelConfig:
+    """`cfg` with layer norms, which may have biases."""
+    return replace(cfg, norm_kind="layer", norm_bias=True)
+
+
+def unrotated(cfg: ModelConfig) -> ModelConfig:
+    """`cfg` without rope."""
+    return replace(cfg, kinds=tuple(replace(kind, rope=NO_ROPE) for kind in cfg.kinds))
+
+
+def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    cfg = replace(positioned(cfg), activation=activation(f, "activation_function"))
+    return replace(cfg, qkv_bias=True, out_bias=True, mlp_bias=True)
+
+
+def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    return replace(positioned(cfg), activation="gelu_tanh")
+
+
+def positioned(cfg: ModelConfig) -> ModelConfig:
+    return replace(unrotated(layer_normed(cfg)), n_positions=cfg.max_context)
+
+
+GPT2 = Family(
+    *("gpt2", build),
+    refine_hf=refine_hf,
+    refine_gguf=refine_gguf,
+    hf_defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "vocab_size": 50257},
+    hf_fields={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+        "rms_norm_eps": "layer_norm_epsilon",
+        "intermediate_size": lambda config: config.get("n_inner") or times("n_embd", 4)(config),
+    },
+    hf_names={
+        **{prefix + "h": "model.layers" for prefix in ("", "transformer.")},
+        **{prefix + "wte": "model.embed_tokens" for prefix in ("", "transformer.")},
+        **{prefix + "wpe": "model.embed_positions" for prefix in ("", "transformer.")},
+        **{prefix + "ln_f": "model.norm" for prefix in ("", "transformer.")},
+        "ln_1": "input_layernorm",
+        "ln_2": "post_attention_layernorm",
+        "attn.c_attn": "self_attn.qkv_turned",
+        "attn.c_proj": "self_attn.o_turned",
+        "mlp.c_fc": "mlp.up_turned",
+        "mlp.c_proj": "mlp.down_turned",
+    },
+    arrange=arrange,
+)
