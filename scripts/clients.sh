@@ -103,6 +103,7 @@ start server.log
 check "openai (Python)" 120 "$python" $here/check_openai.py "$address"
 check "openai (npm)" 60 node $here/check_openai.cjs "$address"
 check "langchain-openai" 90 "$python" $here/check_langchain.py "$address" "$model"
+check "structured output: openai parse, instructor, langchain" 180 "$python" $here/check_structured.py "$address" "$model"
 check "llama-index" 90 "$python" $here/check_llama_index.py "$address" "$model"
 check "examples of the documents" 90 "$python" $here/check_examples.py "$address" README.md docs/serving.md
 if [ -n "$browser" ]; then

@@ -1,6 +1,7 @@
 """JSON schemas: the JSON-Schema-Test-Suite, what is rewritten at the door, and random schemas."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import jsonschema
 import pytest
 
 import json_schema_suite
+import random_schemas
 from assets import need
+from tahr import LLM, EngineConfig, SamplingParams
 from tahr.errors import GrammarError
+from tahr.grammar import Grammar
 from tahr.grammar.schema_check import checked_schema
 
 PAGE = Path(__file__).parents[1] / "docs" / "json-schema.md"
@@ -107,3 +111,23 @@ def test_a_format_keeps_its_value_whatever_stands_beside_it(name: str) -> None:
     assert accepts(schema, json.dumps({"x": good[name]}, separators=(",", ":")))
     assert not accepts(schema, '{"x":"2023-02-29"}')
     jsonschema.validate({"x": good[name]}, schema)
+
+
+def test_random_schemas_hold_and_disturb_nobody(stories: Path) -> None:
+    """The small version of `benchmarks/grammar.py schemas`."""
+    made = [random_schemas.schema(random.Random(seed), depth=1) for seed in range(12)]
+    free = [SamplingParams(temperature=1, seed=seed, max_tokens=40) for seed in range(2)]
+    with LLM(str(stories), config=EngineConfig(max_batch_size=8)) as llm:
+        alone = [each.token_ids for each in llm.generate(["Once upon", "There was"], free, progress=False)]
+        bound = [
+            SamplingParams(temperature=1, seed=seed, max_tokens=400, grammar=Grammar("json_schema", schema))
+            for seed, schema in enumerate(made)
+        ]
+        done = llm.generate(["Once"] * len(made) + ["Once upon", "There was"], [*bound, *free], progress=False)
+    assert [each.token_ids for each in done[len(made) :]] == alone
+    complete = [(schema, each) for schema, each in zip(made, done, strict=False) if each.finish_reason == "stop"]
+    assert len(complete) > len(made) / 2
+    validator = jsonschema.Draft202012Validator
+    for schema, each in complete:
+        validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(each.text))
+    assert {each.finish_reason for each in done[: len(made)]} <= {"stop", "length"}

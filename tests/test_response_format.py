@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from tahr import LLM, AsyncLLM, SamplingParams
+from tahr import LLM, AsyncLLM, BeamSearchConfig, InferenceConfig, InferenceEngine, SamplingParams
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
 from tahr.library.structured.dataclass_schema import from_json, schema_of
@@ -137,3 +138,34 @@ def test_dataclasses_as_schemas_and_back() -> None:
 
     with pytest.raises(ConfigError, match="complex"):
         schema_of(Odd)
+
+
+# ---- one text at a time -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one(stories: Path) -> Iterator[InferenceEngine]:
+    engine = InferenceEngine(InferenceConfig(model_path=str(stories), context_size=256))
+    engine.load_model()
+    yield engine
+
+
+def test_an_inference_engine_follows_a_grammar(one: InferenceEngine) -> None:
+    digits = SamplingParams(temperature=1, seed=4, grammar=Grammar("regex", "[0-9]{3,5}!"))
+    assert re.fullmatch("[0-9]{3,5}!", one.generate_with_config("Once", 40, digits))
+
+
+def test_beams_stay_in_the_language(one: InferenceEngine) -> None:
+    prompt = one.tokenize("Once upon a time")
+    config = BeamSearchConfig(beam_width=3, max_new_tokens=30)
+    found = one.beam_generate(prompt, config, grammar=Grammar("choice", ["there was", "they went", "zebra"]))
+    texts = ["".join(map(one.decode_token, each.tokens[each.n_prompt :])) for each in found]
+    assert set(texts) <= {"there was", "they went", "zebra"} and texts and all(each.finished for each in found)
+
+
+def test_a_snapshot_keeps_the_grammar(stories: Path) -> None:
+    bound = SamplingParams(temperature=0, grammar=Grammar("choice", ["yes", "no"]))
+    engine = InferenceEngine(InferenceConfig(model_path=str(stories), context_size=256, sampler=bound))
+    engine.load_model()
+    engine.prefill(engine.tokenize("Once"))
+    assert InferenceEngine.snapshot_info(engine.snapshot()).config.sampler == bound

@@ -2,11 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tahr.errors import GrammarError
 from tahr.grammar.vocabulary import GrammarVocabulary, Words
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+
+Flags = NDArray[np.bool_]
 
 
 class GrammarState:
@@ -65,6 +71,19 @@ class GrammarState:
         del self._before[len(self._before) - n_before :]
         if not self.matcher.rollback(n_matched):
             raise self.error()
+
+    def allowed(self, n_vocab: int) -> Flags:
+        """Which of so many tokens may come next; tokens that the tokenizer does not have never may."""
+        if not self.active:
+            words = self.free_mask
+        else:
+            words = np.frombuffer(self.matcher.compute_bitmask(), "<u4")
+            if self.matcher.is_error():
+                raise self.error()
+        found = np.zeros(n_vocab, bool)
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: min(n_vocab, self.vocabulary.n_vocab)]
+        found[: len(bits)] = bits
+        return found
 
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, if the grammar leaves no choice."""

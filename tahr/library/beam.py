@@ -15,6 +15,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
+from tahr.grammar.state import GrammarState
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,14 @@ class BeamForward(Protocol):
 
 
 def beam_search(
-    forward: BeamForward, prompt: ListOf[int], config: BeamSearchConfig, is_eos: Callable[[int], bool]
+    forward: BeamForward,
+    prompt: ListOf[int],
+    config: BeamSearchConfig,
+    is_eos: Callable[[int], bool],
+    grammar: GrammarState | None = None,
 ) -> list[Hypothesis]:
-    """At most `beam_width` hypotheses, the best first."""
-    search = Search(config, is_eos)
+    """At most `beam_width` hypotheses, the best first; with a grammar, none that leaves its language."""
+    search = Search(config, is_eos, [grammar] if grammar else [])
     live = [Hypothesis(tuple(prompt), len(prompt))]
     if config.max_new_tokens:
         logits = forward.begin(prompt)
@@ -91,23 +96,35 @@ class Search:
 
     config: BeamSearchConfig
     is_eos: Callable[[int], bool]
+    states: list[GrammarState] = field(default_factory=list)  # where each live beam stands in the grammar, if any
     finished: list[Hypothesis] = field(default_factory=list)
 
     def advance(self, live: list[Hypothesis], logits: Floats) -> tuple[list[Hypothesis], list[tuple[int, int]]]:
         """The next live hypotheses, and how each follows from the old ones."""
         width = self.config.beam_width
         sums = log_softmax(logits) + np.array([beam.logprob_sum for beam in live])[:, None]
-        following, choices = list[Hypothesis](), list[tuple[int, int]]()
+        for row, before in zip(sums, self.states, strict=False):
+            row[~before.allowed(len(row))] = -np.inf
+        following, choices, states = list[Hypothesis](), list[tuple[int, int]](), list[GrammarState]()
         # Twice the width: even if every beam ends with its best token, enough are left to go on.
         for rank, (beam, token, total) in enumerate(best_choices(sums, 2 * width)):
-            ends = self.is_eos(token)
+            state = self._state_after(beam, token)
+            ends = self.is_eos(token) or (state is not None and state.finished)
             if ends and rank < width:
                 self.finished.append(live[beam].then(token, total, finished=True))
             elif not ends and len(following) < width:
                 following.append(live[beam].then(token, total, finished=False))
                 choices.append((beam, token))
-        self.finished = self.best([])
+                states += [state] if state else []
+        self.states, self.finished = states, self.best([])
         return following, choices
+
+    def _state_after(self, beam: int, token: int) -> GrammarState | None:
+        if not self.states:
+            return None
+        state = self.states[beam].fork()
+        state.advance(token)
+        return state
 
     def settled(self, live: list[Hypothesis]) -> bool:
         """Whether going on cannot change the result, or must not."""

@@ -12,19 +12,27 @@ from tahr.engine.engine import accept_token
 from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.engine.sequence import Sequence
 from tahr.errors import TahrError
+from tahr.grammar.state import GrammarState
 from tahr.library.session import Session
 from tahr.text.deltas import text_of
 from tahr.text.tokenizer import Tokenizer
 
 
-def open_reply(params: SamplingParams, tokenizer: Tokenizer, prompt: ListOf[int], max_tokens: int) -> Sequence:
+def open_reply(
+    params: SamplingParams,
+    tokenizer: Tokenizer,
+    prompt: ListOf[int],
+    max_tokens: int,
+    grammar: GrammarState | None = None,
+) -> Sequence:
     """A reply that has no tokens yet; it ends by the same rules as any sequence of an engine."""
     tokens = list(prompt)
     ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else tokenizer.eos_ids)
     sampling = SamplingState(params, ends, breakers(tokenizer))
     sampling.check(tokenizer.n_vocab)
-    writer = TextWriter(tokenizer, params.stop, continuing=has_text(tokenizer, prompt))
-    request = SampleRequest(sampling, tokens, n_prompt=len(tokens))
+    is_bound = grammar is not None and grammar.active
+    writer = TextWriter(tokenizer, params.stop, continuing=is_bound or has_text(tokenizer, prompt))
+    request = SampleRequest(sampling, tokens, len(tokens), grammar)
     return Sequence(tokens, params, len(tokens) + max_tokens, writer, request, ends=ends)
 
 

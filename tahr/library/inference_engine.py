@@ -11,6 +11,7 @@ from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
+from tahr.grammar import Grammar
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
 from tahr.library.embeddings import Pooling, embed
 from tahr.library.generate import decode, open_reply
@@ -149,7 +150,9 @@ class InferenceEngine:
         if list(prompt_tokens) != model.session.tokens:
             raise ConfigError("prompt_tokens are not the tokens in memory: prefill those, or prime with a prefix.")
         total = min(max_tokens, model.session.room + 1)
-        reply = open_reply(sampler or self.config.sampler, model.tokenizer, prompt_tokens, total)
+        asked = sampler or self.config.sampler
+        grammar = model.grammars.state(asked.grammar, asked.grammar_after) if asked.grammar else None
+        reply = open_reply(asked, model.tokenizer, prompt_tokens, total, grammar)
         reporter = ProgressReporter(progress, total) if progress else None
         self._metrics.requests_started += 1
         text = self._listen(decode(model.session, logits, reply), callback, cancel, reporter)
@@ -256,10 +259,12 @@ class InferenceEngine:
         tokens: ListOf[int],
         config: BeamSearchConfig | None = None,
         eos: Callable[[int], bool] | int | None = None,
+        grammar: Grammar | None = None,
     ) -> list[Hypothesis]:
         """The likeliest continuations of a prompt, the best first; the text in memory stays as it is.
 
-        `eos` ends a text: the model's own end tokens, one token, or a function of a token.
+        `eos` ends a text: the model's own end tokens, one token, or a function of a token. With a `grammar`, all texts
+        are in its language or on the way to it.
         """
         model, config = self._model, config or BeamSearchConfig()
         room = model.session.context_size - len(tokens)
@@ -269,7 +274,7 @@ class InferenceEngine:
         beams = EngineBeams(model.engine)
         ends = model.tokenizer.is_eos if eos is None else eos.__eq__ if isinstance(eos, int) else eos
         try:
-            return beam_search(beams, tokens, config, ends)
+            return beam_search(beams, tokens, config, ends, model.grammars.state(grammar) if grammar else None)
         finally:
             beams.close()
 

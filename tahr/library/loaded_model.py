@@ -12,6 +12,7 @@ from tahr.config import EngineConfig
 from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.engine import Engine
 from tahr.errors import ModelNotFound
+from tahr.grammar.compiler import GrammarCompiler
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
@@ -33,6 +34,11 @@ class LoadedModel:
     tokenizer: Tokenizer
     session: Session
     find_fingerprint: Callable[[], str]
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles the grammars of requests."""
+        return GrammarCompiler(self.tokenizer)
 
     @cached_property
     def fingerprint(self) -> str:

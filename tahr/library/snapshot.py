@@ -20,6 +20,7 @@ import numpy as np
 from tahr.backends.api import Bytes
 from tahr.config import SamplingParams, sampling_values
 from tahr.errors import SnapshotIncompatible, TahrError
+from tahr.grammar import Grammar
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import KvCopy, Session
 
@@ -64,7 +65,9 @@ def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str)
 def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
     """A snapshot as bytes."""
     facts = asdict(info)
-    facts["config"]["sampler"] = sampling_values(info.config.sampler)
+    sampler = info.config.sampler
+    grammar = {"grammar": asdict(sampler.grammar), "grammar_after": sampler.grammar_after} if sampler.grammar else {}
+    facts["config"]["sampler"] = sampling_values(sampler) | grammar
     header = json.dumps(facts).encode()
     start = START.pack(MAGIC, VERSION, len(header))
     # Views, because the keys and values of a long text take gigabytes: they are copied once, by the join.
@@ -128,7 +131,10 @@ def check_start(data: bytes) -> int:
 
 def parse(header: dict[str, Any]) -> SnapshotInfo:
     config = dict(header["config"])
-    config["sampler"] = SamplingParams(**config["sampler"])
+    sampler = dict(config["sampler"])
+    if "grammar" in sampler:
+        sampler["grammar"] = Grammar(**sampler["grammar"])
+    config["sampler"] = SamplingParams(**sampler)
     info = SnapshotInfo(
         arch=str(header["arch"]),
         fingerprint=str(header["fingerprint"]),
