@@ -112,6 +112,32 @@ def clean_breakers(breakers: Any) -> tuple[Breaker, ...]:
     return tuple(b if isinstance(b, str) else tuple(b) for b in breakers)
 
 
+LoraChoice = tuple[str, float | None]  # the name of an adapter, and its scale; None: the adapter's own
+LORA_SCALE = Range(-1000, 1000)
+
+
+def clean_lora(lora: Any) -> tuple[LoraChoice, ...]:
+    """Adapters by name: one name, or a list of names, (name, scale) pairs or mappings with both."""
+    several = [lora] if isinstance(lora, str | Mapping) else lora or ()
+    try:
+        pairs = [lora_choice(each) for each in several]
+    except (TypeError, ValueError, KeyError):
+        pairs = [("", None)]
+    if not all(type(name) is str and name and (s is None or LORA_SCALE.holds(s)) for name, s in pairs):
+        raise ConfigError(
+            f"lora is {repr(lora)[:200]}, but it must be the name of an adapter, or a list of names and scales "
+            f"({LORA_SCALE})."
+        )
+    return tuple(pairs)
+
+
+def lora_choice(value: Any) -> LoraChoice:
+    if isinstance(value, str):
+        return value, None
+    name, scale = (value["name"], value.get("scale")) if isinstance(value, Mapping) else value
+    return name, scale
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one request picks its tokens. What is not asked for is filled in by `precedence`.
@@ -161,6 +187,7 @@ class SamplingParams:
     grammar: Grammar | None = None  # the text must be in this language
     grammar_after: tuple[int, ...] = ()  # it begins after these tokens in a row, such as </think>; empty: at once
     speculative: bool = True  # whether its tokens may be guessed ahead, where the engine does so: the reply is the same
+    lora: str | tuple[LoraChoice, ...] = ()  # adapters to add to the model, by name
     # Settings asked for with the very value they have by default: only `of` can tell that from silence.
     pinned: frozenset[str] = field(default=frozenset(), repr=False, kw_only=True)
 
@@ -220,6 +247,7 @@ class SamplingParams:
         keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
         for name in self.TOKEN_LISTS:
             keep(self, name, clean_tokens(name, getattr(self, name)))
+        keep(self, "lora", clean_lora(self.lora))
         keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
@@ -245,7 +273,7 @@ class SamplingParams:
         return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
 
 
-PER_REQUEST = ("grammar", "grammar_after", "pinned")  # no defaults of a model or a server
+PER_REQUEST = ("grammar", "grammar_after", "lora", "pinned")  # no defaults of a model or a server
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tahr.backends.api import Backend, KVStore, Plan, StepInputs, Tensor
+from tahr.backends.api import Backend, KVStore, LoraBank, LoraRows, Plan, StepInputs, Tensor
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
 
@@ -30,6 +30,7 @@ class LateBackend:
         self._queue: list[Callable[[], None]] = []
         self.last_tokens = np.zeros(0, np.int32)  # of the last step that has run
         self.n_late = 0  # steps that ran after the next one had been launched
+        self.adapter_rows: list[LoraRows] = []  # inputs of steps as well
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -43,6 +44,11 @@ class LateBackend:
         self._queue.append(work)
 
     # ---- steps ------------------------------------------------------------------------------------------------
+
+    def lora_bank(self, *args: Any) -> LoraBank:
+        bank = self._inner.lora_bank(*args)
+        self.adapter_rows += bank.rows.values()
+        return bank
 
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         self.flush()
@@ -106,13 +112,20 @@ class LatePlan:
         return self
 
     def run(self) -> None:
-        launched = arrays_of(self._inputs)
-        assert launched["counts"][0] > 0
+        launched = [arrays_of(inputs) for inputs in self._all_inputs()]
+        assert launched[0]["counts"][0] > 0
         self._late.enqueue(lambda: self._run(launched))
 
-    def _run(self, launched: dict[str, np.ndarray]) -> None:
-        present = arrays_of(self._inputs)  # of a step that was launched later, perhaps
-        put(self._inputs, launched)
+    def _all_inputs(self) -> list[Any]:
+        return [self._inputs, *self._late.adapter_rows]
+
+    def _put(self, arrays: list[dict[str, np.ndarray]]) -> None:
+        for inputs, values in zip(self._all_inputs(), arrays, strict=False):  # there may be more by now
+            put(inputs, values)
+
+    def _run(self, launched: list[dict[str, np.ndarray]]) -> None:
+        present = [arrays_of(inputs) for inputs in self._all_inputs()]  # of a step that was launched later, perhaps
+        self._put(launched)
         ids = self._inputs.ids[: self._inputs.n_tokens]
         unknown = ids < 0
         found = self._late.last_tokens[~ids[unknown]]
@@ -121,7 +134,7 @@ class LatePlan:
         self._plan.run()
         inner = self._late._inner
         self.tensor = inner.tensor(np.array(inner.read(self._plan.result)))
-        put(self._inputs, present)
+        self._put(present)
 
 
 class LateFetched:
@@ -170,13 +183,13 @@ def tensor_of(result: Any) -> Any:
     return result.tensor if isinstance(result, LatePlan) else result
 
 
-def arrays_of(inputs: StepInputs) -> dict[str, np.ndarray]:
+def arrays_of(inputs: Any) -> dict[str, np.ndarray]:
     """Copies of what a step reads."""
     names = [field.name for field in fields(inputs) if isinstance(getattr(inputs, field.name), np.ndarray)]
     return {name: getattr(inputs, name).copy() for name in names}
 
 
-def put(inputs: StepInputs, arrays: dict[str, np.ndarray]) -> None:
+def put(inputs: Any, arrays: dict[str, np.ndarray]) -> None:
     for name, values in arrays.items():
         getattr(inputs, name)[...] = values
 

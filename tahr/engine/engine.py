@@ -10,7 +10,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tahr.backends.api import Floats
-from tahr.config import GREEDY, SamplingParams
+from tahr.config import GREEDY, LoraChoice, SamplingParams
+from tahr.engine.adapters.registry import Adapters
+from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
 from tahr.engine.runner import InFlight, Runner, StepOutput
 from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
@@ -61,6 +63,7 @@ class Engine:
         self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
         self.speculator = speculator  # None: nothing is guessed
+        self.adapters = Adapters(runner)
         self._overlaps = runner.backend.overlaps
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
@@ -86,6 +89,7 @@ class Engine:
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_room(max_length)
+        stack = self.adapters.stack(params.lora)
         sampling = SamplingState(params, self.eos_ids, self._resolve)
         sampling.check(self.n_vocab)
         states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
@@ -95,6 +99,8 @@ class Engine:
             self._choice(list(tokens), max_length, state, new_writer(), each)
             for state, each in zip(states, grammars, strict=True)
         ]
+        for choice in choices:
+            self.adapters.attach(choice, stack)
         first, *first.forks = choices
         first.host_bound |= bool(first.forks)  # they fork it when its first token is known
         self.stats.requests_started += len(choices)
@@ -108,6 +114,7 @@ class Engine:
         output: Output = Output.LOGITS,
         first_row: int = NO_ROW,
         stays: bool = False,
+        lora: str | ListOf[LoraChoice] = (),
     ) -> Sequence:
         """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
 
@@ -118,7 +125,7 @@ class Engine:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.runner.decoder.config.n_vocab)
         self._check_room(len(tokens))
-        seq = self.row_sequence(list(tokens), sink, output, first_row, stays)
+        seq = self.row_sequence(list(tokens), sink, output, first_row, stays, self.adapters.stack(lora))
         self.scheduler.add(seq)
         return seq
 
@@ -129,11 +136,12 @@ class Engine:
         output: Output = Output.LOGITS,
         first_row: int = NO_ROW,
         stays: bool = False,
+        stack: AdapterStack | None = None,  # None: the engine's own
     ) -> Sequence:
         """A sequence as `submit_rows` queues it."""
-        return Sequence(
-            tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays
-        )
+        seq = Sequence(tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays)
+        self.adapters.attach(seq, self.adapters.default if stack is None else stack)
+        return seq
 
     def step(self) -> list[Event]:
         """Schedule a step, launch it, and finish the step whose results are due."""
@@ -363,6 +371,7 @@ class Engine:
         for each in ended:
             each.end(reason, error)
             self.scheduler.remove(each)
+            self.adapters.detach(each)
             if each.request:
                 self.stats.count_end(each.state.value)
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tahr.backends.api import Backend, Fetched, Floats, KVStore, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Fetched, Floats, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.engine.adapters.rows import AdapterRows
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
 from tahr.engine.sequence import Output, Sequence
@@ -73,6 +74,7 @@ class Runner:
         self.decoder = decoder
         self.kv = kv
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
+        self.n_adapted = 0  # adapters that sequences use, each as often as it is used
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
         self.step = backend.step_inputs(most)
@@ -81,6 +83,8 @@ class Runner:
         self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
         self._logits = PlanSet(forward or decoder.forward, self.buckets)
         self._hidden = PlanSet(decoder.hidden, [most])
+        self._adapted: dict[tuple[object, ...], PlanSet] = {}  # of steps in which sequences have adapters
+        self._adapter_rows: AdapterRows | None = None
         self._sample_plan: SamplePlan | None = None
 
     def launch(self, work: list[WorkItem]) -> InFlight:
@@ -104,9 +108,27 @@ class Runner:
             self._copy_pages([copy for copies in work.copies for copy in copies])
         self._batch.fill(work)
         plans = self._logits if work.sequences[0].output is Output.LOGITS else self._hidden
+        if self.n_adapted and (n_rounds := self.adapter_rows().fill(work)):
+            plans = self._with_adapters(plans, n_rounds)
         plan = self.plan_for(self._bucket(plans.buckets), plans)
         plan.run()  # from here on the inputs may be filled again
         return plan.result
+
+    def adapter_rows(self) -> AdapterRows:
+        """Where adapters are kept, and which rows of a step meet them; made when the first one is loaded."""
+        if self._adapter_rows is None:
+            self._adapter_rows = AdapterRows(self.backend.lora_bank(self.decoder.linears, self.step.limits))
+        return self._adapter_rows
+
+    def _with_adapters(self, plans: PlanSet, n_rounds: int) -> PlanSet:
+        """The same plans for steps with adapters; recorded again when an adapter changes what steps are made of."""
+        bank = self.adapter_rows().bank
+        key = plans is self._hidden, n_rounds, bank.plan_key
+        if key not in self._adapted:
+            # Older ones hold graphs and buffers that no step needs any more.
+            self._adapted = {each: kept for each, kept in self._adapted.items() if each[2] == bank.plan_key}
+            self._adapted[key] = PlanSet(adapted(plans.forward, bank, n_rounds), plans.buckets)
+        return self._adapted[key]
 
     def copy_states(self, copies: list[tuple[int, int]]) -> None:
         """Copy states of sequences, as (slot, slot), before the next step."""
@@ -138,6 +160,16 @@ class Runner:
             plans.plans[bucket] = plan
         plans.last = bucket, plan
         return plan
+
+
+def adapted(forward: Forward, bank: LoraBank, n_rounds: int) -> Forward:
+    """A forward pass whose linears add the adapters of their rows."""
+
+    def run(backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        with backend.adapting(bank, n_rounds):
+            return forward(backend, step, kv)
+
+    return run
 
 
 class SamplePlan:

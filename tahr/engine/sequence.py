@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
+from tahr.engine.adapters.stack import NO_STACK, AdapterStack
 from tahr.engine.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
 from tahr.kv.prefix import BlockHashes
@@ -74,7 +75,8 @@ class Sequence:
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
     writer: "Writer | None" = None
     request: "SampleRequest | None" = None  # what the sampler knows of it
-    adapter: str = ""  # the digest of the adapter its weights are changed by: part of its block hashes
+    lora: AdapterStack = NO_STACK  # the adapters its weights are changed by
+    adapter: str = ""  # their digest: part of its block hashes
     ends: frozenset[int] = frozenset()  # tokens that end it
     id: int = field(default_factory=lambda: next(_ids))  # in the order of arrival
     state: State = State.WAITING

@@ -1,0 +1,121 @@
+"""The adapters of an engine by name: loaded while it runs, removed when their last request has finished."""
+
+import re
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tahr.backends.api import MAX_ADAPTERS, MAX_STACK
+from tahr.config import LoraChoice, clean_lora
+from tahr.engine.adapters.stack import NO_STACK, AdapterStack, LoadedAdapter
+from tahr.engine.runner import Runner
+from tahr.engine.sequence import Sequence
+from tahr.errors import ConfigError
+from tahr.models.lora import Adapter, AdapterTarget, open_adapter
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedAdapter:
+    """An adapter that was read, checked and brought into the backend's memory, ready for a slot."""
+
+    path: str
+    adapter: Adapter
+    data: Any  # the backend's
+
+
+class Adapters:
+    """All adapters of an engine. `prepare` may run on any thread; everything else happens between two steps."""
+
+    def __init__(self, runner: Runner, model_name: str = "the model"):
+        self.model_name = model_name
+        self.default = NO_STACK  # of sequences that name none
+        self._runner = runner
+        self._by_name: dict[str, LoadedAdapter] = {}
+        self._free = list(range(MAX_ADAPTERS, 0, -1))  # slots
+
+    def prepare(self, path: str | Path) -> PreparedAdapter:
+        """Read an adapter and check that it fits the model. Nothing changes yet."""
+        decoder = self._runner.decoder
+        adapter = open_adapter(Path(path), AdapterTarget(self.model_name, decoder.config, decoder.linears))
+        return PreparedAdapter(str(path), adapter, self._runner.adapter_rows().bank.prepare(adapter.factors))
+
+    def add(self, name: str, prepared: PreparedAdapter, scale: float = 1.0) -> LoadedAdapter:
+        """Let requests use an adapter by this name."""
+        check_name(name)
+        if name in self._by_name:
+            raise ConfigError(f"There is an adapter {name!r} already: remove it first, or choose another name.")
+        if not self._free:
+            raise ConfigError(f"{MAX_ADAPTERS} adapters are loaded, which is the most: remove one first.")
+        adapter, slot = prepared.adapter, self._free.pop()
+        self._runner.adapter_rows().bank.put(slot, prepared.data)
+        loaded = LoadedAdapter(
+            name, prepared.path, adapter.digest, slot, scale, adapter.rank, adapter.n_bytes, adapter.base
+        )
+        self._by_name[name] = loaded
+        return loaded
+
+    def remove(self, name: str) -> LoadedAdapter:
+        """Let no new request use it; those that do already finish first, then its memory is free."""
+        loaded = self.find(name)
+        del self._by_name[name]
+        loaded.is_removed = True
+        self._free_if_unused(loaded)
+        return loaded
+
+    def find(self, name: str) -> LoadedAdapter:
+        if name not in self._by_name:
+            there = ", ".join(self._by_name) or "none"
+            raise ConfigError(f"There is no adapter {name[:80]!r}: there is {there}.")
+        return self._by_name[name]
+
+    def loaded(self) -> list[LoadedAdapter]:
+        """All that requests may name, in the order they came."""
+        return list(self._by_name.values())
+
+    def stack(self, lora: str | ListOf[LoraChoice]) -> AdapterStack:
+        """The sum of some adapters, given as (name, scale); those of the engine if none are named."""
+        if not lora:
+            return self.default
+        asked = clean_lora(lora)
+        if len(asked) > MAX_STACK:
+            raise ConfigError(f"{len(asked)} adapters are asked for at once; {MAX_STACK} are the most.")
+        found = [(self.find(name), scale) for name, scale in asked]
+        scaled = [(one, one.scale if scale is None else float(scale)) for one, scale in found]
+        return self.stack_of([(one, scale) for one, scale in scaled if scale])
+
+    def stack_of(self, scaled: ListOf[tuple[LoadedAdapter, float]]) -> AdapterStack:
+        """The sum of some loaded adapters."""
+        return AdapterStack(tuple(one for one, _ in scaled), tuple((one.slot, scale) for one, scale in scaled))
+
+    # ---- users ------------------------------------------------------------------------------------------------
+
+    def attach(self, seq: Sequence, stack: AdapterStack) -> None:
+        """Let a sequence be computed with a stack, until it is detached."""
+        seq.lora, seq.adapter = stack, stack.digest
+        for adapter in stack.adapters:
+            adapter.n_users += 1
+            self._runner.n_adapted += 1
+
+    def detach(self, seq: Sequence) -> None:
+        """A sequence has ended."""
+        stack, seq.lora = seq.lora, NO_STACK
+        for adapter in stack.adapters:
+            adapter.n_users -= 1
+            self._runner.n_adapted -= 1
+            self._free_if_unused(adapter)
+
+    def _free_if_unused(self, adapter: LoadedAdapter) -> None:
+        if adapter.is_removed and not adapter.n_users:
+            self._runner.adapter_rows().bank.clear(adapter.slot)
+            self._free.append(adapter.slot)
+
+
+def check_name(name: str) -> None:
+    """A name becomes a part of a model's name, so it is a plain word."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"An adapter cannot be called {name[:80]!r}: use up to 64 letters, digits, dots, dashes and underscores."
+        )
