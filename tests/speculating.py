@@ -23,13 +23,15 @@ class Script:
     """Guesses from texts that are known already; `wrong_at` says by its place in the text where it errs."""
 
     prior = 0.9
-    computes = False
 
     def __init__(self, texts: ListOf[list[int]], wrong_at: ListOf[int] = ()):
         self._texts, self._wrong = texts, frozenset(wrong_at)
 
     def may_propose(self, seq: Sequence) -> bool:
         return True
+
+    def pass_seconds(self, n_seqs: int) -> float:
+        return 0.0
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:

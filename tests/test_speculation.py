@@ -1,5 +1,6 @@
 """Guesses change no token: the equality suite, with every proposer."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from speculating import KINDS, speculating
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
+from tahr.engine.sampler import SampledToken
+from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.verify import AcceptedTokens, Drafts, Sampled, verify
 from test_engine import prompts
 
 LENGTHS = [1, 3, 8]
@@ -121,3 +125,40 @@ def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts:
         found.append(("".join(said), seq.tokens, seq.finish_reason, seq.stats.n_generated_tokens))
         assert not eng.busy
     assert found[0] == found[1] and found[0][2] == "stop"
+
+
+def chi_square(path: Path, kind: str, n_seeds: int = 600) -> tuple[float, float]:
+    """How far the third token's frequencies with and without guesses are apart, and what one in a thousand exceeds."""
+    prompt, counted = loaded(path)[1].encode("Once upon a time. Once upon a"), list[Counter[int]]()
+    eng = speculating(path, kind, 3, max_batch_size=64)
+    options = {"temperature": 1.2, "top_k": 8, "max_tokens": 4, "ignore_eos": True}
+    for first in (0, 10_000):  # other seeds without guesses: only the distribution is the same
+        params = [SamplingParams(**options, seed=first + i, speculative=first == 0) for i in range(n_seeds)]  # type: ignore[arg-type]
+        counted.append(Counter(reply[2] for reply in run(eng, *(submit(eng, prompt, each) for each in params))))
+    assert counts(eng)[0] > n_seeds / 4
+    kinds = [token for token, n in (counted[0] + counted[1]).items() if n >= 20]
+    apart = sum((counted[0][t] - counted[1][t]) ** 2 / (counted[0][t] + counted[1][t]) for t in kinds)
+    n = len(kinds)  # of degrees of freedom; the quantile by Wilson and Hilferty
+    return apart, n * (1 - 2 / (9 * n) + 3.09 * (2 / (9 * n)) ** 0.5) ** 3
+
+
+@pytest.mark.parametrize("kind", ["ngram", "another", "itself"])
+def test_sampled_replies_have_the_distribution_of_the_request(stories: Path, kind: str) -> None:
+    apart, bound = chi_square(stories, kind)
+    assert apart < bound
+
+
+def test_a_verification_that_takes_every_guess_shows_in_the_distribution(
+    stories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_all(sampled: list[Sequence], tokens: list[Sampled], drafts: Drafts) -> AcceptedTokens:
+        at = 0
+        while at < len(sampled):
+            guesses = drafts.get(sampled[at].id, ())
+            tokens[at : at + len(guesses)] = [SampledToken(guess) for guess in guesses]
+            at += 1 + len(guesses)
+        return verify(sampled, tokens, drafts)
+
+    monkeypatch.setattr("tahr.engine.engine.verify", take_all)
+    apart, bound = chi_square(stories, "ngram")
+    assert apart > bound

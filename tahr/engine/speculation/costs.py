@@ -1,62 +1,60 @@
 """What steps cost, as measured: seconds of a step in which sequences decode, by the number of its tokens."""
 
-from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from statistics import median
 
 N_KEPT = 9  # measurements of each size: their median counts, because other programs run too
-FIRST_GUESS = 0.05  # what a token more is taken to cost while nothing is known: this part of the smallest step
-STALE_AFTER = 512  # steps after which a measurement is forgotten: texts grow, and a bad one must not stay
+FIRST_GUESS = 0.05  # what a token more is taken to cost while nothing is known: this part of the cost of one
+STALE_AFTER = (
+    512  # steps after which a size is forgotten that has not come again: texts grow, and a bad one must not stay
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """The last measurements of one size."""
+
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=N_KEPT))
+    median: float = 0.0
+    last_step: int = 0
 
 
 class StepCosts:
-    """Medians by size; between two sizes a straight line, beyond the largest the same slope goes on."""
+    """A straight line through the medians of all sizes: chance makes steps differ more than bends in the line would."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
-        self._sizes: list[int] = []  # sorted
-        self._seen: dict[int, int] = {}  # the step at which each was last measured
+        self._sizes: dict[int, Measured] = {}
         self._n_steps = 0
+        self._line: tuple[float, float] | None = None  # seconds of no tokens, seconds per token
 
     def measure(self, n_tokens: int, seconds: float) -> None:
         """Note how long a step took."""
         self._n_steps += 1
-        kept = self._kept.get(n_tokens)
-        if kept is None:
-            kept = self._kept[n_tokens] = deque(maxlen=N_KEPT)
-            self._sizes = sorted(self._kept)
-        kept.append(seconds)
-        self._medians[n_tokens] = median(kept)
-        self._seen[n_tokens] = self._n_steps
+        size = self._sizes.setdefault(n_tokens, Measured())
+        size.seconds.append(seconds)
+        size.median = median(size.seconds)
+        size.last_step = self._n_steps
+        self._line = None
         if self._n_steps % STALE_AFTER == 0:
-            self._forget()
-
-    def _forget(self) -> None:
-        for size in [size for size, seen in self._seen.items() if self._n_steps - seen >= STALE_AFTER]:
-            del self._kept[size], self._medians[size], self._seen[size]
-        self._sizes = sorted(self._kept)
+            oldest = self._n_steps - STALE_AFTER
+            self._sizes = {n: known for n, known in self._sizes.items() if known.last_step > oldest}
 
     def seconds(self, n_tokens: int) -> float:
         """What a step of so many tokens is expected to take; 0 while nothing is known."""
         if not self._sizes:
             return 0.0
-        known = self._medians.get(n_tokens)
-        if known is not None:
-            return known
-        at = bisect_left(self._sizes, n_tokens)
-        low, high = self._around(at)
-        slope = self._slope(low, high)
-        return max(0.0, self._medians[low] + slope * (n_tokens - low))
+        if self._line is None:
+            self._line = self._fit()
+        base, per_token = self._line
+        return base + per_token * n_tokens
 
-    def _around(self, at: int) -> tuple[int, int]:
-        """The known sizes that a line through a place in the list goes by; the same twice if there is only one."""
-        sizes = self._sizes
-        if at == 0:
-            return sizes[0], sizes[0]
-        return (sizes[0], sizes[-1]) if at == len(sizes) else (sizes[at - 1], sizes[at])
-
-    def _slope(self, low: int, high: int) -> float:
-        if low == high:
-            return FIRST_GUESS * self._medians[low] / low
-        return max(0.0, (self._medians[high] - self._medians[low]) / (high - low))
+    def _fit(self) -> tuple[float, float]:
+        points = [(n, known.median, len(known.seconds)) for n, known in self._sizes.items()]
+        weight = sum(w for _, _, w in points)
+        mean_n = sum(n * w for n, _, w in points) / weight
+        mean_s = sum(s * w for _, s, w in points) / weight
+        spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
+        rise = sum(w * (n - mean_n) * (s - mean_s) for n, s, w in points)
+        slope = max(0.0, rise / spread) if spread else FIRST_GUESS * mean_s / mean_n
+        return max(0.0, mean_s - slope * mean_n), slope

@@ -5,6 +5,7 @@ at once. What it has computed of a text may lag behind; it catches up before it 
 """
 
 from collections.abc import Sequence as ListOf
+from time import perf_counter
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tahr.backends.api import Tensor
 from tahr.engine.runner import Runner
 from tahr.engine.sampler import SampledToken, Sampler
 from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.state import DraftState
 from tahr.engine.speculation.verify import drafted_request
@@ -27,25 +29,31 @@ class DraftModelProposer:
     """
 
     prior = 0.7
-    computes = True
 
     def __init__(self, runner: Runner, n_chunk: int):
         self.runner = runner
         self._n_chunk = n_chunk
         self._sampler = Sampler(runner.backend, runner.n_vocab, aside=True)
+        self._costs = StepCosts()
         self._hashes: dict[int, bytes] = {}  # by page: the block hash of the text it was computed for
 
     def may_propose(self, seq: Sequence) -> bool:
         return True
+
+    def pass_seconds(self, n_seqs: int) -> float:
+        return self._costs.seconds(n_seqs)
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         work = self._catch_up(requests)
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
         depth = 0
         while work:
+            began, n_tokens = perf_counter(), sum(item.n_tokens for item in work)
             rows = self.runner.replay(WorkColumns(*zip(*work, strict=True)))
             depth += 1
             drafting = self._sample(drafting, rows, depth)
+            if n_tokens <= 2 * len(work):  # not a prompt to catch up with
+                self._costs.measure(n_tokens, perf_counter() - began)
             work = [WorkItem(seq, len(seq.tokens) + depth - 1, 1, True, 1) for seq, _ in drafting]
         for seq, _ in requests:
             if seq.drafts:

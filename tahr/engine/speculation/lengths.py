@@ -1,37 +1,49 @@
-"""How many tokens to guess: as long as one more is expected to bring more tokens per second than there are without it.
+"""How many tokens to draft: as many as are expected to bring the most tokens per second.
 
-A guess at depth j of a sequence whose guesses are right with probability a brings a ** j tokens, and makes the step
-longer by what a token more costs. With a draft model each depth also takes a pass of it for the whole batch.
+A draft token at depth j of a sequence whose drafts are right with probability a brings a ** j tokens, and makes the
+step longer by what a token more costs. With a draft model each depth also takes a pass of it for the whole batch.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.speculation.costs import StepCosts
 
-WORTH = 1.05  # the gain that pays for a depth: less is within the error of what is measured
+WORTH = 1.05  # the gain below which nothing is drafted: less is within the error of what is measured
 
 
 def draft_lengths(
-    acceptances: ListOf[float], n_decoding: int, costs: StepCosts, pass_seconds: float, n_most: int
+    acceptances: ListOf[float],
+    n_decoding: int,
+    costs: StepCosts,
+    pass_seconds: Callable[[int], float],
+    n_most: int,
 ) -> list[int]:
-    """Guesses for each of some sequences, by how likely theirs are right; `n_decoding` sequences are in the step.
+    """Draft tokens for each of some sequences, by how likely theirs are right; `n_decoding` sequences are in the step.
 
-    `pass_seconds` is what one depth costs besides its verification.
+    `pass_seconds` says what drafting one token each for so many sequences takes.
     """
-    lengths = [0] * len(acceptances)
-    n_tokens, seconds = float(n_decoding), costs.seconds(n_decoding)
-    if not seconds:
-        return [1] * len(acceptances)  # nothing has been measured yet
-    n_computed, going = n_decoding, list(range(len(acceptances)))
+    plain_seconds = costs.seconds(n_decoding)
+    if not plain_seconds:
+        return [0] * len(acceptances)  # nothing has been measured yet
+    per_token = costs.seconds(1) - costs.seconds(0)
+    n_tokens, seconds = float(n_decoding), plain_seconds
+    best_rate, best_depth = WORTH * n_tokens / seconds, 0
+    least = per_token * n_tokens / seconds  # a token that is less likely right costs more than it brings
     for depth in range(1, n_most + 1):
-        per_token = costs.seconds(n_computed + 1) - costs.seconds(n_computed)
-        price = WORTH * n_tokens / seconds
-        going = [i for i in going if acceptances[i] ** depth > price * per_token]
-        gain = sum(acceptances[i] ** depth for i in going)
-        cost = costs.seconds(n_computed + len(going)) - costs.seconds(n_computed) + pass_seconds
-        if not going or gain <= price * cost:
+        chances = [chance for a in acceptances if (chance := a**depth) > least]
+        if not chances:
             break
-        n_tokens, seconds, n_computed = n_tokens + gain, seconds + cost, n_computed + len(going)
-        for i in going:
-            lengths[i] = depth
-    return lengths
+        n_tokens += sum(chances)
+        seconds += len(chances) * per_token + pass_seconds(len(chances))
+        if n_tokens / seconds > best_rate:
+            best_rate, best_depth = n_tokens / seconds, depth
+    return [min(best_depth, depth_of(a, least, n_most)) for a in acceptances]
+
+
+def depth_of(acceptance: float, least: float, n_most: int) -> int:
+    """How deep a sequence's drafts are likely enough to be right."""
+    depth, chance = 0, acceptance
+    while depth < n_most and chance > least:
+        depth, chance = depth + 1, chance * acceptance
+    return depth

@@ -11,10 +11,12 @@ class NgramProposer:
     """Guesses from the sequence's own text."""
 
     prior = 0.6
-    computes = False
 
     def may_propose(self, seq: Sequence) -> bool:
         return bool(self._buffer(seq).continuation(1))
+
+    def pass_seconds(self, n_seqs: int) -> float:
+        return 0.0
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:

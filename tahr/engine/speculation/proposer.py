@@ -17,10 +17,12 @@ class Proposer(Protocol):
     """Guesses the next tokens of sequences. A wrong guess costs time, never a token."""
 
     prior: float  # how likely a guess is right, as long as nothing is known
-    computes: bool  # each token guessed for a batch takes a pass of a model
 
     def may_propose(self, seq: Sequence) -> bool:
         """Whether there would be a guess, as far as the tokens that are known tell."""
+
+    def pass_seconds(self, n_seqs: int) -> float:
+        """What it takes to draft one token more for each of so many sequences."""
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         """Give each sequence its drafts; none where there is nothing to guess."""

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from time import perf_counter
 
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import Output, Sequence, State
@@ -39,8 +38,6 @@ class Speculator:
         self.stats = SpeculationStats()
         self.costs = StepCosts()
         self._acceptance = proposer.prior  # of all sequences: what a new one begins with
-        self._pass_seconds = 0.0  # of the proposer, for one depth: running mean
-        self._guess_seconds = 0.0  # that the guesses of the next step took
 
     # ---- before a step ----------------------------------------------------------------------------------------
 
@@ -50,7 +47,6 @@ class Speculator:
         able = [seq for seq in decoding if may_speculate(seq)]
         if not able:
             return
-        began = perf_counter()
         requests: list[DraftRequest] = []
         for seq, length in zip(able, self._lengths(able, len(decoding)), strict=True):
             seq.speculates = length > 0 and self.proposer.may_propose(seq)
@@ -60,14 +56,13 @@ class Speculator:
                     requests.append(DraftRequest(seq, n))
         if requests:
             self.proposer.propose(requests)
-            self._count_pass(perf_counter() - began, max(request.n_most for request in requests))
 
     def _lengths(self, able: ListOf[Sequence], n_decoding: int) -> list[int]:
         states = [self._state(seq) for seq in able]
         if not self.adapts:
             return [self.n_most] * len(able)
         acceptances = [state.acceptance for state in states]
-        lengths = draft_lengths(acceptances, n_decoding, self.costs, self._pass_seconds, self.n_most)
+        lengths = draft_lengths(acceptances, n_decoding, self.costs, self.proposer.pass_seconds, self.n_most)
         probes = [int(state.n_since_draft >= PROBE_AFTER) for state in states]
         return [length or probe for length, probe in zip(lengths, probes, strict=True)]
 
@@ -75,10 +70,6 @@ class Speculator:
         if seq.draft_state is None:
             seq.draft_state = DraftState(self._acceptance)
         return seq.draft_state
-
-    def _count_pass(self, seconds: float, depth: int) -> None:
-        each = seconds / depth if self.proposer.computes else 0.0
-        self._pass_seconds += (each - self._pass_seconds) * (MEMORY if self._pass_seconds else 1.0)
 
     # ---- after a step -----------------------------------------------------------------------------------------
 

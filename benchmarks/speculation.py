@@ -1,0 +1,284 @@
+"""Speculation against the same engine without it, taking turns in one run.
+
+usage: benchmarks/speculation.py lookup [MODEL]             prompt lookup on texts that are edited and summarised
+       benchmarks/speculation.py draft [--backend cuda] [--target 1.7B] [--draft 135M] [--agree 0.8] [--requests 1 16]
+       benchmarks/speculation.py table [...]                speed-up by acceptance and tokens per draft, one request
+
+The draft model and its target have random weights in the shape of real ones (Q8_0 on a CPU, bf16 on a GPU). They run
+as they would, but whether a draft token is right is drawn: with probability `--agree`, whatever the models say.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+import tahr.engine.engine as engine_module
+from tahr import LLM, SamplingParams
+from tahr.backends import open_backend
+from tahr.backends.api import Backend, Weight
+from tahr.config import GREEDY, EngineConfig, precedence
+from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
+from tahr.engine.sampler import SampledToken
+from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.setup import Draft
+from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.speculation.verify import AcceptedTokens, Drafts, Sampled
+from tahr.models.decoder import Decoder
+from tahr.models.loader import OpenedModel, load
+from tahr.weights.formats import FORMATS
+from tahr.weights.tensor import HostTensor
+
+N_IN, N_OUT, TURNS = 64, 96, 7
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A llama in numbers."""
+
+    width: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    n_ffn: int
+    n_vocab: int
+    tied: bool = True
+
+
+SHAPES = {
+    "135M": Shape(576, 30, 9, 3, 64, 1536, 49152),
+    "1.7B": Shape(2048, 24, 32, 32, 64, 8192, 49152),
+    "0.6B": Shape(1024, 28, 16, 8, 128, 3072, 151936),
+    "8B": Shape(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
+}
+
+
+# ---- models of random numbers -----------------------------------------------------------------------------------
+
+
+def matrix(name: str, form: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> HostTensor:
+    """Any codes with small scales; on a GPU only the shape counts."""
+    if form == "BF16":
+        return HostTensor(
+            name, FORMATS[form], (n_rows, n_cols), np.broadcast_to(np.zeros(1, np.uint8), 2 * n_rows * n_cols)
+        )
+    block = FORMATS[form]
+    blocks = np.frombuffer(rng.bytes(n_rows * n_cols // block.block * block.block_bytes), np.uint8).copy()
+    blocks = blocks.reshape(-1, block.block_bytes)
+    blocks[:, :2] = rng.uniform(1e-5, 1e-4, len(blocks)).astype(np.float16)[:, None].view(np.uint8)
+    return HostTensor(name, block, (n_rows, n_cols), blocks.reshape(-1))
+
+
+def tensors(shape: Shape, form: str) -> list[HostTensor]:
+    rng, width = np.random.default_rng(0), shape.width
+    q, kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    sizes = {"self_attn.q_proj": (q, width), "self_attn.k_proj": (kv, width), "self_attn.v_proj": (kv, width),
+             "self_attn.o_proj": (width, q), "mlp.gate_proj": (shape.n_ffn, width),
+             "mlp.up_proj": (shape.n_ffn, width), "mlp.down_proj": (width, shape.n_ffn)}  # fmt: skip
+    tops = {"model.embed_tokens": (shape.n_vocab, width)} | ({} if shape.tied else {"lm_head": (shape.n_vocab, width)})
+    layers = [f"model.layers.{i}" for i in range(shape.n_layers)]
+    named = tops | {f"{layer}.{name}": size for layer in layers for name, size in sizes.items()}
+    norms = [
+        "model.norm",
+        *(f"{layer}.{n}" for layer in layers for n in ("input_layernorm", "post_attention_layernorm")),
+    ]
+    ones = np.ones(width, np.float32).view(np.uint8)
+    made = [matrix(f"{name}.weight", form, *size, rng) for name, size in named.items()]
+    return made + [HostTensor(f"{name}.weight", FORMATS["F32"], (width,), ones) for name in norms]
+
+
+def make_decoder(name: str, backend: Backend, form: str) -> Decoder:
+    shape = SHAPES[name]
+    config = {
+        "model_type": "llama", "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
+        "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim,
+        "intermediate_size": shape.n_ffn, "vocab_size": shape.n_vocab, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "max_position_embeddings": 8192, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
+    }  # fmt: skip
+    opened = OpenedModel(name, "safetensors", config, {t.name: t for t in tensors(shape, form)}, 0, {})
+    return load(opened, backend).decoder
+
+
+def open_device(name: str) -> tuple[Backend, str]:
+    """The backend, and the format of its matrices; a GPU makes them itself."""
+    if name != "cuda":
+        return open_backend(name, None, False), "Q8_0"
+    import torch
+
+    from tahr.backends.cuda.backend import CudaBackend
+
+    class RandomBackend(CudaBackend):
+        def weight(self, tensor: HostTensor) -> Weight:
+            values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
+            n_rows, n_cols = tensor.shape
+            return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values)
+
+    return RandomBackend("cuda"), "BF16"
+
+
+# ---- scripted agreement -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def agreeing(share: float) -> Iterator[None]:
+    """Draft tokens are right with this probability, whatever the models say."""
+    rng, true_verify = random.Random(0), engine_module.verify
+
+    def verify(sampled: list[Sequence], tokens: list[Sampled], drafts: Drafts) -> AcceptedTokens:
+        told, at = list(tokens), 0
+        while at < len(sampled):
+            for place, draft in enumerate(drafts.get(sampled[at].id, ())):
+                right = rng.random() < share
+                told[at + place] = SampledToken(draft if right else draft ^ 1)
+            at += 1 + len(drafts.get(sampled[at].id, ()))
+        return true_verify(sampled, told, drafts)
+
+    engine_module.verify = verify
+    try:
+        yield
+    finally:
+        engine_module.verify = true_verify
+
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A writer for requests whose text nobody reads."""
+
+    stopped = False
+
+    def push(self, token: int) -> tuple[()]:
+        return ()
+
+    def flush(self) -> tuple[()]:
+        return ()
+
+
+def decode_rate(engine: Engine, n_requests: int, n_out: int = N_OUT) -> float:
+    """Tokens per second of requests that begin together, their prompts not counted."""
+    params, rng = replace(precedence(GREEDY), ignore_eos=True, max_tokens=n_out), np.random.default_rng(n_requests)
+    n_vocab = engine.n_vocab
+    sequences = [engine.submit(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent) for _ in range(n_requests)]
+    while not all(seq.n_generated for seq in sequences):
+        engine.step()
+    begin, n_before = time.perf_counter(), sum(seq.n_generated for seq in sequences)
+    while engine.busy:
+        engine.step()
+    return (n_requests * n_out - n_before) / (time.perf_counter() - begin)
+
+
+def in_turn(*runs: Callable[[], float]) -> list[list[float]]:
+    """The results of each run, one turn after the other, each turn the other way round."""
+    found: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()  # warm: plans are recorded, lengths learned
+    for turn in range(TURNS):
+        for i in range(len(runs))[:: 1 if turn % 2 else -1]:
+            found[i].append(runs[i]())
+    return found
+
+
+def report(label: str, plain: list[float], ours: list[float], speculator: Speculator | None, note: str = "") -> None:
+    ratios = sorted(b / a for a, b in zip(plain, ours, strict=True))
+    line = f"{label:<28}{median(plain):8.1f} -> {median(ours):8.1f} tokens/s, {median(ratios):.2f}x "
+    line += f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    if speculator:
+        stats = speculator.stats
+        accepted = stats.n_accepted / max(1, stats.n_proposed)
+        line += f"; {stats.n_proposed / max(1, stats.n_rounds):.1f} drafted, {accepted:.0%} accepted"
+    print(line + note, flush=True)
+
+
+def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
+    """One without speculation and one with, around the same models."""
+    backend, form = open_device(args.backend)
+    target, draft = make_decoder(args.target, backend, form), make_decoder(args.draft, backend, form)
+    config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False, spec_tokens=args.tokens)
+    plain, _ = build_engine(backend, target, config)
+    ours, _ = build_engine(backend, target, config, draft=Draft(args.draft, draft))
+    return plain, ours
+
+
+def run_draft(args: argparse.Namespace) -> None:
+    plain, ours = engines(args)
+    print(f"target {args.target}, draft {args.draft}, {plain.runner.backend.summary}; {args.agree:.0%} agree")
+    for n in args.requests:
+        if ours.speculator:
+            ours.speculator = Speculator(ours.speculator.proposer, args.tokens)
+        with agreeing(args.agree):
+            rates = in_turn(lambda n=n: decode_rate(plain, n), lambda n=n: decode_rate(ours, n))
+        report(f"{n} request{'s' * (n > 1)}", *rates, ours.speculator)
+
+
+def run_table(args: argparse.Namespace) -> None:
+    plain, ours = engines(args)
+    assert ours.speculator
+    print(f"target {args.target}, draft {args.draft}, one request, {plain.runner.backend.summary}")
+    print("| agree | " + " | ".join(f"k = {k}" for k in range(1, args.tokens + 1)) + " | adaptive |")
+    print("|---" * (args.tokens + 2) + "|")
+    proposer = ours.speculator.proposer
+    for agree in (0.3, 0.5, 0.7, 0.8, 0.9, 1.0):
+        cells = []
+        for k in [*range(1, args.tokens + 1), None]:
+            ours.speculator = Speculator(proposer, k or args.tokens, adapts=k is None)
+            with agreeing(agree):
+                first, second = in_turn(lambda: decode_rate(plain, 1), lambda: decode_rate(ours, 1))
+            cells.append(f"{median(b / a for a, b in zip(first, second, strict=True)):.2f}")
+        print(f"| {agree:.0%} | " + " | ".join(cells) + " |", flush=True)
+
+
+# ---- prompt lookup ----------------------------------------------------------------------------------------------
+
+TEXT = """The lighthouse at Brannock Point was built in 1871 by a mason named Elias Trevane, who carried every stone up
+the cliff path with two mules and a borrowed cart. For forty years its lamp burned whale oil, then paraffin, and since
+1954 an electric bulb no larger than a fist. The keeper's cottage below it has been empty since 1986, when the light was
+made automatic, but the county still paints its door green every spring, as Mrs Trevane wished in her will.
+Visitors may climb the 114 steps between April and September; the view reaches from the Harrow Rocks to the mouth of the
+river Fenn, and on clear evenings to the island of Saint Brannock itself."""
+TASKS = {
+    "edit": f"Correct the spelling of the following text and repeat it in full, changing nothing else.\n\n{TEXT}",
+    "summarise": f"Summarise the following text in a few sentences, quoting its words where you can.\n\n{TEXT}",
+}
+
+
+def run_lookup(args: argparse.Namespace) -> None:
+    plain = LLM(args.model, context_size=2048)
+    ours = LLM(args.model, context_size=2048, spec_ngram=True)
+    params = SamplingParams(temperature=0.0, max_tokens=192)
+    print(f"{plain.name}, prompt lookup, one request, {plain.backend_summary}")
+
+    def rate(llm: LLM, task: str) -> float:
+        stats = llm.chat(task, params, progress=False).stats
+        return stats.tokens_per_s
+
+    for name, task in TASKS.items():
+        same = plain.chat(task, params, progress=False).token_ids == ours.chat(task, params, progress=False).token_ids
+        rates = in_turn(lambda task=task: rate(plain, task), lambda task=task: rate(ours, task))
+        report(name, *rates, ours.engine.speculator, "; same tokens" if same else "; OTHER TOKENS")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["lookup", "draft", "table"])
+    parser.add_argument("model", nargs="?", default="smollm2:135m")
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--target", default="1.7B", choices=SHAPES)
+    parser.add_argument("--draft", default="135M", choices=SHAPES)
+    parser.add_argument("--agree", type=float, default=0.8)
+    parser.add_argument("--tokens", type=int, default=4)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
+    args = parser.parse_args()
+    {"lookup": run_lookup, "draft": run_draft, "table": run_table}[args.what](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
