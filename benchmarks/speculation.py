@@ -193,8 +193,8 @@ def report(label: str, plain: list[float], ours: list[float], speculator: Specul
     line += f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
     if speculator:
         stats = speculator.stats
-        accepted = stats.n_accepted / max(1, stats.n_proposed)
-        line += f"; {stats.n_proposed / max(1, stats.n_rounds):.1f} drafted, {accepted:.0%} accepted"
+        accepted = stats.n_accepted_tokens / max(1, stats.n_draft_tokens)
+        line += f"; {stats.n_draft_tokens / max(1, stats.n_drafts):.1f} drafted, {accepted:.0%} accepted"
     print(line + note, flush=True)
 
 

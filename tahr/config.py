@@ -415,6 +415,7 @@ class EngineConfig:
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
+    spec_off: bool = False  # guess nothing, whatever else is set
 
     RANGES: ClassVar[dict[str, Range]] = {
         "n_threads": whole(1, 1024),
@@ -447,3 +448,5 @@ class EngineConfig:
                 f"There is no scheduling policy {self.scheduling_policy!r}: "
                 f"take one of {', '.join(SCHEDULING_POLICIES)}."
             )
+        if self.spec_ngram and self.spec_draft and not self.spec_off:
+            raise ConfigError("spec_ngram and spec_draft are both set: guess from the text or with a draft model.")

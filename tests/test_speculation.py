@@ -1,18 +1,20 @@
 """Guesses change no token: the equality suite, with every proposer."""
 
 from collections import Counter
+from collections.abc import Sequence as ListOf
 from pathlib import Path
 
 import pytest
 
 from engines import alone, engine, greedy, loaded, page_bytes, run, submit
 from late_backend import blank_free_pages
-from speculating import KINDS, speculating
+from speculating import KINDS, Script, speculating
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sampler import SampledToken
 from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.verify import AcceptedTokens, Drafts, Sampled, verify
 from test_engine import prompts
 
@@ -31,7 +33,7 @@ def texts(stories: Path, wanted: list[list[int]]) -> list[list[int]]:
 
 def counts(eng: Engine) -> tuple[int, int]:
     assert eng.speculator
-    return eng.speculator.stats.n_proposed, eng.speculator.stats.n_accepted
+    return eng.speculator.stats.n_draft_tokens, eng.speculator.stats.n_accepted_tokens
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -125,6 +127,28 @@ def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts:
         found.append(("".join(said), seq.tokens, seq.finish_reason, seq.stats.n_generated_tokens))
         assert not eng.busy
     assert found[0] == found[1] and found[0][2] == "stop"
+
+
+def test_a_proposer_that_fails_turns_speculation_off_and_harms_nobody(
+    stories: Path, wanted: list[list[int]], texts: list[list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    eng = speculating(stories, "script", 4, texts=texts)
+    assert eng.speculator
+    eng.speculator.proposer = Broken(texts)
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert eng.speculator.failed and caplog.text.count("speculation is off from now on") == 1
+
+
+class Broken(Script):
+    """Fails in the middle of its second round."""
+
+    n_rounds = 0
+
+    def propose(self, requests: ListOf[DraftRequest]) -> None:
+        super().propose(requests)
+        self.n_rounds += 1
+        if self.n_rounds == 2:
+            raise RuntimeError("the draft model is gone")
 
 
 def chi_square(path: Path, kind: str, n_seeds: int = 600) -> tuple[float, float]:

@@ -16,7 +16,14 @@ from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
-from tahr.engine.speculation.setup import Draft, check_draft, draft_windows, make_speculator, n_draft_tokens
+from tahr.engine.speculation.setup import (
+    Draft,
+    check_room,
+    check_same_vocabulary,
+    draft_windows,
+    make_speculator,
+    n_draft_tokens,
+)
 from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
@@ -73,8 +80,8 @@ def build_engine(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # what there must be memory for
     room = measure(asked, groups, decoder.config.max_context, kv_budget(config, backend), state_bytes(memory))
-    if draft:
-        check_draft(draft, room.context_size, has_states=room.slot_bytes > 0)
+    if n_decode_tokens > 1:
+        check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
     sizes = replace(sizes, n_row_tokens=n_row_tokens or sizes.n_row_tokens, n_decode_tokens=n_decode_tokens)
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
@@ -106,8 +113,9 @@ def assemble(
     backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
+    draft = load_draft(config, backend, tokenizer, progress)
     engine, note = build_engine(
-        backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab
+        backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
     )
     return Assembled(
         name=files.name,
@@ -119,6 +127,18 @@ def assemble(
         log=[*loaded.log, note, *filter(None, [ollama_template(files)[1]])],
         backend_summary=backend.summary,
     )
+
+
+def load_draft(
+    config: EngineConfig, backend: Backend, tokenizer: Tokenizer, progress: hub.Progress | None
+) -> Draft | None:
+    """The draft model that the configuration names, on the same backend; its files are fetched if they are not here."""
+    if not config.spec_draft or config.spec_off:
+        return None
+    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
+    source = open_model(files.weights, files.directory)
+    check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
+    return Draft(files.name, load(source, backend, quantize=None).decoder)
 
 
 def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:

@@ -19,7 +19,7 @@ from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import NO_ROW, Output, Sequence, State
-from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.speculation.speculator import SpeculationStats, Speculator
 from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
@@ -183,6 +183,7 @@ class Engine:
         """All counters at this moment."""
         scheduler, prefix = self.scheduler, self.scheduler.prefix
         found = prefix.stats if prefix else PrefixStats()
+        guessed = self.speculator.stats if self.speculator else SpeculationStats()
         return StatsSnapshot(
             **asdict(self.stats),
             requests_running=len(scheduler.running),
@@ -201,6 +202,9 @@ class Engine:
             prefix_bytes_cached=prefix.bytes_cached if prefix else 0,
             prefix_tokens_reused=found.tokens_reused,
             prefix_enabled=prefix is not None,
+            spec_drafts=guessed.n_drafts,
+            spec_draft_tokens=guessed.n_draft_tokens,
+            spec_accepted_tokens=guessed.n_accepted_tokens,
         )
 
     # ---- the door ---------------------------------------------------------------------------------------------

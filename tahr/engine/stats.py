@@ -20,6 +20,8 @@ class RequestStats:
     n_generated_tokens: int = 0
     n_cached_tokens: int = 0  # of the prompt, found in the prefix cache
     n_preempted: int = 0
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0  # of them
     arrived_at: float = field(default_factory=perf_counter)
     started_at: float = 0.0  # its first tokens went into a step
     first_token_at: float = 0.0
@@ -133,6 +135,17 @@ class StatsSnapshot(EngineStats):
     prefix_bytes_cached: int = 0  # of their keys and values
     prefix_tokens_reused: int = 0
     prefix_enabled: bool = False
+    spec_drafts: int = 0  # of sequences, each of one or more tokens
+    spec_draft_tokens: int = 0
+    spec_accepted_tokens: int = 0
+
+    @property
+    def spec_acceptance(self) -> float:
+        return rate(self.spec_accepted_tokens, self.spec_draft_tokens)
+
+    @property
+    def spec_draft_length(self) -> float:
+        return rate(self.spec_draft_tokens, self.spec_drafts)
 
     @property
     def decode_tokens_per_s(self) -> float:

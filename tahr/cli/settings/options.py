@@ -123,6 +123,14 @@ BATCHING = (
     Option(("--cache-max-entries",), "cache_max_entries", whole_number, "pages of the prefix cache"),
     Option(("--cache-max-tokens",), "cache_max_tokens", whole_number, "tokens of the prefix cache"),
 )
+SPECULATION = (
+    Option(("--spec-draft", "--model-draft"), "spec_draft", str, "a smaller model of the same vocabulary that guesses"),
+    Option(("--spec-tokens", "--draft-max"), "spec_tokens", whole_number, "tokens guessed at once, at most (1 to 64)"),
+)
+SPECULATION_SWITCHES = {
+    ("--spec-ngram", "--spec-lookup"): "guess what followed the same words earlier in the text: no model is needed",
+    ("--spec-off",): "guess nothing, whatever the settings say",
+}
 PREFIX_CACHE = {
     True: ("--prefix-cache", "--enable-prefix-cache", "--enable-prefix-caching"),
     False: ("--no-prefix-cache", "--disable-prefix-cache", "--no-enable-prefix-caching"),
@@ -156,6 +164,15 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-ngl", "--n-gpu-layers", "--gpu-layers", metavar="N", help="0: all on the CPU; 99 or all: all on the GPU"
     )
+
+
+def add_speculation(parser: argparse.ArgumentParser) -> None:
+    """The options of EngineConfig about guessing tokens ahead."""
+    group = parser.add_argument_group("speculation (replies stay the same, and come sooner where guesses are right)")
+    for option in SPECULATION:
+        option.add_to(group)
+    for flags, text in SPECULATION_SWITCHES.items():
+        group.add_argument(*flags, action="store_true", default=None, help=text)
 
 
 def add_batching(parser: argparse.ArgumentParser) -> None:

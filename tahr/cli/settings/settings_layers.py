@@ -38,6 +38,8 @@ SHORT = {
     "TAHR_CTX": "engine.context_size",
     "TAHR_MAX_CTX": "engine.context_size",
     "TAHR_BACKEND": "engine.backend",
+    "TAHR_SPEC_DRAFT": "engine.spec_draft",
+    "TAHR_SPEC_K": "engine.spec_tokens",
     "TAHR_THREADS": "engine.n_threads",
     "TAHR_HOST": "server.host",
     "TAHR_PORT": "server.port",
@@ -240,7 +242,7 @@ def option_paths() -> dict[str, str]:
     from tahr.cli.settings import options
 
     paths = {path.split(".")[1]: path for path in usable_keys(MODEL_SECTIONS)}
-    for table in (options.ENGINE, options.BATCHING, options.SAMPLING):
+    for table in (options.ENGINE, options.BATCHING, options.SPECULATION, options.SAMPLING):
         for option in table:
             spelled = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
             paths |= dict.fromkeys(spelled, paths[option.field])

@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_grammar(parser)
     options.add_engine(parser)
     options.add_batching(parser)
+    options.add_speculation(parser)
     options.add_settings(parser)
 
 

@@ -126,6 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sampling(parser, "sampling (for requests that leave it open; else the model's authors chose)")
     options.add_engine(parser)
     options.add_batching(parser)
+    options.add_speculation(parser)
     options.add_settings(parser)
 
 

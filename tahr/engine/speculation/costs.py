@@ -21,7 +21,7 @@ class Measured:
 
 
 class StepCosts:
-    """A straight line through the medians of all sizes: chance makes steps differ more than bends in the line would."""
+    """A straight line through the medians of all sizes: noise makes steps differ more than bends in the line would."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, Measured] = {}

@@ -31,11 +31,11 @@ def draft_lengths(
     best_rate, best_depth = WORTH * n_tokens / seconds, 0
     least = per_token * n_tokens / seconds  # a token that is less likely right costs more than it brings
     for depth in range(1, n_most + 1):
-        chances = [chance for a in acceptances if (chance := a**depth) > least]
-        if not chances:
+        likely = [probability for a in acceptances if (probability := a**depth) > least]
+        if not likely:
             break
-        n_tokens += sum(chances)
-        seconds += len(chances) * per_token + pass_seconds(len(chances))
+        n_tokens += sum(likely)
+        seconds += len(likely) * per_token + pass_seconds(len(likely))
         if n_tokens / seconds > best_rate:
             best_rate, best_depth = n_tokens / seconds, depth
     return [min(best_depth, depth_of(a, least, n_most)) for a in acceptances]
@@ -43,7 +43,7 @@ def draft_lengths(
 
 def depth_of(acceptance: float, least: float, n_most: int) -> int:
     """How deep a sequence's drafts are likely enough to be right."""
-    depth, chance = 0, acceptance
-    while depth < n_most and chance > least:
-        depth, chance = depth + 1, chance * acceptance
+    depth, probability = 0, acceptance
+    while depth < n_most and probability > least:
+        depth, probability = depth + 1, probability * acceptance
     return depth

@@ -27,9 +27,15 @@ class Draft:
 
 def n_draft_tokens(config: EngineConfig, draft: Draft | None) -> int:
     """The most tokens that are guessed of a sequence in one step; 0 without speculation."""
+    if config.spec_off:
+        return 0
     if draft is not None:
         return config.spec_tokens or DRAFT_TOKENS
-    return (config.spec_tokens or NGRAM_TOKENS) if config.spec_ngram else 0
+    if config.spec_ngram:
+        return config.spec_tokens or NGRAM_TOKENS
+    if config.spec_tokens:
+        raise ConfigError("spec_tokens is set, but nothing guesses: set spec_draft or spec_ngram too.")
+    return 0
 
 
 def draft_windows(draft: Draft, windows: list[int]) -> list[int]:
@@ -44,15 +50,16 @@ def draft_windows(draft: Draft, windows: list[int]) -> list[int]:
     return [widest] * len(own)
 
 
-def check_draft(draft: Draft, context_size: int, has_states: bool) -> None:
-    """Refuse a draft model that cannot follow every text."""
-    if has_states or draft.decoder.config.max_context < context_size:
-        reason = (
-            "one of the models keeps a state, which cannot take a guess back"
-            if has_states
-            else f"it was trained for {draft.decoder.config.max_context} tokens and the context has {context_size}"
+def check_room(draft: Draft | None, context_size: int, has_states: bool) -> None:
+    """Refuse what cannot follow every text, or cannot take a guess back."""
+    if has_states:
+        raise ConfigError("A layer keeps a state, which cannot take a guess back: leave speculation out.")
+    if draft and draft.decoder.config.max_context < context_size:
+        n_most = draft.decoder.config.max_context
+        raise ConfigError(
+            f"The draft model {draft.name} was trained for {n_most} tokens, but the context has {context_size}: "
+            f"ask for a context of {n_most} (-c), or choose another draft."
         )
-        raise ConfigError(f"{draft.name} cannot be the draft model, because {reason}: choose another, or ask for less.")
 
 
 def check_same_vocabulary(name: str, draft: Tokenizer, target: Tokenizer) -> None:

@@ -1,5 +1,6 @@
 """The speculator: before a step it lets a proposer guess, after it, it learns what the guesses were worth."""
 
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from tahr.engine.speculation.state import MEMORY, DraftState
 from tahr.engine.speculation.verify import Drafts
 from tahr.engine.work import WorkItem
 
+log = logging.getLogger("tahr.engine")
+
 PROBE_AFTER = 32  # tokens after which a sequence for which nothing was guessed gets one guess: things may have changed
 
 
@@ -20,9 +23,9 @@ PROBE_AFTER = 32  # tokens after which a sequence for which nothing was guessed 
 class SpeculationStats:
     """What was guessed so far."""
 
-    n_rounds: int = 0  # sequences in steps that verified guesses of theirs
-    n_proposed: int = 0
-    n_accepted: int = 0
+    n_drafts: int = 0  # of sequences, each of one or more tokens
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0
 
 
 class Speculator:
@@ -35,6 +38,7 @@ class Speculator:
         self.proposer = proposer
         self.n_most = n_most
         self.adapts = adapts
+        self.failed = False  # the proposer has raised an error
         self.stats = SpeculationStats()
         self.costs = StepCosts()
         self._acceptance = proposer.prior  # of all sequences: what a new one begins with
@@ -45,17 +49,25 @@ class Speculator:
         """Give drafts to the sequences that are about to decode."""
         decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
         able = [seq for seq in decoding if may_speculate(seq)]
-        if not able:
-            return
         requests: list[DraftRequest] = []
         for seq, length in zip(able, self._lengths(able, len(decoding)), strict=True):
-            seq.speculates = length > 0 and self.proposer.may_propose(seq)
+            seq.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
             if seq.speculates and is_ready(seq):
                 n = scheduler.reserve(seq, min(length, seq.max_length - len(seq.tokens) - 1))
                 if n > 0:
                     requests.append(DraftRequest(seq, n))
         if requests:
+            self._draft(requests)
+
+    def _draft(self, requests: list[DraftRequest]) -> None:
+        """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
+        try:
             self.proposer.propose(requests)
+        except Exception:
+            log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")
+            self.failed = True
+            for seq, _ in requests:
+                seq.set_drafts(())
 
     def _lengths(self, able: ListOf[Sequence], n_decoding: int) -> list[int]:
         states = [self._state(seq) for seq in able]
@@ -82,17 +94,19 @@ class Speculator:
             if state is None:
                 continue
             if item.sequence.id in drafts:
-                n_right = accepted[item.sequence.id]
-                self._learn(state, len(drafts[item.sequence.id]), n_right, item.begin + 1 + n_right)
+                n_drafts, n_right = len(drafts[item.sequence.id]), accepted[item.sequence.id]
+                self._learn(state, n_drafts, n_right, item.begin + 1 + n_right)
+                item.sequence.stats.n_draft_tokens += n_drafts
+                item.sequence.stats.n_accepted_tokens += n_right
             else:
                 state.n_since_draft += 1
 
     def _learn(self, state: DraftState, n_proposed: int, n_right: int, n_tokens: int) -> None:
         state.learn(n_proposed, n_right, n_tokens)
         self._acceptance += MEMORY / 4 * (state.acceptance - self._acceptance)
-        self.stats.n_rounds += 1
-        self.stats.n_proposed += n_proposed
-        self.stats.n_accepted += n_right
+        self.stats.n_drafts += 1
+        self.stats.n_draft_tokens += n_proposed
+        self.stats.n_accepted_tokens += n_right
 
 
 def may_speculate(seq: Sequence) -> bool:

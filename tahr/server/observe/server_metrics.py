@@ -49,6 +49,11 @@ COUNTERS: tuple[EngineMetric, ...] = (
     ("steps_total", "", "Engine steps.", lambda s: s.steps),
     ("prefill_tokens_total", "", "Tokens computed in prefill.", lambda s: s.tokens_prefilled),
     ("decode_tokens_total", "", "Tokens computed in decode.", lambda s: s.tokens_decoded),
+    ("spec_drafts_total", "spec_decode_num_drafts_total", "Drafts of speculative decoding.", lambda s: s.spec_drafts),
+    ("spec_draft_tokens_total", "spec_decode_num_draft_tokens_total", "Tokens in these drafts.",
+     lambda s: s.spec_draft_tokens),
+    ("spec_accepted_tokens_total", "spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.",
+     lambda s: s.spec_accepted_tokens),
 )  # fmt: skip
 
 
