@@ -91,4 +91,16 @@ MORE_CASES: dict[str, Config] = {
         "mpt", "MptForCausalLM", d_model=72, n_layers=3, n_heads=6, max_seq_len=512,
         attn_config={"alibi": True, "clip_qkv": 0.9, "alibi_bias_max": 8},
     ),
+    "gpt_oss": family(
+        "gpt_oss", "GptOss", head_dim=16, sliding_window=6, num_local_experts=4, num_experts_per_tok=2,
+        attention_bias=True, rope_theta=None, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 150000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": False, "original_max_position_embeddings": 64,
+        },
+    ),
+    "glm4_moe": family(
+        "glm4_moe", "Glm4Moe", head_dim=16, partial_rotary_factor=0.5, attention_bias=True, use_qk_norm=True,
+        first_k_dense_replace=1, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2, n_group=1, topk_group=1,
+        moe_intermediate_size=24, routed_scaling_factor=1.5, norm_topk_prob=True,
+    ),
 }  # fmt: skip

@@ -47,7 +47,28 @@ def bloom(config: Config, arrays: Arrays) -> Arrays:
     return {name.removeprefix("transformer."): a for name, a in qkv_in_order(config, arrays).items()}
 
 
+def gpt_oss(config: Config, arrays: Arrays) -> Arrays:
+    """Gate and up of the experts apart and the usual way round; suffixes where checkpoints have none."""
+    out: Arrays = {}
+    for name, values in arrays.items():
+        if name.endswith("sinks"):
+            out[f"{name}.weight"] = values
+        elif ".experts." not in name:
+            out[name] = values
+        else:
+            kind = "bias" if name.endswith("_bias") else "weight"
+            stem, rows = name.removesuffix("_bias"), values if kind == "bias" else values.swapaxes(1, 2)
+            halves = {
+                "gate_up_proj": {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]},
+                "down_proj": {"down_proj": rows},
+            }
+            home, _, part = stem.rpartition(".")
+            out |= {f"{home}.{n}.{kind}": np.ascontiguousarray(half) for n, half in halves[part].items()}
+    return out
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
+    "gpt_oss": gpt_oss,
     "gpt2": turned,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,
@@ -59,4 +80,5 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
 
 def gguf_forms(config: Config, arrays: Arrays) -> Arrays:
     """The tensors as a converter names and cuts them before it looks up their GGUF names."""
+    arrays = {name.replace("correction_bias", "correction.bias"): values for name, values in arrays.items()}
     return FORMS.get(config["model_type"], lambda config, arrays: arrays)(config, arrays)

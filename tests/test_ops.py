@@ -144,7 +144,7 @@ def activate(act: str) -> Case:
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         wide = np.linspace(-30, 30, 77, dtype=np.float32)[None]
         gate, up = be.tensor(wide), be.tensor(rows(rng, 1, 77))
-        return [be.read(be.activate(gate, given, act)) for given in (up, None)]  # type: ignore[arg-type]
+        return [be.read(be.activate(gate, given, act)) for given in ((up,) if act == "clamped_swiglu" else (up, None))]  # type: ignore[arg-type]
 
     return Case(f"activate-{act}", run, 2e-6)
 
@@ -170,14 +170,16 @@ def experts(form: str, renormalise: bool, n: int) -> Case:
     return Case(f"experts-{form}-{n}{'-renorm' if renormalise else ''}", run, 1e-5)
 
 
-def routed(name: str, **more: Any) -> Case:
+def routed(name: str, form: str = "F32", act: Any = "silu", **more: Any) -> Case:
     """Experts chosen in the ways of different families."""
 
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
-        gate, up = (Linear(be.weight(random_tensor("F32", (12, 32, 64), rng))) for _ in range(2))
-        down = Linear(be.weight(random_tensor("F32", (12, 64, 32), rng)))
+        shapes = [(12, 32, 64), (12, 32, 64), (12, 64, 32)]
+        biases = [be.vector(rows(rng, 1, 12 * shape[1])[0]) if act == "clamped_swiglu" else None for shape in shapes]
+        stacks = [be.weight(random_tensor(form, shape, rng)) for shape in shapes]
+        gate, up, down = (Linear(stack, b) for stack, b in zip(stacks, biases, strict=True))
         bias = be.vector(rows(rng, 1, 12)[0]) if more.get("bias") else None
-        mlps = ExpertMLPs(gate, up, down, Routing(**{"n_active": 3, "renormalise": True, **more, "bias": bias}), "silu")
+        mlps = ExpertMLPs(gate, up, down, Routing(**{"n_active": 3, "renormalise": True, **more, "bias": bias}), act)
         return [be.read(be.experts(be.tensor(rows(rng, 9, 64)), be.tensor(rows(rng, 9, 12)), mlps))]
 
     return Case(f"routed-{name}", run, 1e-5)
@@ -262,12 +264,14 @@ CASES = [
     Case("layer-norms", layer_norms),
     Case("by-position", by_position),
     Case("plain", plain),
-    *(activate(act) for act in ("silu", "gelu_tanh", "gelu")),
+    *(activate(act) for act in ("silu", "gelu_tanh", "gelu", "clamped_swiglu")),
     gated("Q4_K"),
     gated("F32"),
     experts("Q8_0", True, 1),
     experts("Q4_K", False, 7),
     experts("F32", True, 40),
+    routed("biased", act="clamped_swiglu"),
+    routed("biased-mxfp4", form="MXFP4", act="clamped_swiglu"),
     routed("sigmoid", sigmoid=True, bias=True, scale=2.5),
     routed("groups", n_groups=4, n_best_groups=2, renormalise=False, scale=3.0),
     routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),

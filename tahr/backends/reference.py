@@ -155,17 +155,15 @@ class ReferenceBackend(api.Backend):
         return Tensor(y.shape[1], x.rows, y)
 
     def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
-        activated = ACTIVATIONS[act](gate.data)
-        return Tensor(gate.width, gate.rows, activated if up is None else activated * up.data)
+        return Tensor(gate.width, gate.rows, activated(gate.data, None if up is None else up.data, act))
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
-        gate, up, down = (linear.weight.data for linear in (mlps.gate, mlps.up, mlps.down))
         out = np.zeros((len(x.data), mlps.down.weight.n_rows), np.float32)
         for row, row_scores in enumerate(scores.data):
             for expert, share in route(row_scores, mlps.routing):
                 one = x.data[row : row + 1]
-                inner = ACTIVATIONS[mlps.act](multiply(one, gate, expert)) * multiply(one, up, expert)
-                out[row] += share * multiply(inner, down, expert)[0]
+                inner = activated(of_expert(one, mlps.gate, expert), of_expert(one, mlps.up, expert), mlps.act)
+                out[row] += share * of_expert(inner, mlps.down, expert)[0]
         return Tensor(out.shape[1], x.rows, out)
 
     def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
@@ -275,6 +273,22 @@ def gelu(x: Floats) -> Floats:
 
 
 ACTIVATIONS: dict[api.Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
+
+
+def activated(gate: Floats, up: Floats | None, act: api.Activation) -> Floats:
+    if act == "clamped_swiglu":
+        assert up is not None
+        g, u = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
+        clamped: Floats = g * sigmoid(np.float32(1.702) * g) * (u + np.float32(1))
+        return clamped
+    return ACTIVATIONS[act](gate) if up is None else ACTIVATIONS[act](gate) * up
+
+
+def of_expert(x: Floats, linear: api.Linear, expert: int) -> Floats:
+    """One of the linears of a stack."""
+    y = multiply(x, linear.weight.data, expert)
+    n = linear.weight.n_rows
+    return y if linear.bias is None else y + linear.bias.data[expert * n : (expert + 1) * n]
 
 
 def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:

@@ -1,12 +1,14 @@
 """Tensors cut and ordered the way blocks want them, where files have them otherwise: not before they are used."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tahr.errors import CorruptFile, QuantError
+from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
 PLAIN = {"F32": "<f4", "F16": "<u2", "BF16": "<u2"}  # formats whose numbers can be moved about one by one
@@ -36,7 +38,8 @@ class Tensors(Mapping[str, HostTensor]):
         for prefix, kind in self.found(part):
             whole, first = self._made.pop(f"{prefix}{part}.{kind}"), 0
             for name, height in heights.items():
-                self._made[f"{prefix}{name}.{kind}"] = cut(whole, first, height, sum(heights.values()), n_groups)
+                rows = Cut(first, height, sum(heights.values()), n_groups, n_axes=1 if kind == "bias" else 2)
+                self._made[f"{prefix}{name}.{kind}"] = cut(whole, rows)
                 first += height
 
     def transpose(self, parts: Mapping[str, str]) -> None:
@@ -50,6 +53,12 @@ class Tensors(Mapping[str, HostTensor]):
         """Other names for the tensors whose whole name matches."""
         for name in [name for name in self._made if re.fullmatch(pattern, name)]:
             self._made[re.sub(pattern, replacement, name)] = self._made.pop(name)
+
+    def join_mxfp4(self, part: str) -> None:
+        """In every layer, make one MXFP4 matrix of the codes and the scales that a checkpoint has apart."""
+        for prefix, kind in self.found(f"{part}_blocks"):
+            codes, scales = (self._made.pop(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
+            self._made[f"{prefix}{part}.{kind}"] = mxfp4(codes, scales)
 
     def drop(self, name: str) -> None:
         """Forget `name`, if it is there."""
@@ -65,21 +74,33 @@ def as_is(tensor: HostTensor) -> Make:
     return lambda: tensor
 
 
-def cut(whole: Make, first: int, height: int, of: int, n_groups: int) -> Make:
-    """Rows `first .. first + height` of every `of` rows of a matrix, of each matrix of a stack, or of a bias."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows `first .. first + height` of every `of` rows, of which there are `n_groups` times as many."""
+
+    first: int
+    height: int
+    of: int
+    n_groups: int
+    n_axes: int  # 2: of a matrix, or of each matrix of a stack; 1: of a bias, or of each bias of a stack
+
+
+def cut(whole: Make, rows: Cut) -> Make:
+    """Some rows of a tensor: a view of the file where they are all in one place."""
 
     def make() -> HostTensor:
         tensor = whole()
-        stack, (n_rows, *cols) = (tensor.shape[:1], tensor.shape[1:]) if len(tensor.shape) == 3 else ((), tensor.shape)
-        check_rows(tensor, n_rows, n_groups * of)
-        n_cuts, shape = n_groups * (stack[0] if stack else 1), (*stack, n_groups * height, *cols)
-        row_bytes = tensor.n_bytes // (n_cuts * of)
+        n_stacked = len(tensor.shape) - rows.n_axes
+        stack, (n_rows, *cols) = tensor.shape[:n_stacked], tensor.shape[n_stacked:]
+        check_rows(tensor, n_rows, rows.n_groups * rows.of)
+        n_cuts, shape = rows.n_groups * math.prod(stack), (*stack, rows.n_groups * rows.height, *cols)
+        row_bytes = tensor.n_bytes // (n_cuts * rows.of)
         if n_cuts == 1:
-            begin = first * row_bytes
-            data = tensor.data[begin : begin + height * row_bytes]
+            begin = rows.first * row_bytes
+            data = tensor.data[begin : begin + rows.height * row_bytes]
             return replace(tensor, shape=shape, data=data, start=tensor.start + begin)
-        rows = tensor.data.reshape(n_cuts, of, row_bytes)[:, first : first + height]
-        return HostTensor(tensor.name, tensor.format, shape, np.ascontiguousarray(rows).reshape(-1))
+        found = tensor.data.reshape(n_cuts, rows.of, row_bytes)[:, rows.first : rows.first + rows.height]
+        return HostTensor(tensor.name, tensor.format, shape, np.ascontiguousarray(found).reshape(-1))
 
     return make
 
@@ -90,6 +111,24 @@ def check_rows(tensor: HostTensor, n_rows: int, wanted: int) -> None:
             f"Tensor {tensor.name} has {n_rows} rows, but the model's configuration asks for {wanted}. "
             "The file is damaged or the two belong to different models; fetch the model again."
         )
+
+
+def mxfp4(codes: Make, scales: Make) -> Make:
+    """Codes `[..., n_blocks, 16]` and scales `[..., n_blocks]` as GGUF has them: a scale, then the codes of its block,
+    the second half of which lies in the upper bits."""
+
+    def make() -> HostTensor:
+        stored, exponents = codes(), scales()
+        if stored.shape != (*exponents.shape, 16) or {stored.format.name, exponents.format.name} != {"U8"}:
+            raise CorruptFile(f"Tensors {stored.name} and {exponents.name} are no MXFP4 pair; fetch the model again.")
+        pairs = stored.data.reshape(-1, 16)
+        values = np.stack([pairs & 15, pairs >> 4], axis=2).reshape(-1, 32)  # neighbours share a byte
+        packed = values[:, :16] | values[:, 16:] << 4
+        data = np.concatenate([exponents.data.reshape(-1, 1), packed], axis=1).reshape(-1)
+        shape = (*exponents.shape[:-1], 32 * exponents.shape[-1])
+        return HostTensor(stored.name, FORMATS["MXFP4"], shape, data)
+
+    return make
 
 
 def turned(stored: Make) -> Make:

@@ -47,7 +47,7 @@ class Attention:
         self.memory = KVShape(cfg.n_kv_heads, cfg.head_dim)
         self.spec = AttentionSpec(
             *(cfg.attn_scale, kind.window, cfg.attn_softcap),
-            sinks=w.vector("sinks", cfg.n_heads) if sinks else None,
+            sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
             slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
         )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
@@ -135,11 +135,11 @@ class Experts:
     def __init__(self, cfg: ModelConfig, w: Weights):
         assert cfg.moe is not None
         moe, experts = cfg.moe, w.at("experts")
-        self.router = w.linear("gate", moe.n_experts, cfg.width)
+        self.router = w.linear("gate", moe.n_experts, cfg.width, moe.biased)
         self.mlps = ExpertMLPs(
-            gate=experts.stack("gate_proj", moe.n_experts, moe.ffn_width, cfg.width),
-            up=experts.stack("up_proj", moe.n_experts, moe.ffn_width, cfg.width),
-            down=experts.stack("down_proj", moe.n_experts, cfg.width, moe.ffn_width),
+            gate=experts.stack("gate_proj", moe.n_experts, moe.ffn_width, cfg.width, moe.biased),
+            up=experts.stack("up_proj", moe.n_experts, moe.ffn_width, cfg.width, moe.biased),
+            down=experts.stack("down_proj", moe.n_experts, cfg.width, moe.ffn_width, moe.biased),
             routing=routing(moe, w),
             act=cfg.activation,
         )
@@ -152,7 +152,7 @@ class Experts:
 
 
 def routing(moe: MoeConfig, w: Weights) -> Routing:
-    bias = w.vector("gate.e_score_correction_bias", moe.n_experts) if moe.choice_bias else None
+    bias = w.vector("gate.e_score_correction.bias", moe.n_experts) if moe.choice_bias else None
     return Routing(
         moe.n_active, moe.renormalise, moe.sigmoid, bias, moe.n_groups, moe.n_best_groups, moe.group_top, moe.scale
     )

@@ -36,6 +36,7 @@ class MoeConfig:
     ffn_width: int
     renormalise: bool
     shared_width: int = 0  # of the expert that every token goes to
+    biased: bool = False  # router and experts have biases
     sigmoid: bool = False  # scores become shares by a sigmoid each, not by a softmax
     choice_bias: bool = False  # a stored bias counts for the choice of experts alone
     n_groups: int = 0  # of experts: a token chooses among those of its `n_best_groups` best

@@ -30,7 +30,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
     """The numbers in a config.json of that family."""
-    refuse_quantised(config)
+    refuse_quantised(config, family)
     f = Fields(with_common_names({**family.hf_defaults, **text_part(config)}, family), "config.json")
     return family.refine_hf(f, common(f, family))
 
@@ -44,22 +44,24 @@ def with_common_names(config: dict[str, Any], family: Family) -> dict[str, Any]:
     return config
 
 
-def times(name: str, factor: int) -> Callable[[Mapping[str, Any]], Any]:
+def times(name: str, factor: Any) -> Callable[[Mapping[str, Any]], Any]:
     """A field that is a multiple of another where nothing else is said."""
 
     def derived(config: Mapping[str, Any]) -> int | None:
         value = config.get(name)
-        return factor * value if isinstance(value, int) else None
+        return factor * value if isinstance(value, int) and isinstance(factor, int) else None
 
     return derived
 
 
-def refuse_quantised(config: Mapping[str, Any]) -> None:
+def refuse_quantised(config: Mapping[str, Any], family: Family) -> None:
     """Quantised checkpoints keep scales and packed integers beside the weights: read plainly they would be noise."""
     for key in ("quantization_config", "compression_config"):
         quant = text_part(config).get(key)
         if quant is not None:
             method = quant.get("quant_method", "unknown") if isinstance(quant, Mapping) else quant
+            if method in family.quantised:
+                continue
             raise QuantError(
                 f"This checkpoint is quantised with {method!r}, which Tahr does not load yet. "
                 "Use the unquantised checkpoint or a GGUF of the model."

@@ -11,12 +11,14 @@ from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
 from tahr.models.families.glm4 import GLM, GLM4
+from tahr.models.families.glm4_moe import GLM4_MOE
 from tahr.models.families.gpt.bloom import BLOOM
 from tahr.models.families.gpt.falcon import FALCON
 from tahr.models.families.gpt.gpt2 import GPT2
 from tahr.models.families.gpt.gpt_neox import GPT_NEOX
 from tahr.models.families.gpt.mpt import MPT
 from tahr.models.families.gpt.starcoder2 import STARCODER2
+from tahr.models.families.gpt_oss import GPT_OSS
 from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_MOE
 from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
@@ -45,6 +47,8 @@ FAMILIES: dict[str, Family] = {
     "phi3": PHI3,
     "glm": GLM,
     "glm4": GLM4,
+    "glm4_moe": GLM4_MOE,
+    "gpt_oss": GPT_OSS,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
@@ -70,6 +74,8 @@ ARCHITECTURES: dict[str, Family] = {
     "qwen3moe": QWEN3_MOE,
     "mistral3": MINISTRAL3,
     "chatglm": GLM,
+    "glm4moe": GLM4_MOE,
+    "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
 }

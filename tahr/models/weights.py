@@ -34,6 +34,7 @@ GGUF_LAYER = {
     "attn_output": "self_attn.o_proj",
     "attn_qkv": "self_attn.qkv_proj",
     "attn_sinks": "self_attn.sinks",
+    "exp_probs_b": "mlp.gate.e_score_correction",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
@@ -174,15 +175,16 @@ class Weights:
         """Linears of the same rows, given how many rows each gives out."""
         return self.backend.join([self.linear(name, n_rows, n_cols, bias) for name, n_rows in heights.items()])
 
-    def stack(self, name: str, n: int, n_rows: int, n_cols: int) -> Linear:
-        """`n` linears without biases as one: stored so, or one tensor per index."""
+    def stack(self, name: str, n: int, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
+        """`n` linears as one: stored so, or one tensor per index."""
         full = f"{name}.weight"
         if self.prefix + full in self.tensors:
             tensor = self.find(full, (n, n_rows, n_cols))
         else:
             parts = [self.find(f"{i}.{full}", (n_rows, n_cols)) for i in range(n)]
             tensor = stacked(self.prefix + full, parts)
-        return Linear(self.give(full, tensor), name=self.prefix + name)
+        biases = self.find(f"{name}.bias", (n, n_rows)).dense().reshape(-1) if bias else None
+        return Linear(self.give(full, tensor), None if biases is None else self.upload(biases), self.prefix + name)
 
     def vector(self, name: str, width: int) -> Vector:
         """The bias `name`."""

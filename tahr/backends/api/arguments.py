@@ -5,7 +5,7 @@ from typing import Literal
 
 from tahr.backends.api.tensors import Floats, Linear, Tensor, Vector
 
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "clamped_swiglu"]
 RopeStyle = Literal["halves", "pairs"]
 
 
@@ -101,7 +101,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class ExpertMLPs:
-    """The gated MLPs of all experts, as stacks of matrices without biases."""
+    """The gated MLPs of all experts, as stacks of matrices; a bias is that of all of them, one after the other."""
 
     gate: Linear
     up: Linear

@@ -263,7 +263,10 @@ class Backend(ABC):
 
     @abstractmethod
     def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
-        """act(gate) * up, or act(gate) without up. gelu_tanh is the tanh approximation, gelu the exact one."""
+        """act(gate) * up, or act(gate) without up. gelu_tanh is the tanh approximation, gelu the exact one.
+
+        clamped_swiglu is g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.
+        """
 
     def gated(self, x: Tensor, gate_up: JoinedLinears, act: Activation) -> Tensor:
         """act(gate(x)) * up(x): the first half of a gated MLP."""

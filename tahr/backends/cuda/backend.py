@@ -234,7 +234,9 @@ class CudaBackend(api.Backend):
         return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
-        stacks = experts.ExpertStacks(mlps.gate.weight.data, mlps.up.weight.data, mlps.down.weight.data, mlps.act)
+        gate, up, down = mlps.gate, mlps.up, mlps.down
+        biases = (gate.bias.data, up.bias.data, down.bias.data) if gate.bias and up.bias and down.bias else None
+        stacks = experts.ExpertStacks(gate.weight.data, up.weight.data, down.weight.data, mlps.act, biases)
         tile_size = experts.tile_size_for(len(values(x)), self.deterministic)
         chosen = experts.assign(values(scores), mlps.routing, tile_size)
         dtype = wider(x.data.math, *(stack.dtype for stack in (stacks.gate, stacks.up, stacks.down)))

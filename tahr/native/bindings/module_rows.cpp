@@ -21,7 +21,8 @@ struct Named {
 };
 
 constexpr Named<Activation> ACTIVATIONS[] = {
-    {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu}};
+    {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu},
+    {"clamped_swiglu", Activation::clamped_swiglu}};
 constexpr Named<RopeStyle> ROPE_STYLES[] = {{"halves", RopeStyle::halves}, {"pairs", RopeStyle::pairs}};
 constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}, {"q8_0", KvType::q8_0}};
 

@@ -72,6 +72,9 @@ struct Segment {
   int64_t first, last;
 };
 
+// Of the segment's matrix, or null.
+const float* bias_of(const Segment& s) { return s.job->bias ? s.job->bias + s.matrix * s.job->matrix->rows : nullptr; }
+
 int64_t x_row_bytes(const PackedMatrix& m) { return is_dense(m.format) ? m.cols * 4 : quantised_row_bytes(m.cols); }
 
 const std::byte* x_row(const Segment& s, int64_t row) {
@@ -97,7 +100,7 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   for (int64_t panel = panels.begin; panel < panels.end; panel++) {
     const int64_t first = panel * LANES, left = m.rows - first;
     tile.panel = m.panel(s.matrix, panel);
-    tile.bias = s.job->bias ? s.job->bias + first : nullptr;
+    tile.bias = bias_of(s) ? bias_of(s) + first : nullptr;
     tile.n = left < LANES ? int(left) : LANES;
     run(tile);
     for (int r = 0; r < n; r++) tile.out[r] += LANES;
@@ -105,7 +108,7 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
 }
 
 [[maybe_unused]] RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
-  RowBlock block{s.job->matrix, s.matrix, panels, s.job->bias, n_rows, {}, {}};
+  RowBlock block{s.job->matrix, s.matrix, panels, bias_of(s), n_rows, {}, {}};
   for (int r = 0; r < n_rows; r++) {
     block.x[r] = x_row(s, first + r);
     block.out[r] = out_row(s, first + r);
@@ -145,7 +148,7 @@ void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
     const bool several = panel + MANY_PANELS <= panels.end;
     const int64_t first = panel * LANES;
     job.panels = m.panel(s.matrix, panel);
-    job.bias = s.job->bias ? s.job->bias + first : nullptr;
+    job.bias = bias_of(s) ? bias_of(s) + first : nullptr;
     job.n = m.rows - first;
     for (int r = 0; r < job.n_rows; r++) job.out[r] = out_row(s, rows.begin + r) + first;
     (several ? MANY[size_t(m.format)].several : MANY[size_t(m.format)].one)(job);

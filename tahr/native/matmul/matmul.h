@@ -40,7 +40,7 @@ struct QuantiseOp {
 struct LinearJob {
   const PackedMatrix* matrix;
   float* out;         // [n_rows, matrix->rows]
-  const float* bias;  // [matrix->rows] or null
+  const float* bias;  // [matrix->rows], of each matrix of a stack, or null
 };
 
 constexpr int MAX_LINEAR_JOBS = 4;
@@ -70,7 +70,7 @@ struct GroupOp {
 };
 
 // Row p of each job's `out` is row p / pairs_per_row of x times the matrix of pair p's expert: pairs_per_row is n_active
-// for gate and up (x has a row per token) and 1 for down (x has a row per pair). `bias` is unused and null.
+// for gate and up (x has a row per token) and 1 for down (x has a row per pair). `bias` is [n_experts][rows], or null.
 struct ExpertsOp {
   LinearJob jobs[MAX_LINEAR_JOBS];
   int n_jobs;

@@ -86,6 +86,12 @@ Floats gelu(Floats x) {
   return load(lanes);
 }
 
+// g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.
+Floats clamped_swiglu(Floats gate, Floats up) {
+  const Floats g = min(gate, set1(7.0f)), u = max(min(up, set1(7.0f)), set1(-7.0f));
+  return mul(mul(g, sigmoid(mul(g, set1(1.702f)))), add(u, set1(1.0f)));
+}
+
 }  // namespace
 
 void norm(const NormOp& op, Worker worker) {
@@ -123,18 +129,25 @@ void add(const AddOp& op, Worker worker) {
 
 void activate(const ActivateOp& op, Worker worker) {
   const Range mine = share_numbers(*op.n_rows * op.width, worker);
-  const auto with = [&](auto act) {
+  const auto for_chunks = [&](auto apply) {
     for (int64_t at = mine.begin; at < mine.end; at += CHUNK) {
       const Range chunk{at, at + CHUNK < mine.end ? at + CHUNK : mine.end};
-      if (op.up) map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
-      else map(chunk, op.gate, op.out, act);
+      apply(chunk);
       quantise_part(op.quantised_out, op.out, chunk.begin, chunk.end);
     }
+  };
+  const auto with = [&](auto act) {
+    for_chunks([&](Range chunk) {
+      if (op.up) map(chunk, op.gate, op.up, op.out, [act](Floats gate, Floats up) { return mul(act(gate), up); });
+      else map(chunk, op.gate, op.out, act);
+    });
   };
   switch (op.act) {
     case Activation::silu: return with([](Floats x) { return silu(x); });
     case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
     case Activation::gelu: return with([](Floats x) { return gelu(x); });
+    case Activation::clamped_swiglu:
+      return for_chunks([&](Range chunk) { map(chunk, op.gate, op.up, op.out, clamped_swiglu); });
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace tahr {
 
-enum class Activation : int32_t { silu, gelu_tanh, gelu };
+enum class Activation : int32_t { silu, gelu_tanh, gelu, clamped_swiglu };
 
 // sum = x + scale * y, out = sum / sqrt(mean(sum^2) + eps) * gain; without y, the norm of x alone (sum is then unused).
 struct NormOp {
@@ -48,7 +48,7 @@ struct AddOp {
   float scale;
 };
 
-// out = act(gate) * up; without up, act(gate).
+// out = act(gate) * up; without up, act(gate). clamped_swiglu: see `clamped_swiglu` in elementwise.cpp.
 struct ActivateOp {
   const int32_t* n_rows;
   int64_t width;

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from tahr.backends.api import Activation, Routing
 from tahr.backends.cuda.kernels.linear import FEW, TYPES
-from tahr.backends.cuda.kernels.rows import BLOCK, activated, narrow
+from tahr.backends.cuda.kernels.rows import BLOCK, gated, narrow
 
 MANY = 64  # assignments of a tile in a large step
 BLOCK_N, BLOCK_K = 32, 32
@@ -83,8 +83,9 @@ def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
 
 @triton.jit
 def gated_kernel(
-    out, x, gate, up, order, tile_experts, tile_begins, tile_ends, n_experts, n_active, n_out, n_cols, x_stride,
-    act: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, gate, up, gate_bias, up_bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_active, n_out,
+    n_cols, x_stride, has_bias: tl.constexpr, act: tl.constexpr, dtype: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
     tile = tl.program_id(0)
@@ -104,14 +105,17 @@ def gated_kernel(
         us = tl.load(up + base + cols[None, :], mask=mask, other=0.0).to(dtype)
         g = tl.dot(xs.to(dtype), tl.trans(gs), g, input_precision="ieee")
         u = tl.dot(xs.to(dtype), tl.trans(us), u, input_precision="ieee")
-    result = narrow(activated(g, act) * u, out.dtype.element_ty)
+    if has_bias:
+        g += tl.load(gate_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
+        u += tl.load(up_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
+    result = narrow(gated(g, u, act), out.dtype.element_ty)
     tl.store(out + row[:, None] * n_out + outs[None, :], result, mask=alive[:, None] & (outs[None, :] < n_out))
 
 
 @triton.jit
 def down_kernel(
-    out, x, down, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols,
-    dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, down, bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols,
+    has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """x @ down.T of every assignment's expert."""
     tile = tl.program_id(0)
@@ -128,6 +132,8 @@ def down_kernel(
         xs = tl.load(x + row[:, None] * n_cols + cols[None, :], mask=inside & alive[:, None], other=0.0).to(dtype)
         ws = tl.load(down + base + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
         total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
+    if has_bias:
+        total += tl.load(bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
     tl.store(out + row[:, None] * n_out + outs[None, :], total, mask=alive[:, None] & (outs[None, :] < n_out))
 
 
@@ -167,6 +173,7 @@ class ExpertStacks:
     up: torch.Tensor
     down: torch.Tensor
     act: Activation
+    biases: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of gate, up and down
 
 
 def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtype: torch.dtype) -> torch.Tensor:
@@ -176,10 +183,14 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
     tiles = (chosen.order, chosen.tile_experts, chosen.tile_begins, chosen.tile_ends, n_experts)
     blocks = (TYPES[dtype], chosen.tile_size, BLOCK_N, BLOCK_K)
     n_tiles, n_out = len(chosen.tile_experts), stacks.down.shape[1]
+    has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
     gated_kernel[(n_tiles, triton.cdiv(n_ffn, BLOCK_N))](
-        inner, x, stacks.gate, stacks.up, *tiles, n_active, n_ffn, n_cols, x.stride(0), stacks.act, *blocks
-    )
+        inner, x, stacks.gate, stacks.up, *biases[:2], *tiles, n_active, n_ffn, n_cols, x.stride(0), has_bias,
+        stacks.act, *blocks,
+    )  # fmt: skip
     outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
-    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](outer, inner, stacks.down, *tiles, n_out, n_ffn, *blocks)
+    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](
+        outer, inner, stacks.down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks
+    )
     return weighted(outer, chosen)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.rows import activated, narrow
+from tahr.backends.cuda.kernels.rows import gated, narrow
 
 FEW = 16  # rows up to which reading the weights is all that takes time: one tile holds them
 N_VECTORS = 2  # rows up to which plain additions keep up with the memory
@@ -126,7 +126,7 @@ def vector_kernel(
         if act != "none":
             up_result += tl.load(bias + n_out + outs, mask=outs < n_out, other=0.0)
     if act != "none":
-        result = activated(result, act) * up_result
+        result = gated(result, up_result, act)
     tl.store(out + index * n_out + outs, narrow(result, out.dtype.element_ty), mask=outs < n_out)
 
 

@@ -150,6 +150,15 @@ def activated(x, act: tl.constexpr):
 
 
 @triton.jit
+def gated(g, u, act: tl.constexpr):
+    """act(g) * u, or what the activation of that name makes of both."""
+    if act == "clamped_swiglu":
+        g, u = tl.minimum(g, 7.0), tl.minimum(tl.maximum(u, -7.0), 7.0)
+        return g * tl.sigmoid(1.702 * g) * (u + 1.0)
+    return activated(g, act) * u
+
+
+@triton.jit
 def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.constexpr, block: tl.constexpr):
     let_next_start()
     wait_for_previous()
@@ -157,7 +166,7 @@ def activate_kernel(out, gate, up, width, gate_stride, up_stride, act: tl.conste
     cols = tl.program_id(1) * block + tl.arange(0, block)
     g = tl.load(gate + row * gate_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + cols, mask=cols < width, other=0.0).to(tl.float32)
-    result = narrow(activated(g, act) * u, out.dtype.element_ty)
+    result = narrow(gated(g, u, act), out.dtype.element_ty)
     tl.store(out + row * width + cols, result, mask=cols < width)
 
 

@@ -1,0 +1,93 @@
+"""What single families do beyond their logits: released forms of checkpoints, and what is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from family_cases import MORE_CASES
+from gguf_maker import safetensors
+from model_cases import make_weights
+from model_files import stored_hf, write_hf
+from tahr.backends.reference import ReferenceBackend
+from tahr.errors import CorruptFile, UnsupportedModel
+from tahr.models import from_hf, load, open_model
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
+    config, arrays = MORE_CASES["gpt_oss"], make_weights(MORE_CASES["gpt_oss"])
+    rng, stored, dense = np.random.default_rng(0), {}, {}
+    for name in [name for name in arrays if name.endswith(("gate_up_proj", "down_proj"))]:
+        n, cols, rows = arrays.pop(name).shape
+        codes = rng.integers(0, 256, (n, rows, cols // 32, 16), dtype=np.uint8)
+        scales = rng.integers(120, 128, (n, rows, cols // 32), dtype=np.uint8)
+        stored |= {
+            f"{name}_blocks": ("U8", codes.shape, codes.tobytes()),
+            f"{name}_scales": ("U8", scales.shape, scales.tobytes()),
+        }
+        values = np.stack([FP4[codes & 15], FP4[codes >> 4]], axis=-1).reshape(n, rows, cols // 32, 32)
+        dense[name] = (values * np.exp2(scales.astype(np.float32) - 127)[..., None]).reshape(n, rows, cols)
+    write_hf(tmp_path, {**config, "quantization_config": {"quant_method": "mxfp4"}}, {})
+    (tmp_path / "model.safetensors").write_bytes(safetensors({**stored_hf(arrays), **stored}))
+    layer: Any = load(open_model([], tmp_path), ReferenceBackend()).decoder.layers[1]
+    mlps, home = layer.halves[1].mlps, "model.layers.1.mlp.experts"
+    assert mlps.gate.weight.format == "MXFP4"
+    np.testing.assert_array_equal(mlps.gate.weight.data.values, dense[f"{home}.gate_up_proj"][:, ::2])
+    np.testing.assert_array_equal(mlps.up.weight.data.values, dense[f"{home}.gate_up_proj"][:, 1::2])
+    np.testing.assert_array_equal(mlps.down.weight.data.values, dense[f"{home}.down_proj"])
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "said"),
+    [
+        ("cohere", {"use_qk_norm": True}, "plus sizes"),
+        ("stablelm", {"qk_layernorm": True}, "12B"),
+        ("falcon", {"alibi": True}, "ALiBi"),
+        ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln"),
+        ("mpt", {"no_bias": False}, "biases"),
+        ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
+    ],
+)
+def test_variants_that_differ_are_refused_by_name(case: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        from_hf({**MORE_CASES[case], **change})
+
+
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        ("phi3_long", {"rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0, 1.0]}}),
+        ("phi3_long", {"rope_scaling": {"type": "longrope", "short_factor": ["x"] * 4}}),
+        ("gpt2", {"n_embd": "64"}),
+        ("gpt2", {"n_embd": None}),
+        ("bloom", {"n_head": 10**9}),
+        ("mpt", {"expansion_ratio": 10**9}),
+        ("mpt", {"expansion_ratio": "x", "d_model": 10**12}),
+        ("smollm3", {"no_rope_layers": [1, 1]}),
+        ("ministral3", {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}}),
+        ("glm4_moe", {"n_shared_experts": 10**9}),
+        ("glm4_moe", {"n_group": 3, "topk_group": 4}),
+        ("mixtral", {"num_experts_per_tok": 5}),
+        ("gpt_oss", {"swiglu_limit": "7"}),
+    ],
+)
+def test_absurd_numbers_are_refused_in_a_sentence(case: str, change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptFile, match=r"fetch .*again|Fetch .*again"):
+        from_hf({**MORE_CASES[case], **change})
+
+
+def test_text_model_inside_mistral3(tmp_path: Path) -> None:
+    """The outer config says mistral3; the inner one which family the text model is of."""
+    inner = MORE_CASES["ministral3"]
+    assert from_hf({"model_type": "mistral3", "text_config": inner}).family == "ministral3"
+    assert from_hf({"model_type": "mistral3", "text_config": {**inner, "model_type": "mistral"}}).family == "mistral"
+
+
+def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path) -> None:
+    arrays = make_weights(MORE_CASES["phi3"])
+    arrays["model.layers.1.self_attn.qkv_proj.weight"] = np.zeros((100, 64), np.float32)
+    with pytest.raises(CorruptFile, match=r"qkv_proj.weight has 100 rows, but .* 128"):
+        load(open_model([], write_hf(tmp_path, MORE_CASES["phi3"], arrays)), ReferenceBackend())
