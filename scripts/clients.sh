@@ -101,6 +101,7 @@ here=tests/clients
 
 start server.log
 check "openai (Python)" 120 "$python" $here/check_openai.py "$address"
+check "openai: tools" 240 "$python" $here/check_tools.py "$address" "$model"
 check "openai (npm)" 60 node $here/check_openai.cjs "$address"
 check "langchain-openai" 90 "$python" $here/check_langchain.py "$address" "$model"
 check "structured output: openai parse, instructor, langchain" 180 "$python" $here/check_structured.py "$address" "$model"

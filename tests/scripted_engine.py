@@ -75,6 +75,9 @@ class ByteTokenizer:
     ) -> Detokenizer:
         return Detokenizer(self, skip_special=skip_special, shown=shown)  # type: ignore[arg-type]
 
+    def split_special(self, text: str) -> list[str | int]:
+        return [text] if text else []
+
     def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
         return frozenset()
 

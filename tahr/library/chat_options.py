@@ -1,5 +1,6 @@
 """What a chat asks for beside its messages: tools, which of them must be called, and how much to think."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import ThinkingBudget
 from tahr.errors import ConfigError
+from tahr.grammar import Grammar
+from tahr.grammar.call_grammar import FINAL, CallGrammar, call_grammar, is_call_grammar
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat, render_chat
-from tahr.text.thinking import EFFORT, EFFORT_BUDGETS, EFFORTS, SWITCHES, is_open
+from tahr.text.thinking import EFFORT, EFFORT_BUDGETS, EFFORTS, SWITCHES, is_closed, is_open
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.harmony import TO_FINAL
 from tahr.text.tool_calls.parser import ReplyFormat
@@ -24,6 +27,7 @@ class ToolChoice:
 
     mode: str = "auto"  # auto, none or required
     names: frozenset[str] | None = None  # only these; None: all
+    once: bool = False  # one call: the caller named the function
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def tool_choice_of(given: Any, tools: Sequence[Tool]) -> ToolChoice:
             "allowed_tools."
         )
     if given["type"] == "function":
-        return ToolChoice("required", frozenset({declared(given, names)}))
+        return ToolChoice("required", frozenset({declared(given, names)}), once=True)
     return allowed_tools(given.get("allowed_tools"), names)
 
 
@@ -209,7 +213,49 @@ def prepare(
         tokens, params, reply_format = without_thinking(tokenizer, tokens, params, reply_format)
     elif params.thinking_budget is None and options.thinks and EFFORT not in template.variables:
         params = replace(params, thinking_budget=EFFORT_BUDGETS.get(options.effort or ""))
-    return PreparedRequest(tokens, params, reply_format)
+    prepared = PreparedRequest(tokens, with_call_grammar(tokenizer, template, params, options), reply_format)
+    if prepared.params.grammar is None:
+        return prepared
+    thinks = template.thinks_by_default if options.thinks is None else options.thinks
+    return after_thinking(tokenizer, prepared, bool(thinks) and not is_closed(tail, template.thinking))
+
+
+def with_call_grammar(
+    tokenizer: Tokenizer, template: ChatTemplate, params: SamplingParams, options: ChatOptions
+) -> SamplingParams:
+    """The parameters with a grammar of calls, where calls are required, strict, or an alternative to JSON."""
+    tools, required, given = options.callable, options.choice.mode == "required", params.grammar
+    content = schema_of(given) if given and not required else None
+    if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
+        return params
+    parallel = options.parallel and template.traits.several_calls and not options.choice.once
+    asked = CallGrammar(template.call_format, tools, parallel, required, content)
+    return replace(params, grammar=call_grammar(asked, tokenizer.split_special))
+
+
+def schema_of(grammar: Grammar) -> Any:
+    """The schema of a grammar that asks for JSON; None for another grammar."""
+    if grammar.kind == "json_object":
+        return {"type": "object"}
+    return json.loads(grammar.source) if grammar.kind == "json_schema" else None
+
+
+def after_thinking(tokenizer: Tokenizer, prepared: PreparedRequest, thinks: bool) -> PreparedRequest:
+    """Let the grammar begin after the thinking. A block that the model would open itself is opened for it."""
+    form, tokens, params = prepared.reply_format, prepared.tokens, prepared.params
+    assert form
+    if form.is_harmony and not is_call_grammar(params.grammar):
+        return replace(prepared, params=replace(params, grammar_after=encoded(tokenizer, FINAL)))
+    if form.thinking is None or not (form.in_thinking or thinks):
+        return prepared
+    if not form.in_thinking:
+        tokens = [*tokens, *encoded(tokenizer, f"{form.thinking.open}\n")]
+    params = replace(params, grammar_after=encoded(tokenizer, form.thinking.close))
+    return PreparedRequest(tokens, params, replace(form, in_thinking=True))
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special=False))
 
 
 def without_thinking(

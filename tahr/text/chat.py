@@ -11,7 +11,7 @@ from tahr.errors import TemplateError
 from tahr.text.budget import Budget, OverBudget, spending
 from tahr.text.json_object import read_bytes, read_object
 from tahr.text.template_traits import TemplateTraits, traits_of
-from tahr.text.thinking import ThinkingMarks, thinking_marks
+from tahr.text.thinking import SWITCHES, ThinkingMarks, thinking_marks
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import GENERIC, CallFormat, call_format_named, call_format_of
 
@@ -88,6 +88,16 @@ class ChatTemplate:
     def thinking(self) -> ThinkingMarks | None:
         """How the model marks its thinking; None if it does not think."""
         return thinking_marks(self.source + (self.tool_use or ""))
+
+    @cached_property
+    def thinks_by_default(self) -> bool:
+        """Whether the model thinks where a request says nothing about it."""
+        switches = [name for name in SWITCHES if name in self.variables]
+        if self.thinking is None or not switches:
+            return self.thinking is not None
+        on: dict[str, Any] = dict.fromkeys(switches, True)
+        messages = [{"role": "user", "content": "Hi"}]
+        return self.render(messages) == self.render(messages, **on)
 
     @cached_property
     def traits(self) -> TemplateTraits:

@@ -56,7 +56,7 @@ def traits_of(template: Renderer) -> TemplateTraits:
         takes_results=RESULT in attempt(template, history),
         text_arguments=isinstance(arguments, str),
         empty_content=content,
-        several_calls=form is not None and attempt(template, both).count(VALUE) > 1,
+        several_calls=form is None or attempt(template, both).count(VALUE) > 1,
     )
 
 

@@ -42,6 +42,11 @@ def thinking_marks(template: str) -> ThinkingMarks | None:
     return next((marks for marks in KNOWN if marks.is_in(template)), None)
 
 
+def is_closed(prompt_end: str, marks: ThinkingMarks | None) -> bool:
+    """Whether a prompt has ended the block of thinking, so that the reply begins after it."""
+    return marks is not None and prompt_end.rstrip().endswith(marks.close)
+
+
 def is_open(prompt_end: str, marks: ThinkingMarks | None) -> bool:
     """Whether a prompt has begun the block of thinking, so that the reply begins inside it."""
     return marks is not None and prompt_end.rstrip().endswith(marks.open)

@@ -101,6 +101,17 @@ class Tokenizer:
         """
         return Detokenizer(self, skip_special=skip_special, continuing=continuing, shown=shown)
 
+    def split_special(self, text: str) -> list[str | int]:
+        """The text in parts: special tokens by their ids, and what stands between them."""
+        parts: list[str | int] = []
+        end = 0
+        for found in self._special_names.finditer(text):
+            token = self._special_ids.get(found[0])
+            if token is not None:
+                parts += [text[end : found.start()], token]
+                end = found.end()
+        return [part for part in (*parts, text[end:]) if part != ""]
+
     def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
         """The special tokens of which these texts are made."""
         if marks not in self._special_of_marks:

@@ -52,7 +52,7 @@ def errors(client: OpenAI, model: str) -> None:
     for wanted, param, options in (
         (openai.NotFoundError, "model", {"model": "absent"}),
         (openai.BadRequestError, "temperature", {"model": model, "temperature": -1}),
-        (openai.BadRequestError, "tools", {"model": model, "tools": [{"type": "function", "function": {"name": "f"}}]}),
+        (openai.BadRequestError, "tools", {"model": model, "tools": [{"type": "function", "function": {}}]}),
     ):
         try:
             client.chat.completions.create(messages=GRAVITY, **options)

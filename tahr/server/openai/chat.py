@@ -5,7 +5,9 @@ from functools import partial
 
 import msgspec
 
-from tahr.errors import ConfigError
+from tahr.config import SamplingParams
+from tahr.errors import ConfigError, GrammarError
+from tahr.grammar.call_grammar import is_call_grammar
 from tahr.library.chat_options import ChatOptions, PreparedRequest
 from tahr.library.chat_options import prepare as prepare_request
 from tahr.server.http.errors import bad_field
@@ -51,12 +53,13 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     constraint = grammar_of(body)
     turn = turn_of(state, body, caller, model)
     tokens = ChatPrompt(model, body, asked, options).encode(turn)
-    prepared = prepared_chat(model, tokens, asked, options)
-    tokens, asked = prepared.tokens, replace(asked, params=prepared.params)
+    prepared = prepared_chat(model, tokens, constraint.over(asked.params) if constraint else asked.params, options)
+    tokens, grammar = prepared.tokens, prepared.params.grammar
+    asked = replace(asked, params=replace(prepared.params, grammar=None, grammar_after=()))
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
     check_output_logprobs("top_logprobs", params, 1)
-    params = constraint.over(params) if constraint else params
+    params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
     shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
     return GenerationRequest(
         model=model,
@@ -68,7 +71,7 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
         include_usage=shown.include_usage,
         return_progress=bool(body.return_progress),
         turn=turn,
-        grammar_field=constraint.field if constraint else "",
+        grammar_field="tools" if is_call_grammar(grammar) else constraint.field if constraint else "",
     )
 
 
@@ -79,11 +82,15 @@ def with_budget(asked: Asked, budget: int | None) -> Asked:
     return replace(asked, params=replace(asked.params, thinking_budget=budget))
 
 
-def prepared_chat(model: ServedModel, tokens: list[int], asked: Asked, options: ChatOptions) -> PreparedRequest:
-    """How the reply is read, and what thinking does to prompt and parameters."""
+def prepared_chat(
+    model: ServedModel, tokens: list[int], params: SamplingParams, options: ChatOptions
+) -> PreparedRequest:
+    """How the reply is read, what it must keep to, and what thinking does to prompt and parameters."""
     engine = model.engine
     try:
-        return prepare_request(engine.tokenizer, template_of(engine), tokens, asked.params, options)
+        return prepare_request(engine.tokenizer, template_of(engine), tokens, params, options)
+    except GrammarError as error:
+        raise bad_field("tools", str(error)) from error
     except ConfigError as error:
         raise field_error(str(error)) from error
 

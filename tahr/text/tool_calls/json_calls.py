@@ -99,8 +99,14 @@ class JsonReader:
                 is_call = False
                 self.cursor.back(error.n_over)
             if not is_call:
-                text = held.text
-                return self.cursor.unread(text.lstrip(BETWEEN + WHITE) if self.buffer.n_calls else text)
+                return self.cursor.unread((yield from self._no_call(held.text)))
+
+    def _no_call(self, text: str) -> Reader[str]:
+        """What is text of something that is no call. After calls, one that breaks off is dropped."""
+        if not self.buffer.n_calls:
+            return text
+        text = text.lstrip(BETWEEN + WHITE)
+        return text if (yield from self.cursor.peek()) else ""
 
     def _bare_call(self, held: HeldText) -> Reader[bool]:
         first = yield from space(self.cursor, held)

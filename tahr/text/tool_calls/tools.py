@@ -117,7 +117,7 @@ def parameters_of(parameters: Any, where: str) -> Mapping[str, Any]:
         raise ConfigError(f"{where}.parameters must describe an object: set its type to 'object'.")
     if is_deeper(parameters, MAX_SCHEMA_DEPTH):
         raise ConfigError(f"{where}.parameters is nested more than {MAX_SCHEMA_DEPTH} levels deep: flatten it.")
-    return parameters
+    return parameters if "type" in parameters else {"type": "object", **parameters}
 
 
 def is_deeper(value: Any, depth: int) -> bool:

@@ -20,6 +20,20 @@ class CallFrame:
     section_close: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TagFrame:
+    """What stands around the names of calls whose arguments are tags, and the space after a tag."""
+
+    call_open: str
+    name_end: str
+    call_close: str = ""
+    separator: str = ""
+    section_open: str = ""
+    section_close: str = ""
+    space: str = ""  # after an argument
+    value_space: str = ""  # between the key and the value of an argument
+
+
 OBJECT = ('{"name": "', '", "arguments": ')
 FRAMES = {
     "hermes": CallFrame('<tool_call>\n{"name": "', OBJECT[1], "}\n</tool_call>", "\n"),
@@ -53,6 +67,23 @@ FRAMES = {
     "solar": CallFrame(
         "<|tool_call:begin|>call_#<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "",
         "<|tool_calls|>", "<|calls|>",
+    ),
+}  # fmt: skip
+
+TAG_FRAMES = {
+    "qwen3_coder": TagFrame("<tool_call>\n<function=", ">\n", "\n</tool_call>", "\n", space="\n"),
+    "glm": TagFrame("<tool_call>", "\n", "", "\n", space="\n", value_space="\n"),
+    "minicpm": TagFrame('<function name="', '">', "", "\n"),
+    "minimax_m2": TagFrame(
+        '<invoke name="', '">\n', "\n", "", "<minimax:tool_call>\n", "</minimax:tool_call>", space="\n"
+    ),
+    "deepseek_v32": TagFrame(
+        '<｜DSML｜invoke name="', '">\n', "\n", "",
+        "<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>", space="\n",
+    ),
+    "hunyuan": TagFrame(
+        "<tool_call:opensource>", "<tool_sep:opensource>\n", "", "\n",
+        "<tool_calls:opensource>\n", "\n</tool_calls:opensource>", space="\n", value_space="\n",
     ),
 }  # fmt: skip
 

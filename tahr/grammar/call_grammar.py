@@ -1,0 +1,270 @@
+"""Grammars of tool calls: in the model's own format, with the names of the tools and arguments by their schemas."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tahr.errors import GrammarError
+from tahr.grammar.json_rule import json_rule
+from tahr.grammar.spec import Grammar
+from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
+from tahr.text.tool_calls.literal_calls import GEMMA_QUOTE, GemmaForm, PythonForm
+from tahr.text.tool_calls.tagged_calls import TaggedForm
+from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
+from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
+
+MAX_CALLS = 8  # in one reply: small models repeat themselves
+ANY_OBJECT = {"type": "object"}
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as models write calls
+VALUES = ("enum", "const", "default", "examples", "required")  # keywords that hold no schemas
+OPEN = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
+)
+HEAD = "%llguidance {}\n# tool calls\n"
+TERMINALS = {
+    "TEXT": "TEXT: /(.|\\n)*/",
+    "NO_CALL": "NO_CALL: /([^\\[{\\s](.|\\n)*)?/",  # text of a model whose calls begin without a mark
+    "NUMBER": "NUMBER: /[0-9]{1,3}/",
+}
+ANALYSIS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
+FINAL = "<|channel|>final<|message|>"
+
+SplitSpecial = Callable[[str], Sequence[str | int]]  # a text by its special tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """What the reply may be."""
+
+    call_format: CallFormat
+    tools: Sequence[Tool]
+    parallel: bool = True
+    required: bool = True  # calls and nothing else; otherwise free text with calls in it
+    content: Any = None  # a JSON schema that the text must follow where there is no call
+
+
+def call_grammar(asked: CallGrammar, split: SplitSpecial) -> Grammar:
+    """The grammar as text. Schemas that no grammar can enforce are loosened, unless a tool is strict."""
+    return Grammar("lark", LarkText(asked, split).text())
+
+
+def is_call_grammar(grammar: Grammar | None) -> bool:
+    """Whether a grammar was made here."""
+    return grammar is not None and grammar.source.startswith(HEAD)
+
+
+@dataclass(slots=True)
+class LarkText:
+    """Rules under way."""
+
+    asked: CallGrammar
+    split: SplitSpecial
+    rules: list[str] = field(default_factory=list)
+    skipped: str = ""  # the mark that free text ends with, where calls are waited for
+
+    def text(self) -> str:
+        """All rules, the first of which is the reply."""
+        start = self.start()
+        rules = "\n".join([f"start: {start}", *self.rules])
+        return HEAD + "\n".join([rules, *(each for name, each in TERMINALS.items() if name in rules)]) + "\n"
+
+    def start(self) -> str:
+        asked, form = self.asked, self.asked.call_format.form
+        is_free = not (asked.required or asked.call_format.bare or asked.content is not None)
+        if is_free and not isinstance(form, HarmonyForm):
+            return self.lazy()
+        section = self.rule("calls", self.section())
+        if isinstance(form, HarmonyForm):
+            before = self.rule("analysis", f"{self.literal(ANALYSIS[0])} TEXT {self.literal(ANALYSIS[1])}")
+            final = f"{self.literal(FINAL)} {self.content() or 'TEXT'}"
+            return f"{before}? {section}" if asked.required else f"{before}? ({section} | {final})"
+        return section if asked.required else f"{section} | {self.content() or 'NO_CALL'}"
+
+    def content(self) -> str:
+        return "" if self.asked.content is None else f"%json {json.dumps(json_rule(self.asked.content))}"
+
+    def lazy(self) -> str:
+        """Free text in which the opening mark begins calls; the rule of the calls begins after that mark."""
+        begin = self.edges()[0]
+        self.skipped = next(mark for mark in self.marks() if begin.startswith(mark))
+        section, parts = self.rule("calls", self.section()), self.split(self.skipped)
+        if isinstance(parts[0], int):  # text holds no special tokens
+            return f"(TEXT {self.literal(self.skipped)} {section})* TEXT"
+        trigger = self.rule("trigger[lazy]", f"TEXT {self.literal(self.skipped)}").removesuffix("[lazy]")
+        return f"({trigger} {section})* TEXT"
+
+    def marks(self) -> Sequence[str]:
+        return (*self.asked.call_format.around, *self.asked.call_format.opens)
+
+    # ---- calls ----------------------------------------------------------------------------------------------------
+
+    def edges(self) -> tuple[str, str]:
+        """What stands before the first name and after the last call."""
+        form = self.asked.call_format.form
+        if isinstance(form, GemmaForm | PythonForm):
+            return self.asked.call_format.opens[0], self.asked.call_format.closes[0]
+        frame = self.frame()
+        return frame.section_open + frame.call_open, frame.section_close
+
+    def frame(self) -> CallFrame | TagFrame:
+        name = self.asked.call_format.name
+        frame = FRAMES.get(name) or TAG_FRAMES.get(name)
+        if frame is None:
+            raise GrammarError(f"Calls in the format {name} cannot be enforced: leave tool_choice out.")
+        return frame
+
+    def section(self) -> str:
+        """All calls of a reply."""
+        form = self.asked.call_format.form
+        if isinstance(form, GemmaForm):
+            return self.several(self.calls(self.gemma_call), "", has_edges=False)
+        if isinstance(form, PythonForm):
+            opens, closes = self.edges()
+            inside = self.several(self.calls(self.python_call), ", ", has_edges=True)
+            return self.sequence(self.opening(opens), '"["', inside, self.literal("]" + closes))
+        frame = self.frame()
+        write = self.tagged_call if isinstance(form, TaggedForm) else self.framed_call
+        inside = self.several(self.calls(write), frame.separator, has_edges=bool(frame.section_open))
+        opening = self.opening(frame.section_open) if frame.section_open else ""
+        return self.sequence(opening, inside, self.literal(frame.section_close))
+
+    def opening(self, text: str) -> str:
+        """A literal that begins a section, without the mark that has been read before."""
+        return self.literal(text.removeprefix(self.skipped))
+
+    def several(self, call: str, separator: str, has_edges: bool) -> str:
+        """Calls in a row. Where each begins with the mark that is waited for, one is enough."""
+        single = isinstance(self.asked.call_format.form, HarmonyForm) or (self.skipped and not has_edges)
+        if single or not self.asked.parallel:
+            return call
+        return f"{call} ({self.sequence(self.literal(separator), call)}){{0,{MAX_CALLS - 1}}}"
+
+    def calls(self, write: Callable[[int, Tool], str]) -> str:
+        names = [self.rule(f"call_{i}", write(i, tool)) for i, tool in enumerate(self.asked.tools)]
+        return self.rule("call", " | ".join(names))
+
+    def framed_call(self, i: int, tool: Tool) -> str:
+        frame = self.frame()
+        close = "" if isinstance(self.asked.call_format.form, HarmonyForm) else frame.call_close  # that ends the reply
+        arguments = self.json(tool.parameters, tool.strict)
+        before = self.call_open(frame.call_open + tool.name + frame.name_end, frame)
+        return self.sequence(before, arguments, self.literal(close))
+
+    def call_open(self, text: str, frame: CallFrame | TagFrame) -> str:
+        return self.literal(text) if frame.section_open else self.opening(text)
+
+    def tagged_call(self, i: int, tool: Tool) -> str:
+        form, tags = self.asked.call_format.form, self.frame()
+        assert isinstance(form, TaggedForm) and isinstance(tags, TagFrame)
+
+        def member(key: str, schema: Any) -> str:
+            is_text = types_of(schema) == {"string"}
+            between = form.value_open if not form.says_text else f' string="{str(is_text).lower()}">'
+            between = f"{tags.value_space}{between}" if form.value_open and not form.says_text else between
+            lines = "\n" if form.lines else ""
+            before = self.literal(f"{form.key_open}{key}{form.key_end}{between}{lines}")
+            return self.sequence(before, self.value(schema, lines + form.value_end), self.literal(tags.space))
+
+        inside = self.members(f"arguments_{i}", tool, member, "")
+        before = self.call_open(tags.call_open + tool.name + tags.name_end, tags)
+        return self.sequence(before, inside, self.literal(form.call_close + tags.call_close))
+
+    def gemma_call(self, i: int, tool: Tool) -> str:
+        def member(key: str, schema: Any) -> str:
+            if types_of(schema) == {"string"}:
+                return f"{self.literal(f'{key}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE)}"
+            return f"{self.literal(f'{key}:')} {self.json(schema, tool.strict)}"
+
+        opens, closes = self.edges()
+        inside = self.members(f"arguments_{i}", tool, member, ",")
+        return self.sequence(self.opening(f"{opens}call:{tool.name}{{"), inside, self.literal("}" + closes))
+
+    def python_call(self, i: int, tool: Tool) -> str:
+        def member(key: str, schema: Any) -> str:
+            return f"{self.literal(f'{key}=')} {self.json(schema, tool.strict)}"
+
+        inside = self.members(f"arguments_{i}", tool, member, ", ")
+        return self.sequence(self.literal(f"{tool.name}("), inside, '")"')
+
+    # ---- arguments without JSON around them -----------------------------------------------------------------------
+
+    def members(self, name: str, tool: Tool, member: Callable[[str, Any], str], separator: str) -> str:
+        """The arguments of a tool in the order of its schema, each at most once, those it needs exactly once."""
+        properties = tool.parameters.get("properties")
+        required = tool.parameters.get("required") or ()
+        if not isinstance(properties, dict) or not properties:
+            return ""
+        comma = f"{self.literal(separator)} " if separator else ""
+        after, first = "", ""
+        shared = {each: tool.parameters[each] for each in ("$defs", "definitions") if each in tool.parameters}
+        for i, (key, schema) in reversed(list(enumerate(properties.items()))):
+            one = self.rule(f"{name}_{i}", member(key, {**schema, **shared} if isinstance(schema, dict) else schema))
+            first = self.rule(
+                f"{name}_first_{i}", self.sequence(one, after) + ("" if key in required else f" | {first or EMPTY}")
+            )
+            after = self.rule(
+                f"{name}_after_{i}",
+                self.sequence(f"{comma}{one}", after) + ("" if key in required else f" | {after or EMPTY}"),
+            )
+        return first
+
+    def value(self, schema: Any, end: str) -> str:
+        """A value and the mark that ends it. Texts have no quotes; an enumeration is one of its texts."""
+        if types_of(schema) != {"string"}:
+            return self.sequence(self.json(schema, strict=False), self.literal(end))
+        options = schema.get("enum")
+        if isinstance(options, list) and options and all(isinstance(each, str) and each for each in options):
+            return self.sequence(f"({' | '.join(map(self.literal, options))})", self.literal(end))
+        parts = self.split(end)
+        if isinstance(parts[0], int):
+            return f"TEXT {self.literal(end)}"
+        return self.rule(f"text_{len(self.rules)}[lazy]", f"TEXT {self.literal(end)}")[: -len("[lazy]")]
+
+    # ---- Lark -----------------------------------------------------------------------------------------------------
+
+    def json(self, schema: Any, strict: bool) -> str:
+        try:
+            made = json_rule(closed(schema, MAX_SCHEMA_DEPTH))
+        except GrammarError:
+            if strict:
+                raise
+            made = json_rule(ANY_OBJECT if types_of(schema) == {"object"} else {})
+        return f"%json {json.dumps({**made, 'x-guidance': SPACING})}"
+
+    def rule(self, name: str, body: str) -> str:
+        self.rules.append(f"{name}: {body}")
+        return name
+
+    def literal(self, text: str) -> str:
+        """A text as terms: quoted, special tokens by their ids, `#` any number."""
+        terms: list[str] = []
+        for part in self.split(text):
+            if isinstance(part, int):
+                terms.append(f"<[{part}]>")
+                continue
+            pieces = [json.dumps(piece, ensure_ascii=False) if piece else "" for piece in part.split("#")]
+            terms += [term for piece in pieces for term in ("NUMBER", piece)][1:]
+        return " ".join(filter(None, terms))
+
+    def sequence(self, *terms: str) -> str:
+        return " ".join(filter(None, terms)) or EMPTY
+
+
+EMPTY = '""'
+
+
+def closed(schema: Any, depth: int) -> Any:
+    """The schema without members that it does not name: whatever follows this one follows the schema too.
+
+    A model that may add members of its own making goes on adding them.
+    """
+    if depth == 0 or not isinstance(schema, Mapping):
+        return [closed(each, depth - 1) for each in schema] if isinstance(schema, list) and depth else schema
+    made = {name: each if name in VALUES else closed(each, depth - 1) for name, each in schema.items()}
+    is_open = isinstance(schema.get("properties"), Mapping) and not OPEN.intersection(schema)
+    return {**made, "additionalProperties": False} if is_open else made
+
+
+def types_of(schema: Any) -> set[str]:
+    return set(types_in(schema, 4))

@@ -1,0 +1,153 @@
+"""Grammars of tool calls: whatever they allow is read as calls of the tools, with arguments that fit their schemas."""
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+
+from tahr.errors import GrammarError
+from tahr.grammar.call_grammar import CallGrammar, call_grammar
+from tahr.text.deltas import text_of, tool_calls_of
+from tahr.text.tool_calls.call_formats import BY_NAME
+from tahr.text.tool_calls.parser import ReplyFormat, parsed
+from tahr.text.tool_calls.tagged_calls import TaggedForm
+from tahr.text.tool_calls.tools import Tool, tools_of
+
+jsonschema = pytest.importorskip("jsonschema")
+llguidance = pytest.importorskip("llguidance")
+
+PLACE = {
+    "name": "place",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "unit": {"type": "string", "enum": ["C", "F"]},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "sure": {"type": "boolean"},
+            "spots": {"type": "array", "items": {"$ref": "#/$defs/spot"}, "maxItems": 2},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+        "$defs": {"spot": {"type": "object", "properties": {"n": {"type": "null"}}, "additionalProperties": False}},
+    },
+}
+TOOLS = {tool.name: tool for tool in tools_of([PLACE, {"name": "now", "parameters": {"additionalProperties": False}}])}
+EOS = 256
+FORMATS = sorted(BY_NAME)
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes, the end, and some special tokens, as llguidance wants it."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id, eos_token_id = None, EOS
+
+    def __init__(self, special: tuple[str, ...]):
+        self.special = special
+        self.tokens = [bytes([i]) for i in range(256)] + [b"</s>"] + [name.encode() for name in special]
+        self.special_token_ids = list(range(EOS, len(self.tokens)))
+
+    def __call__(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def ids(self, text: str) -> list[int]:
+        return [i for part in self.split(text) for i in ([part] if isinstance(part, int) else part.encode())]
+
+    def split(self, text: str) -> list[str | int]:
+        found = re.split("(" + "|".join(map(re.escape, self.special)) + ")", text) if self.special else [text]
+        return [EOS + 1 + self.special.index(part) if part in self.special else part for part in found if part]
+
+
+def special_of(name: str) -> tuple[str, ...]:
+    """The marks that are special tokens in real models: those in odd brackets, and parts of a mark."""
+    marks = [part for mark in BY_NAME[name].marks for part in re.findall(r"<[|｜][^<>]*[|｜]?>|\[[A-Z_]+\]", mark)]
+    return tuple(dict.fromkeys(mark for mark in marks if "DSML" not in mark))
+
+
+def walk(asked: CallGrammar, special: tuple[str, ...], seed: int) -> str | None:
+    """A text that the grammar allows, by tokens drawn at random; None if it does not end soon."""
+    tokenizer, draw = Bytes(special), random.Random(seed)
+    index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
+    source = call_grammar(asked, tokenizer.split).source
+    matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
+    assert not matcher.get_error(), matcher.get_error()
+    form, made = asked.call_format.form, b""
+    close = tokenizer.ids(form.value_end if isinstance(form, TaggedForm) else "</")
+    for _ in range(600):
+        if draw.random() < 0.1 and matcher.validate_tokens(close) == len(close):
+            matcher.consume_tokens(close)
+            made += b"".join(tokenizer.tokens[token] for token in close)
+        mask = matcher.compute_bitmask()
+        allowed = [i for i in range(len(tokenizer.tokens)) if mask[i // 8] >> (i % 8) & 1]
+        allowed = [i for i in allowed if i < 127 or i >= EOS] or allowed
+        if not allowed or matcher.is_stopped():
+            return made.decode()
+        ends = [i for i in allowed if i >= EOS or chr(i) in '"}]<\n']
+        token = draw.choice(ends if ends and draw.random() < 0.4 else allowed)
+        if token == EOS:
+            return made.decode()
+        assert matcher.consume_token(token)
+        made += tokenizer.tokens[token]
+    return None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_the_grammar_allows_is_read_as_valid_calls(name: str) -> None:
+    n_read = 0
+    for seed in range(4):
+        for special in ((), special_of(name)):
+            parallel = seed % 2 == 0
+            text = walk(CallGrammar(BY_NAME[name], list(TOOLS.values()), parallel), special, seed)
+            if text is None:
+                continue
+            deltas = parsed(ReplyFormat(BY_NAME[name], TOOLS), text)
+            calls = tool_calls_of(deltas)
+            assert calls and not text_of(deltas) and (parallel or len(calls) == 1), text
+            for call in calls:
+                jsonschema.validate(json.loads(call.arguments), TOOLS[call.name].parameters)
+            n_read += 1
+    assert n_read > 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_free_text_may_hold_calls_and_these_are_valid(name: str) -> None:
+    asked = CallGrammar(BY_NAME[name], list(TOOLS.values()), required=False)
+    for seed in range(2):
+        text = walk(asked, special_of(name), seed)
+        for call in tool_calls_of(parsed(ReplyFormat(BY_NAME[name], TOOLS), text or "")):
+            jsonschema.validate(json.loads(call.arguments), TOOLS[call.name].parameters)
+
+
+def accepts(asked: CallGrammar, text: str) -> bool:
+    tokenizer = Bytes(())
+    index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
+    source = call_grammar(asked, tokenizer.split).source
+    matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
+    return all(matcher.consume_token(token) for token in text.encode()) and matcher.is_accepting()
+
+
+def test_text_calls_and_schemas_as_asked() -> None:
+    hermes, tools = BY_NAME["hermes"], list(TOOLS.values())
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    wrong = call.replace("now", "then")
+    assert accepts(CallGrammar(hermes, tools), call) and not accepts(CallGrammar(hermes, tools), "Hi " + call)
+    assert not accepts(CallGrammar(hermes, tools), wrong) and not accepts(CallGrammar(hermes, tools), "")
+    free = CallGrammar(hermes, tools, required=False)
+    assert accepts(free, "Hi " + call + "\n" + call) and accepts(free, "Hi <b> x") and not accepts(free, wrong)
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    either = CallGrammar(hermes, tools, required=False, content=schema)
+    assert accepts(either, '{"a": 1}') and accepts(either, call) and not accepts(either, "Hi")
+    bare = CallGrammar(BY_NAME["json"], tools, required=False)
+    assert accepts(bare, "Hi") and accepts(bare, '{"name": "now", "arguments": {}}') and not accepts(bare, "{}")
+
+
+def test_schemas_that_cannot_be_enforced_are_loosened_unless_strict() -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    loose, strict = Tool("f", parameters=schema), Tool("f", parameters=schema, strict=True)
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    assert accepts(CallGrammar(BY_NAME["hermes"], [loose]), call)
+    with pytest.raises(GrammarError, match="not"):
+        call_grammar(CallGrammar(BY_NAME["hermes"], [strict]), Bytes(()).split)
