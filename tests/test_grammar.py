@@ -190,6 +190,23 @@ def test_a_text_is_the_same_alone_in_a_batch_and_one_step_late() -> None:
     assert found == [alone, alone]
 
 
+def test_steps_overlap_with_grammars_too() -> None:
+    """The forward pass of the next step does not wait for the host to advance the grammars, only its sampling does."""
+    eng = engine(stories(), late=True)
+    letters = Grammar("regex", "([a-z]{3} )*[0-9]forced text[0-9]")
+    mixed = [hot(letters, seed=1), hot(seed=2), hot(letters, seed=3, repetition_penalty=1.3), hot(letters, n=2)]
+    plain = engine(stories())
+    expected = [submit(plain, params) for params in mixed]
+    run(plain, *expected, *expected[3].forks)
+    found = [submit(eng, params) for params in mixed]
+    run(eng, *found, *found[3].forks)
+    assert [seq.tokens for seq in (*found, *found[3].forks)] == [seq.tokens for seq in (*expected, *expected[3].forks)]
+    alone = engine(stories(), late=True)
+    run(alone, submit(alone, hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)))
+    n_late = alone.runner.backend.n_late  # type: ignore[attr-defined]
+    assert n_late > alone.scheduler.n_steps / 2
+
+
 def test_choices_of_one_request_follow_the_grammar_each_on_its_own() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(DIGITS, n=4))
@@ -198,7 +215,8 @@ def test_choices_of_one_request_follow_the_grammar_each_on_its_own() -> None:
     assert all(re.fullmatch("[0-9]{3,6}", text) for text in texts) and len(set(texts)) > 1
 
 
-def test_preempted_texts_go_on_where_they_were() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_preempted_texts_go_on_where_they_were(late: bool) -> None:
     from engines import page_bytes
 
     schema = Grammar(
@@ -207,7 +225,7 @@ def test_preempted_texts_go_on_where_they_were() -> None:
     params = [hot(schema, seed=seed, max_tokens=150) for seed in range(3)]
     calm = engine(stories(), context_size=192)
     expected = run(calm, *(submit(calm, each) for each in params))
-    eng = engine(stories(), context_size=192, kv_bytes=26 * page_bytes(stories()), prefix_cache=False)
+    eng = engine(stories(), late, context_size=192, kv_bytes=26 * page_bytes(stories()), prefix_cache=False)
     assert run(eng, *(submit(eng, each) for each in params)) == expected
     assert eng.scheduler.n_preempted > 0
 

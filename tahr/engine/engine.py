@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
 from operator import attrgetter
@@ -148,8 +148,12 @@ class Engine:
         if self.speculator:
             self.speculator.propose(self.scheduler)
         work = self.scheduler.schedule()
-        failed = self._launch(work) if work else []
-        return failed + self._finish(self._in_flight.popleft()) if self._is_due(bool(work)) else failed
+        events = self._launch(work) if work else []
+        if self._is_due(bool(work)):
+            events += self._finish(self._in_flight.popleft())
+        if self._in_flight and self._in_flight[-1].later:
+            events += self._sample(self._in_flight[-1])
+        return events
 
     def _launch(self, work: list[WorkItem]) -> list[Event]:
         """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
@@ -162,7 +166,20 @@ class Engine:
         self._in_flight.append(step)
         if self._overlaps:
             self.scheduler.launched()
-            run_ahead(step.sampled, step.tokens.on_host)
+            if step.tokens:
+                run_ahead(step.sampled, step.tokens.on_host)
+        return []
+
+    def _sample(self, step: InFlight) -> list[Event]:
+        """Begin to sample a step whose grammars had to see the tokens of the step before."""
+        try:
+            step.sample()
+        except BaseException as error:
+            self._in_flight.remove(step)
+            self.scheduler.landed()
+            return self._fail_step(step.work, error)
+        assert step.tokens
+        run_ahead(step.sampled, step.tokens.on_host, step.void)
         return []
 
     def _is_due(self, launched: bool) -> bool:
@@ -249,7 +266,7 @@ class Engine:
         request = SampleRequest(sampling, tokens, len(tokens), grammar)
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        bound = sampling.follows_text or grammar is not None or params.thinking_budget is not None
+        bound = sampling.follows_text or params.thinking_budget is not None
         return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
 
     # ---- one step ---------------------------------------------------------------------------------------------
@@ -277,6 +294,9 @@ class Engine:
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
             self._fork(parent)
+        if step.void:
+            kept = [i for i, seq in enumerate(sampled) if seq.id not in step.void]
+            sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
         events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
         return events
@@ -380,18 +400,18 @@ class Engine:
                 self.stats.count_end(each.state.value)
 
 
-def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int]) -> None:
+def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
     """Let the next step use the tokens that the step just launched samples, before the host knows them.
 
     The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
-    to be forked run when their parent's step has landed.
+    to be forked run when their parent's step has landed. The samples of `void` sequences do not count.
     """
     late = set(on_host)
     for row, seq in enumerate(sampled):
         n_ahead = seq.n_ahead + 1
         if seq.host_bound or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is State.WAITING or row in late:
             continue
-        if seq.speculates:
+        if seq.speculates or seq.id in void:
             continue
         seq.n_ahead = n_ahead
         seq.pick_row = row

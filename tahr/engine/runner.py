@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tahr.backends.api import Backend, Fetched, Floats, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Fetched, Floats, Ints, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.adapters.rows import AdapterRows
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
@@ -29,6 +29,19 @@ class StepOutput(NamedTuple):
     rows: Floats | None  # the wanted rows in the order of the work; None if the host needs none
 
 
+class LaterSample(NamedTuple):
+    """What a step samples once the host knows the tokens of the step before."""
+
+    sampler: Sampler
+    requests: list[SampleRequest]
+    rows: list[int]
+    logits: Tensor
+    lengths: Ints  # of the texts before the token to sample
+
+    def launch(self) -> PendingTokens:
+        return self.sampler.launch(self.sampler.prepare(self.requests, self.rows), self.logits, self.lengths)
+
+
 @dataclass(slots=True)
 class InFlight:
     """A launched step; its results are on their way."""
@@ -38,12 +51,23 @@ class InFlight:
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
     drafts: Drafts  # the guesses that are verified
-    tokens: PendingTokens
+    tokens: PendingTokens | None  # None: sampling waits, see `later`
     host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
+    later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
+    void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
+
+    def sample(self) -> None:
+        """Begin to sample what had to wait."""
+        assert self.later
+        self.tokens = self.later.launch()
+        lengths = self.later.lengths.tolist()
+        self.void = frozenset(seq.id for seq, n in zip(self.sampled, lengths, strict=True) if len(seq.tokens) > n)
+        self.later = None
 
     def collect(self) -> StepOutput:
         """Wait for the step, and take its results."""
+        assert self.tokens
         return StepOutput(self.tokens.collect(), self.host_rows.collect() if self.host_rows else None)
 
 
@@ -94,12 +118,18 @@ class Runner:
         plan = self._sample_plan
         if plan is None or not plan.holds(columns):
             plan = self._sample_plan = SamplePlan(columns)
-        batch = self.sampler.prepare(plan.requests, plan.rows)
+        waits = any(seq.n_ahead for seq in plan.bound)
+        batch = None if waits else self.sampler.prepare(plan.requests, plan.rows)
         result = self.replay(columns)
         lengths = self.step.seq_lens[plan.owners]
-        tokens = self.sampler.launch(batch, result, lengths - plan.n_after if plan.drafts else lengths)
+        if plan.drafts:
+            lengths -= plan.n_after
+        tokens = self.sampler.launch(batch, result, lengths) if batch else None
         host_rows = self.backend.fetch(result) if plan.wants_rows else None
-        return InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began)
+        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began)
+        if waits:
+            step.later = LaterSample(self.sampler, plan.requests, plan.rows, result, lengths)
+        return step
 
     def replay(self, work: WorkColumns) -> Tensor:
         """Begin to compute the wanted rows of a step; the next one may write over them."""
@@ -201,6 +231,7 @@ class SamplePlan:
                 n_after += range(n_drafts, -1, -1) if n_drafts else [0] * len(choices)
                 owners += [item] * len(choices)
                 n_sampling += 1 + n_drafts
+        self.bound = [seq for seq in self.sampled if seq.request and seq.request.grammar]
         self.owners = np.array(owners, np.int64)
         self.n_after = np.array(n_after, np.int32)
         self.wants_rows = end > n_sampling  # others than those to sample from

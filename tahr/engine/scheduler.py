@@ -289,7 +289,7 @@ class Scheduler:
             self._prefill(admitted, budget, work)
 
     def _prefill(self, seq: Sequence, budget: PrefillBudget, work: list[WorkItem]) -> None:
-        n = budget.grant(seq) if budget.open else 0
+        n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
         if n and self._schedule_tokens(seq, n, work):
             budget.spend(seq, n)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequence import Sequence, State
 from tahr.kv.tables import PageCopy
 
 
@@ -30,6 +30,11 @@ class SchedulerLimits:
     @property
     def n_tokens(self) -> int:
         return max(self.prefill_chunk, self.n_prefill_tokens) + self.n_decode_seqs * self.n_decode_tokens
+
+    @property
+    def n_most_seqs(self) -> int:
+        """How many sequences a step may hold."""
+        return self.n_prefill_seqs + self.n_decode_seqs
 
     @property
     def n_rows(self) -> int:
@@ -73,6 +78,10 @@ class PrefillBudget:
     def open(self) -> bool:
         return self.n_seqs > 0 and self.n_tokens > 0
 
+    def holds(self, seq: Sequence) -> bool:
+        """Whether a sequence may be in the step; one that decodes and has forced tokens counts as decoding."""
+        return self.n_tokens > 0 and (self.n_seqs > 0 or seq.state is State.DECODING)
+
     def grant(self, seq: Sequence) -> int:
         """How many tokens a sequence may compute."""
         n = min(seq.n_left, self._chunk, self.n_tokens)
@@ -81,6 +90,9 @@ class PrefillBudget:
 
     def spend(self, seq: Sequence, n: int) -> None:
         """A sequence, whose tokens are scheduled now, uses n tokens of the budget."""
+        if seq.state is State.DECODING:
+            self.n_tokens -= n
+            return
         if self.n_seqs == self._limits.n_prefill_seqs:
             self.n_tokens = self._n_together  # whatever the budget is, the first one was within it
         self.n_seqs -= 1
