@@ -48,7 +48,7 @@ class NullBackend(ReferenceBackend):
     def record(self, step: object, inputs: object) -> Plan:
         return self.plan
 
-    def step_inputs(self, limits: StepLimits) -> object:  # type: ignore[override]
+    def step_inputs(self, limits: StepLimits, aside: bool = False) -> object:  # type: ignore[override]
         self.inputs = super().step_inputs(limits)
         return self.inputs
 

@@ -93,6 +93,7 @@ class Runner:
         n_vocab: int | None = None,
         forward: Forward | None = None,
         n_decode_tokens: int = 1,  # of one sequence in a step: its own and its drafts
+        aside: bool = False,  # it drafts for another: see `Backend.step_inputs`
     ):
         self.backend = backend
         self.decoder = decoder
@@ -101,9 +102,9 @@ class Runner:
         self.n_adapted = 0  # adapters that sequences use, each as often as it is used
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
-        self.step = backend.step_inputs(most)
+        self.step = backend.step_inputs(most, aside)
         self.buckets = backend.buckets(limits, n_decode_tokens)
-        self.sampler = Sampler(backend, self.n_vocab)
+        self.sampler = Sampler(backend, self.n_vocab, aside)
         self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
         self._logits = PlanSet(forward or decoder.forward, self.buckets)
         self._hidden = PlanSet(decoder.hidden, [most])

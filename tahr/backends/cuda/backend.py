@@ -57,7 +57,8 @@ class CudaBackend(api.Backend):
         self.context = RecordingContext()
         # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
         self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
-        self._sampler = CudaSampler(self.device, self.picks)
+        self.picks_aside = torch.zeros_like(self.picks)
+        self._sampler = CudaSampler(self.device, self.picks, self.picks_aside)
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 
@@ -89,8 +90,8 @@ class CudaBackend(api.Backend):
         live = tensor.data.live()
         return api.HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
-    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
-        return make_inputs(limits, self.picks)
+    def step_inputs(self, limits: api.StepLimits, aside: bool = False) -> api.StepInputs:
+        return make_inputs(limits, self.picks_aside if aside else self.picks)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> torch.Tensor:
         return cuda_kv.make(shape, n_pages, layout.page_size, layout.dtype, self.device)

@@ -61,16 +61,15 @@ class Upload:
 class CudaSampler:
     """Samples for one device. Buffers are kept in a list of free ones, so that several calls may be in flight."""
 
-    def __init__(self, device: torch.device, picks: torch.Tensor):
+    def __init__(self, device: torch.device, picks: torch.Tensor, picks_aside: torch.Tensor):
         self._device = device
-        self._picks = picks
-        self._aside = torch.zeros_like(picks)  # in their place, where no step refers to the tokens
+        self._picks, self._picks_aside = picks, picks_aside
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
-        """Enqueue the samples; their tokens go to the first places of `picks` too."""
-        n, picks = len(rows), self._aside if rows.aside else self._picks
+        """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
+        n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
         on_host = host_rows(rows)

@@ -94,10 +94,13 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
     """Sizes of plans, smallest first: steps in which all sequences decode, then steps of any kind by their tokens.
 
     A step is padded to its bucket, so sizes lie close together; sequences and rows cost little and come in few sizes.
+    Sequences that decode have one token each, or up to `n_decode_tokens` with drafts.
     """
-    k, most = n_decode_tokens, limits.n_seqs
+    most = limits.n_seqs
     decoding = [
-        replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k) for n in up_to(most, POWERS)
+        replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k)
+        for k in sorted({1, n_decode_tokens})
+        for n in up_to(most, POWERS)
     ]
     sizes = [(n, n) for n in SEQ_COUNTS if n < most] + [(most, limits.n_rows)]
     mixed = [

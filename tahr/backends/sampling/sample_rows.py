@@ -84,7 +84,7 @@ class SampleRows:
     mask: Words | None = None  # [n, ceil(n_vocab / 32)]: bit t % 32 of word t // 32 allows token t; after the edits
     masked: Flags | None = None  # [n]: the rows whose mask counts
     n_logprobs: Ints | None = None  # [n]: how many of the likeliest tokens to list with log-probabilities; -1: none
-    aside: bool = False  # no step refers to these tokens: the ones that `StepInputs.ids` may refer to stay as they are
+    aside: bool = False  # only steps aside (see `Backend.step_inputs`) refer to these tokens
 
     def __len__(self) -> int:
         return len(self.source)

@@ -6,12 +6,13 @@ at once. What it has computed of a text may lag behind; it catches up before it 
 
 from collections.abc import Sequence as ListOf
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from tahr.backends.api import Tensor
 from tahr.engine.runner import Runner
-from tahr.engine.sampler import SampledToken, Sampler
+from tahr.engine.sampler import PendingTokens
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.proposer import DraftRequest
@@ -33,7 +34,6 @@ class DraftModelProposer:
     def __init__(self, runner: Runner, n_chunk: int):
         self.runner = runner
         self._n_chunk = n_chunk
-        self._sampler = Sampler(runner.backend, runner.n_vocab, aside=True)
         self._costs = StepCosts()
         self._hashes: dict[int, bytes] = {}  # by page: the block hash of the text it was computed for
 
@@ -44,20 +44,26 @@ class DraftModelProposer:
         return self._costs.seconds(n_seqs)
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
-        work = self._catch_up(requests)
+        began, work = perf_counter(), self._catch_up(requests)
+        n_tokens, depth = sum(item.n_tokens for item in work), 0
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
-        depth = 0
+        passes: list[DraftPass] = []  # whose tokens are not collected yet
+        ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            began, n_tokens = perf_counter(), sum(item.n_tokens for item in work)
             rows = self.runner.replay(WorkColumns(*zip(*work, strict=True)))
             depth += 1
-            drafting = self._sample(drafting, rows, depth)
-            if n_tokens <= 2 * len(work):  # not a prompt to catch up with
-                self._costs.measure(n_tokens, perf_counter() - began)
+            if drafting:
+                passes.append(self._sample([seq for seq, _ in drafting], rows, len(passes)))
+            if not all(each.known_to_device for each in passes):
+                collect(passes, ended)
+            drafting = [each for each in drafting if depth < each.n_most and each.sequence.id not in ended]
             work = [WorkItem(seq, len(seq.tokens) + depth - 1, 1, True, 1) for seq, _ in drafting]
+        collect(passes, ended)
         for seq, _ in requests:
             if seq.drafts:
                 state_of(seq).n_drafted = len(seq.tokens) + len(seq.drafts) - 1
+        if n_tokens <= 2 * len(requests):  # not a prompt to catch up with
+            self._costs.measure(len(requests), (perf_counter() - began) / max(1, depth))
 
     def _catch_up(self, requests: ListOf[DraftRequest]) -> list[WorkItem]:
         """The tokens that the draft model has not computed yet, as many as one step may hold."""
@@ -74,24 +80,17 @@ class DraftModelProposer:
             state.n_drafted += n
         return work
 
-    def _sample(self, drafting: list[DraftRequest], rows: Tensor, depth: int) -> list[DraftRequest]:
-        """Add a token to the drafts of each sequence; those that go on."""
-        tokens = self._tokens([seq for seq, _ in drafting], rows) if drafting else []
-        going = []
-        for request, sampled in zip(drafting, tokens, strict=True):
-            if isinstance(sampled, TahrError):
-                continue  # the draft model says nonsense: nothing is guessed
-            request.sequence.set_drafts([*request.sequence.drafts, sampled.token])
-            if depth < request.n_most and sampled.token not in request.sequence.ends:
-                going.append(request)
-        return going
-
-    def _tokens(self, drafting: list[Sequence], rows: Tensor) -> list[SampledToken | TahrError]:
-        """A sample for each sequence, as if its drafts so far were its own."""
+    def _sample(self, drafting: list[Sequence], rows: Tensor, n_unknown: int) -> "DraftPass":
+        """Begin to sample a token for each sequence, as if its drafts and `n_unknown` more were its own."""
         requests = [drafted_request(seq, len(seq.drafts)) for seq in drafting]
-        lengths = np.array([len(seq.tokens) + len(seq.drafts) for seq in drafting], np.int32)
-        batch = self._sampler.prepare(requests, list(range(len(drafting))))
-        return self._sampler.launch(batch, rows, lengths).collect()
+        lengths = np.array([len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting], np.int32)
+        batch = self.runner.sampler.prepare(requests, list(range(len(drafting))))
+        tokens = self.runner.sampler.launch(batch, rows, lengths)
+        follows = any(request.sampling.follows_text for request in requests)
+        known = self.runner.backend.overlaps and not follows and not tokens.on_host
+        for row, seq in enumerate(drafting):
+            seq.pick_row = row
+        return DraftPass(drafting, tokens, known)
 
     # ---- pages of the prefix cache ----------------------------------------------------------------------------
 
@@ -108,6 +107,27 @@ class DraftModelProposer:
         for place in range(state.n_noted, min(state.n_drafted, len(seq.tokens)) // size):
             self._hashes[pages[place]] = hashes.of(seq.tokens, place)
             state.n_noted = place + 1
+
+
+class DraftPass(NamedTuple):
+    """Tokens that a pass of the draft model samples."""
+
+    sequences: list[Sequence]
+    tokens: PendingTokens
+    known_to_device: bool  # the next pass may refer to them before they are collected
+
+
+def collect(passes: list[DraftPass], ended: set[int]) -> None:
+    """Add the tokens of some passes to the drafts of their sequences, up to an end of text or a token that failed."""
+    for sequences, tokens, _ in passes:
+        for seq, sampled in zip(sequences, tokens.collect(), strict=True):
+            if isinstance(sampled, TahrError):
+                ended.add(seq.id)
+            elif seq.id not in ended:
+                seq.set_drafts([*seq.drafts, sampled.token])
+                if sampled.token in seq.ends:
+                    ended.add(seq.id)
+    passes.clear()
 
 
 def state_of(seq: Sequence) -> DraftState:

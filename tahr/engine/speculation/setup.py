@@ -88,7 +88,8 @@ def draft_proposer(draft: Draft, runner: Runner, scheduler: Scheduler) -> DraftM
     n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
     limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
     view = last_layers(runner.kv, len(draft.decoder.memory))
-    return DraftModelProposer(Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab), n_chunk)
+    drafting = Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab, aside=True)
+    return DraftModelProposer(drafting, n_chunk)
 
 
 def last_layers(kv: KVStore, n: int) -> KVStore:
