@@ -131,6 +131,41 @@ def clean_lora(lora: Any) -> tuple[LoraChoice, ...]:
     return tuple(pairs)
 
 
+@dataclass(frozen=True, slots=True)
+class LoraFile:
+    """An adapter to load: what requests call it, where it is, and its scale where a request names none."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+    @staticmethod
+    def parse(text: str) -> "LoraFile":
+        """`NAME=PATH`, or `NAME=PATH,SCALE`."""
+        name, equals, rest = text.partition("=")
+        path, comma, scale = rest.rpartition(",")
+        try:
+            made = LoraFile(name.strip(), path, float(scale)) if comma else LoraFile(name.strip(), rest)
+        except ValueError:
+            made = LoraFile(name.strip(), rest)  # the comma belongs to the path
+        if not equals or not made.name or not made.path or not LORA_SCALE.holds(made.scale):
+            raise ConfigError(f"{text!r} names no adapter: write NAME=PATH, or NAME=PATH,SCALE ({LORA_SCALE}).")
+        return made
+
+
+def clean_lora_files(loras: Any) -> tuple[str, ...]:
+    """Texts that `LoraFile.parse` reads; a mapping of names to paths will do as well."""
+    texts = [f"{name}={path}" for name, path in loras.items()] if isinstance(loras, Mapping) else list(loras)
+    joined: list[str] = []
+    for text in texts:
+        is_scale = "=" not in text and joined  # a list in the environment is cut at its commas
+        joined[len(joined) - bool(is_scale) :] = [f"{joined[-1]},{text}" if is_scale else text]
+    names = [LoraFile.parse(text).name for text in joined]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"Two adapters have the same name ({', '.join(names)}): give each its own.")
+    return tuple(joined)
+
+
 def lora_choice(value: Any) -> LoraChoice:
     if isinstance(value, str):
         return value, None
@@ -412,6 +447,7 @@ class EngineConfig:
     cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
     cache_max_tokens: int | None = None
     cache_max_bytes: int | None = None
+    loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
@@ -443,6 +479,7 @@ class EngineConfig:
         keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
         object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
+        object.__setattr__(self, "loras", clean_lora_files(self.loras))
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(
                 f"There is no scheduling policy {self.scheduling_policy!r}: "

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
+from tahr.engine.adapters.stack import LoadedAdapter
 from tahr.engine.detokenize import ReplyWriter, TextWriter
 from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
-from tahr.errors import ConfigError, GenerateError
+from tahr.errors import AdapterError, ConfigError, GenerateError
 from tahr.library.delivery import OnChunk
 from tahr.library.outputs import Chunk, Completion
 from tahr.server.engine_port import PromptProgress
@@ -201,6 +202,7 @@ class ScriptedEngine:
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []
+        self.loaded: dict[str, LoadedAdapter] = {}
 
     async def submit(
         self,
@@ -217,7 +219,21 @@ class ScriptedEngine:
         self.seen.append(reply)
         return reply
 
-    async def embed(self, texts: Sequence[list[int]], pooling: str) -> Any:
+    def adapters(self) -> list[LoadedAdapter]:
+        return list(self.loaded.values())
+
+    async def add_adapter(self, name: str, path: str, scale: float) -> LoadedAdapter:
+        if "bad" in path:
+            raise AdapterError("The adapter is refused by the script.")
+        if name in self.loaded:
+            raise ConfigError(f"There is an adapter {name!r} already.")
+        self.loaded[name] = LoadedAdapter(name, path, f"digest of {path}", 1, scale, 4, 100, "")
+        return self.loaded[name]
+
+    async def remove_adapter(self, name: str) -> LoadedAdapter:
+        return self.loaded.pop(name)
+
+    async def embed(self, texts: Sequence[list[int]], pooling: str, lora: Any = ()) -> Any:
         rows = np.array([[len(text), sum(text), len(pooling), 1] for text in texts], np.float32)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, MemoryLayout, StepLimits
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import EngineConfig, LoraFile, SamplingParams
+from tahr.engine.adapters.registry import check_name
 from tahr.engine.capacity import cache_pages, kv_budget, kv_groups, measure, state_bytes, step_sizes
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
@@ -24,7 +25,7 @@ from tahr.engine.speculation.setup import (
     make_speculator,
     n_draft_tokens,
 )
-from tahr.errors import ConfigError, ModelNotFound, TokenizerError
+from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -107,6 +108,7 @@ def assemble(
 ) -> Assembled:
     """Everything from a model's name, fetching its files if they are not here."""
     name = model or hub.DEFAULT_MODEL
+    adapters = lora_files(config)
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
@@ -117,6 +119,8 @@ def assemble(
     engine, note = build_engine(
         backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
     )
+    engine.adapters.model_name = files.name
+    notes = [note for each in adapters for note in load_adapter(engine, each)]
     return Assembled(
         name=files.name,
         engine=engine,
@@ -124,7 +128,7 @@ def assemble(
         template=template_of(config, tokenizer) or open_template(files, source, tokenizer),
         model_config=loaded.config,
         sampling=recommended_sampling(files, source, loaded.config),
-        log=[*loaded.log, note, *filter(None, [ollama_template(files)[1]])],
+        log=[*loaded.log, note, *notes, *filter(None, [ollama_template(files)[1]])],
         backend_summary=backend.summary,
     )
 
@@ -139,6 +143,24 @@ def load_draft(
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
     return Draft(files.name, load(source, backend, quantize=None).decoder)
+
+
+def lora_files(config: EngineConfig) -> list[LoraFile]:
+    """The adapters to load; a wrong name or path is found before a model is fetched."""
+    files = [LoraFile.parse(text) for text in config.loras]
+    for each in files:
+        check_name(each.name)
+        if not Path(each.path).expanduser().exists():
+            raise AdapterError(f"There is no adapter at {each.path!r}: name a folder of PEFT's, or a GGUF file.")
+    return files
+
+
+def load_adapter(engine: Engine, file: LoraFile) -> list[str]:
+    """Load an adapter; the lines of the load log that say so."""
+    prepared = engine.adapters.prepare(file.path)
+    loaded = engine.adapters.add(file.name, prepared, file.scale)
+    line = f"Adapter {loaded.name}: rank {loaded.rank}, {loaded.n_bytes / 1e6:.1f} MB, digest {loaded.digest}"
+    return [line, *prepared.adapter.notes]
 
 
 def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:

@@ -12,10 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tahr.backends.api import Floats
-from tahr.config import EngineConfig, SamplingParams
+from tahr.config import EngineConfig, LoraChoice, SamplingParams
+from tahr.engine.adapters.registry import check_name
+from tahr.engine.adapters.stack import LoadedAdapter
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
@@ -164,7 +167,20 @@ class AsyncLLM:
         stream = await self.submit_chat(messages, form.over(params) if form else params, **options)
         return form.parsed(await stream.completion()) if form else await stream.completion()
 
-    async def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
+    async def add_lora(self, name: str, path: str | Path, scale: float = 1.0) -> LoadedAdapter:
+        """Load an adapter while requests go on: it is read on a thread, and put in place between two steps."""
+        adapters = self.llm.engine.adapters
+        check_name(name)
+        prepared = await asyncio.to_thread(adapters.prepare, path)
+        return await self._call(lambda: adapters.add(name, prepared, scale))
+
+    async def remove_lora(self, name: str) -> LoadedAdapter:
+        """No new request may use the adapter; those that use it finish first."""
+        return await self._call(lambda: self.llm.engine.adapters.remove(name))
+
+    async def embed(
+        self, texts: Texts, pooling: Pooling | str = Pooling.LAST, *, lora: str | ListOf[LoraChoice] = ()
+    ) -> Floats:
         """A text as a vector of length 1, or several as the rows of an array; cancelling the task stops it.
 
         Replies go on meanwhile: the engine's steps take turns.
@@ -172,7 +188,7 @@ class AsyncLLM:
         tokens = await asyncio.to_thread(self.llm.encode_texts, texts)
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         try:
-            await self._call(lambda: self._open_job(tokens, pooling, future))
+            await self._call(lambda: self._open_job(tokens, pooling, future, lora))
             vectors = await future
         except asyncio.CancelledError:
             self._post(lambda: self._abort_job(future))
@@ -364,8 +380,14 @@ class AsyncLLM:
 
     # ---- embeddings, on the engine's thread -------------------------------------------------------------------
 
-    def _open_job(self, texts: list[list[int]], pooling: Pooling | str, future: "asyncio.Future[Floats]") -> None:
-        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, pooling)
+    def _open_job(
+        self,
+        texts: list[list[int]],
+        pooling: Pooling | str,
+        future: "asyncio.Future[Floats]",
+        lora: str | ListOf[LoraChoice],
+    ) -> None:
+        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, pooling, lora)
         self._finish_jobs()  # without texts there is nothing to wait for
 
     def _finish_jobs(self) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from tahr.backends.api import Floats
+from tahr.config import LoraChoice
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import NO_ROW, Output
 from tahr.errors import ConfigError
@@ -72,12 +73,18 @@ def pool(states: Floats, pooling: Pooling | str = Pooling.LAST) -> Floats:
 class EmbeddingJob:
     """Texts that an engine embeds beside everything else it does; each is a sequence that wants hidden rows."""
 
-    def __init__(self, engine: Engine, texts: ListOf[ListOf[int]], pooling: Pooling | str = Pooling.LAST):
+    def __init__(
+        self,
+        engine: Engine,
+        texts: ListOf[ListOf[int]],
+        pooling: Pooling | str = Pooling.LAST,
+        lora: str | ListOf[LoraChoice] = (),
+    ):
         check(texts, engine.context_size)
         self._engine = engine
         self._poolers = [Pooler(pooling) for _ in texts]
         self.sequences = [
-            engine.submit_rows(text, pooler, Output.HIDDEN, pooler.first_row)
+            engine.submit_rows(text, pooler, Output.HIDDEN, pooler.first_row, lora=lora)
             for text, pooler in zip(texts, self._poolers, strict=True)
         ]
 

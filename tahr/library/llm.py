@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
-from tahr.config import EngineConfig, SamplingParams, precedence
+from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
+from tahr.engine.adapters.stack import NO_STACK, LoadedAdapter
 from tahr.engine.builder import Assembled, assemble
 from tahr.engine.detokenize import ReplyWriter, TextWriter, Writer, has_text
 from tahr.engine.engine import Engine, Event
@@ -171,13 +173,38 @@ class LLM:
         prepared = self.prepare_chat(messages, form.over(params) if form else params, **options)
         return self._stream(self.submit_prepared(prepared), form)
 
+    # ---- adapters ---------------------------------------------------------------------------------------------
+
+    def add_lora(self, name: str, path: str | Path, scale: float = 1.0) -> LoadedAdapter:
+        """Load an adapter, a folder of PEFT's or a GGUF file; `SamplingParams(lora=name)` uses it from then on."""
+        prepared = self.engine.adapters.prepare(path)
+        with self._lock:
+            return self.engine.adapters.add(name, prepared, scale)
+
+    def remove_lora(self, name: str) -> None:
+        """No new request may use the adapter; its memory is free when those that use it have finished."""
+        with self._lock:
+            self.engine.adapters.remove(name)
+
+    def loras(self) -> list[LoadedAdapter]:
+        """The adapters that requests may use."""
+        return self.engine.adapters.loaded()
+
+    def apply_lora(self, lora: str | ListOf[LoraChoice] = ()) -> None:
+        """Let requests that name no adapter use these; without any, the model as it is."""
+        adapters = self.engine.adapters
+        with self._lock:
+            adapters.apply(adapters.stack(lora) if lora else NO_STACK)
+
     # ---- numbers ----------------------------------------------------------------------------------------------
 
-    def embed(self, texts: Texts, pooling: Pooling | str = Pooling.LAST) -> Floats:
+    def embed(
+        self, texts: Texts, pooling: Pooling | str = Pooling.LAST, *, lora: str | ListOf[LoraChoice] = ()
+    ) -> Floats:
         """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array."""
         tokens = self.encode_texts(texts)
         with self._lock:
-            job = EmbeddingJob(self.engine, tokens, pooling)
+            job = EmbeddingJob(self.engine, tokens, pooling, lora)
         try:
             while not job.finished:
                 self.step()

@@ -4,6 +4,7 @@ from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
+from tahr.server import adapters
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
@@ -27,6 +28,11 @@ ROUTES = [
     Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
     Route("POST", "/detokenize", tokenize.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
     Route("POST", "/apply-template", chat.apply_template, bodies.TemplateBody, replies.TemplateReply),
+    Route("POST", "/admin/loras", adapters.add, adapters.AdapterBody, adapters.AdapterCard, is_admin=True),
+    Route("GET", "/admin/loras", adapters.listed, gives=adapters.AdapterList, is_admin=True),
+    Route("DELETE", "/admin/loras/", adapters.remove, gives=adapters.AdapterCard, is_admin=True),
+    Route("POST", "/v1/load_lora_adapter", adapters.load_like_vllm, adapters.LoadAdapterBody, is_admin=True),
+    Route("POST", "/v1/unload_lora_adapter", adapters.unload_like_vllm, adapters.UnloadAdapterBody, is_admin=True),
     Route("GET", "/health", status.health, gives=replies.HealthReply, is_open=True),
     Route("GET", "/ready", status.ready, is_open=True),
     Route("GET", "/metrics", status.metrics),
@@ -34,12 +40,14 @@ ROUTES = [
     Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/", status.page),
 ]
-EXACT = {route.path: route for route in ROUTES}
+EXACT = {path: {r.method: r for r in ROUTES if r.path == path} for path in dict.fromkeys(r.path for r in ROUTES)}
 BELOW = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
 
 
-def find(path: str) -> Route | None:
-    return EXACT.get(path) or next((route for route in BELOW if path.startswith(route.path)), None)
+def find(path: str, method: str) -> Route | None:
+    """The route of a path: the one with that method, if there is one."""
+    routes = EXACT.get(path) or {route.method: route for route in BELOW if path.startswith(route.path)}
+    return routes.get("GET" if method == "HEAD" else method) or next(iter(routes.values()), None)
 
 
 class App:
@@ -53,7 +61,7 @@ class App:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
         request = HttpRequest(scope, receive, send, self._limits)
         request.response_headers["x-request-id"] = request_id()
-        route = find(request.path)
+        route = find(request.path, request.method)
         record = request.record
         try:
             await self._handle(request, route)
@@ -73,14 +81,17 @@ class App:
         state.host_guard.check(request)
         if request.method == "OPTIONS" and "access-control-allow-origin" in request.response_headers:
             return await guard.preflight(request)
-        if not (route and route.is_open):
+        if route and route.is_admin:
+            guard.check_admin(request, state.settings.admin_key, state.settings.api_keys)
+        elif not (route and route.is_open):
             guard.check_key(request, state.settings.api_keys)
         if route is None:
             message = f"There is no route {request.path[:256]}: /openapi.json lists them."
             raise HttpError(404, message, code="route_not_found")
         if request.method not in (route.method, "HEAD" if route.method == "GET" else ""):
-            allowed = {"allow": route.method}
-            raise HttpError(405, f"{request.path} takes {route.method}, not {request.method}.", headers=allowed)
+            allowed = ", ".join(EXACT.get(route.path, {}) or [route.method])
+            message = f"{request.path} takes {allowed}, not {request.method}."
+            raise HttpError(405, message, headers={"allow": allowed})
         if route.method == "POST":
             state.rate_limits.check(guard.presented_key(request) if state.settings.api_keys else request.client)
         return await route.handler(request, state)

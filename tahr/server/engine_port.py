@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tahr.config import SamplingParams
+from tahr.config import LoraChoice, SamplingParams
 from tahr.library.delivery import OnChunk
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tahr.engine.adapters.stack import LoadedAdapter
     from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
     from tahr.text.chat import ChatTemplate
@@ -70,8 +71,19 @@ class ServedEngine(Protocol):
         are told from text. With `whole` each choice comes as one chunk.
         """
 
-    async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
+    async def embed(
+        self, texts: Sequence[list[int]], pooling: str, lora: Sequence[LoraChoice] = ()
+    ) -> "NDArray[np.float32]":
         """One vector of length 1 per text, given as tokens: [n_texts, width]."""
+
+    def adapters(self) -> "Sequence[LoadedAdapter]":
+        """The adapters that requests may name."""
+
+    async def add_adapter(self, name: str, path: str, scale: float) -> "LoadedAdapter":
+        """Load an adapter; refused with a TahrError if it cannot be used."""
+
+    async def remove_adapter(self, name: str) -> "LoadedAdapter":
+        """Let no new request use an adapter; those that do finish first."""
 
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""

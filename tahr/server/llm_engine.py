@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tahr.config import SamplingParams
+from tahr.config import LoraChoice, SamplingParams
 from tahr.library.async_llm import AsyncLLM, Stream
 from tahr.server.engine_port import PromptProgress
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tahr.engine.adapters.stack import LoadedAdapter
     from tahr.engine.sampler import SampledToken
     from tahr.engine.stats import StatsSnapshot
     from tahr.text.tool_calls.parser import ReplyFormat
@@ -62,9 +63,23 @@ class LlmEngine:
         """Queue a request."""
         return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, reply_format=reply_format, whole=whole))
 
-    async def embed(self, texts: Sequence[list[int]], pooling: str) -> "NDArray[np.float32]":
+    async def embed(
+        self, texts: Sequence[list[int]], pooling: str, lora: Sequence[LoraChoice] = ()
+    ) -> "NDArray[np.float32]":
         """One vector per text, given as tokens."""
-        return await self._llm.embed(texts, pooling)
+        return await self._llm.embed(texts, pooling, lora=lora)
+
+    def adapters(self) -> "Sequence[LoadedAdapter]":
+        """The adapters that requests may name."""
+        return self._llm.llm.loras()
+
+    async def add_adapter(self, name: str, path: str, scale: float) -> "LoadedAdapter":
+        """Load an adapter."""
+        return await self._llm.add_lora(name, path, scale)
+
+    async def remove_adapter(self, name: str) -> "LoadedAdapter":
+        """Let no new request use an adapter."""
+        return await self._llm.remove_lora(name)
 
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""

@@ -116,6 +116,21 @@ class ModelRegistry:
             raise self.unknown(name)
         return found
 
+    def find_adapted(self, name: str | None) -> tuple[ServedModel, str]:
+        """The model of that name, and the adapter behind its last colon, if it names one."""
+        base, colon, adapter = (name or "").rpartition(":")
+        self.check_ready()
+        known = name in self._by_name or (name or "").lower() in self._by_name
+        if known or not colon or not (base in self._by_name or base.lower() in self._by_name):
+            return self.find(name), ""
+        model = self.find(base)
+        names = [each.name for each in model.engine.adapters()]
+        if adapter not in names:
+            there = ", ".join(f"{base}:{each}" for each in names) or "none"
+            message = f"The model {base} has no adapter {adapter[:80]!r}: there is {there}."
+            raise HttpError(400, message, param="model", code="adapter_not_found")
+        return model, adapter
+
     def unknown(self, name: str) -> HttpError:
         served = ", ".join(name for model in self.models for name in model.names) or "none yet"
         message = f"The model {name[:256]!r} is not served here: there is {served}."

@@ -19,6 +19,7 @@ class Route:
     takes: type | None = None
     gives: type | None = None
     is_open: bool = False  # needs no key
+    is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
 
     @property
     def summary(self) -> str:

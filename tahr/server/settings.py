@@ -17,6 +17,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     api_keys: tuple[str, ...] = ()  # none: open
+    admin_key: str | None = None  # of routes that change the server; None: only clients on this machine may use them
     rate_limit: int | None = None  # requests per minute and key
     rate_limit_total: int | None = None  # requests per minute of all keys together
     cors_origins: tuple[str, ...] = ()  # of pages of other sites that may use it; *: all
@@ -70,7 +71,7 @@ class Settings:
             raise ConfigError(
                 f"otlp_endpoint is {self.otlp_endpoint!r}, but it must be a URL, such as http://localhost:4318."
             )
-        if not all(key.strip() for key in self.api_keys):
+        if not all(key.strip() for key in (*self.api_keys, self.admin_key or "-")):
             raise ConfigError("An API key is empty: give it at least one character, or leave the option out.")
 
     @property

@@ -50,4 +50,5 @@ class ServerState:
 def plain_settings(settings: Settings) -> dict[str, Any]:
     """The settings as a dump holds them, without the keys."""
     sampling = sampling_values(settings.sampling)
-    return asdict(settings) | {"api_keys": len(settings.api_keys), "sampling": sampling}
+    keys = {"api_keys": len(settings.api_keys), "admin_key": settings.admin_key is not None}
+    return asdict(settings) | keys | {"sampling": sampling}

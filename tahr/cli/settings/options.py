@@ -83,6 +83,13 @@ ENGINE = (
     ),
     Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
+    Option(
+        ("--lora",),
+        "loras",
+        str,
+        "an adapter to load, NAME=PATH or NAME=PATH,SCALE: a folder of PEFT's or a GGUF (repeatable)",
+        many=True,
+    ),
     Option(("--tokenizer",), "tokenizer", str, "a tokenizer.json or its directory, instead of the model's own"),
     Option(
         ("--chat-template", "--chat-template-file"), "chat_template", str, "a Jinja file, instead of the model's own"

@@ -45,7 +45,7 @@ SHORT = {
     "TAHR_PORT": "server.port",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "server.otlp_endpoint",
 }
-SECRET = {"server.api_keys"}
+SECRET = {"server.api_keys", "server.admin_key"}
 # These decide what a reply looks like, so only the request that gets the reply can ask for them.
 REQUEST_ONLY = {"sampling.n", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.pinned"}
 WORDS = {
@@ -153,7 +153,8 @@ class Layers:
 
 
 def shown(path: str, value: Any) -> Any:
-    return f"{len(value)} hidden" if path in SECRET and value else value
+    n_secrets = len(value) if isinstance(value, tuple) else 1
+    return f"{n_secrets} hidden" if path in SECRET and value else value
 
 
 def effective_json(layers: Layers, sections: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ examples:
   tahr run -p "Why is the sky blue?" -n 100          one reply of at most 100 tokens
   tahr run Qwen/Qwen3-0.6B-GGUF:Q8_0 "Hello there"   from a repository
   tahr run --raw -p "The capital of France is"       continue a text, no chat template
+  tahr run qwen3:0.6b --lora sql=adapters/sql        with an adapter; several add up
   cat notes.txt | tahr run -p "Summarise:" -f -      `-` reads standard input, here after the prompt
   tahr run -p "Name a fruit" --choice apple,pear     the reply is one of these; also --json-schema, --regex, --grammar
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = args.quantization or quantization
     with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
+        llm.apply_lora([(each.name, None) for each in llm.loras()])
         output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet))
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if args.thinking is None else thinking(llm.template, args.thinking)

@@ -31,6 +31,7 @@ examples:
                                                     two models; the first answers when none is named
   tahr serve --model chat=qwen3:0.6b,ctx=4096,kv_dtype=q8_0 --model draft=smollm2:135m,threads=2,temperature=0
                                                     options of one model, over those of all
+  tahr serve qwen3:0.6b --lora sql=adapters/sql     the model qwen3:0.6b:sql beside qwen3:0.6b itself
   TAHR_API_KEY=secret tahr serve --host 0.0.0.0     for the whole network, with a key
 
 then:
@@ -98,6 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="a key clients must send (repeatable; or TAHR_API_KEY)",
     )
+    text = "the key of routes that change the server (or TAHR_SERVER_ADMIN_KEY); without it, only this machine may"
+    add("--admin-key", metavar="KEY", help=text)
     add(
         "--cors-origin",
         dest="cors_origins",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.backends.api import MAX_ADAPTERS, MAX_STACK
-from tahr.config import LoraChoice, clean_lora
+from tahr.config import LORA_SCALE, LoraChoice, clean_lora
 from tahr.engine.adapters.stack import NO_STACK, AdapterStack, LoadedAdapter
 from tahr.engine.runner import Runner
 from tahr.engine.sequence import Sequence
@@ -45,6 +45,8 @@ class Adapters:
     def add(self, name: str, prepared: PreparedAdapter, scale: float = 1.0) -> LoadedAdapter:
         """Let requests use an adapter by this name."""
         check_name(name)
+        if not LORA_SCALE.holds(scale):
+            raise ConfigError(f"The scale of an adapter is {scale!r}, but it must be {LORA_SCALE}.")
         if name in self._by_name:
             raise ConfigError(f"There is an adapter {name!r} already: remove it first, or choose another name.")
         if not self._free:
@@ -60,6 +62,8 @@ class Adapters:
     def remove(self, name: str) -> LoadedAdapter:
         """Let no new request use it; those that do already finish first, then its memory is free."""
         loaded = self.find(name)
+        if loaded in self.default.adapters:
+            raise ConfigError(f"The adapter {name!r} is applied to all requests: unapply it first.")
         del self._by_name[name]
         loaded.is_removed = True
         self._free_if_unused(loaded)
@@ -90,21 +94,29 @@ class Adapters:
         """The sum of some loaded adapters."""
         return AdapterStack(tuple(one for one, _ in scaled), tuple((one.slot, scale) for one, scale in scaled))
 
+    def apply(self, stack: AdapterStack) -> None:
+        """Let sequences that name no adapter use this stack."""
+        self._count(stack, 1)
+        before, self.default = self.default, stack
+        self._count(before, -1)
+
     # ---- users ------------------------------------------------------------------------------------------------
 
     def attach(self, seq: Sequence, stack: AdapterStack) -> None:
         """Let a sequence be computed with a stack, until it is detached."""
         seq.lora, seq.adapter = stack, stack.digest
-        for adapter in stack.adapters:
-            adapter.n_users += 1
-            self._runner.n_adapted += 1
+        self._runner.n_adapted += len(stack.adapters)
+        self._count(stack, 1)
 
     def detach(self, seq: Sequence) -> None:
         """A sequence has ended."""
         stack, seq.lora = seq.lora, NO_STACK
+        self._runner.n_adapted -= len(stack.adapters)
+        self._count(stack, -1)
+
+    def _count(self, stack: AdapterStack, n: int) -> None:
         for adapter in stack.adapters:
-            adapter.n_users -= 1
-            self._runner.n_adapted -= 1
+            adapter.n_users += n
             self._free_if_unused(adapter)
 
     def _free_if_unused(self, adapter: LoadedAdapter) -> None:

@@ -15,7 +15,7 @@ class LoadedAdapter:
     rank: int
     n_bytes: int
     base: str
-    n_users: int = 0  # sequences
+    n_users: int = 0  # sequences, and the engine itself where it is applied to all
     is_removed: bool = False
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 
-PREFLIGHT = {"access-control-allow-methods": "GET, POST, OPTIONS", "access-control-max-age": "600"}
+PREFLIGHT = {"access-control-allow-methods": "GET, POST, DELETE, OPTIONS", "access-control-max-age": "600"}
 ANY = "*"
 
 
@@ -23,6 +23,24 @@ def check_key(request: HttpRequest, keys: tuple[str, ...]) -> None:
         # Basic lets a browser ask for the key, as the password, before it shows the chat page.
         scheme = 'Basic realm="tahr"' if request.path == "/" else "Bearer"
         raise HttpError(401, message, code="invalid_api_key", headers={"www-authenticate": scheme})
+
+
+def check_admin(request: HttpRequest, admin_key: str | None, keys: tuple[str, ...]) -> None:
+    """Changing the server takes the admin's key; without one, a client on this machine with a key as any has it."""
+    if admin_key is not None:
+        check_key(request, (admin_key,))
+        return
+    check_key(request, keys)
+    if not is_loopback(request.client):
+        message = "This route is for this machine alone: start the server with --admin-key to use it from elsewhere."
+        raise HttpError(403, message, code="admin_only")
+
+
+def is_loopback(client: str) -> bool:
+    try:
+        return ipaddress.ip_address(client.partition("%")[0].removeprefix("::ffff:")).is_loopback
+    except ValueError:
+        return False
 
 
 def is_one_of(keys: tuple[str, ...], key: str) -> bool:

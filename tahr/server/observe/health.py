@@ -29,6 +29,7 @@ def report(state: ServerState) -> HealthReply:
         scheduler=scheduler(state, snapshots),
         admission=admission(state, snapshots),
         cache={"prefix_cache": prefix_cache(snapshots), "session_cache": session_cache(state)},
+        lora=lora(state),
         config=config(state),
         models={model.name: described(model) for model in state.models.models},
     )
@@ -93,6 +94,12 @@ def session_cache(state: ServerState) -> Numbers:
         "max_entries": settings.session_max_entries,
         "max_tokens": settings.session_max_tokens,
     }
+
+
+def lora(state: ServerState) -> Numbers:
+    """Loaded adapters; not their names, because this route needs no key."""
+    loaded = [each for model in state.models.models for each in model.engine.adapters()]
+    return {"adapters": len(loaded), "bytes": sum(each.n_bytes for each in loaded)}
 
 
 def config(state: ServerState) -> Numbers:

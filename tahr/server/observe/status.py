@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tahr import __version__
 from tahr.server.http.request import HttpRequest
-from tahr.server.models import ModelRegistry, is_ready
+from tahr.server.models import ModelRegistry, ServedModel, is_ready
 from tahr.server.observe.health import report
 from tahr.server.observe.metrics import CONTENT_TYPE
 from tahr.server.openai.replies import ModelCard, ModelList, Version
@@ -57,7 +57,17 @@ async def model(request: HttpRequest, state: ServerState) -> None:
 
 
 def cards(models: ModelRegistry) -> list[ModelCard]:
-    return [ModelCard(name, each.created, each.engine.context_size) for each in models.models for name in each.names]
+    return [card for each in models.models for card in [*own_cards(each), *adapter_cards(each)]]
+
+
+def own_cards(model: ServedModel) -> list[ModelCard]:
+    return [ModelCard(name, model.created, model.engine.context_size, name) for name in model.names]
+
+
+def adapter_cards(model: ServedModel) -> list[ModelCard]:
+    """The model with each of its adapters."""
+    names = [f"{model.name}:{each.name}" for each in model.engine.adapters()]
+    return [ModelCard(name, model.created, model.engine.context_size, model.name, model.name) for name in names]
 
 
 async def page(request: HttpRequest, state: ServerState) -> None:

@@ -30,10 +30,18 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Inert = None
 
 
+class LoraItem(Struct, forbid_unknown_fields=True):
+    """An adapter among others."""
+
+    name: str
+    scale: float | None = None
+
+
 class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a chat and a completion have in common; null is the same as not given."""
 
     model: str | None = None
+    lora: str | list[str | LoraItem] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
@@ -174,6 +182,7 @@ class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
     input: Inputs
     model: str | None = None
+    lora: str | list[str | LoraItem] | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
     pooling: str | None = None
@@ -265,3 +274,10 @@ def check_limited(body: Struct, inside: str = "") -> None:
         if value is not None and not any(value == ok and type(value) is type(ok) for ok in ONLY[name]):
             field = inside + name
             raise bad_field(field, f"{field} is not supported by this server: leave it out.", "unsupported")
+
+
+def lora_of(body: GenerationBody | EmbeddingBody) -> Any:
+    """The field `lora` as `SamplingParams` takes it."""
+    if not isinstance(body.lora, list):
+        return body.lora
+    return [each if isinstance(each, str) else (each.name, each.scale) for each in body.lora]

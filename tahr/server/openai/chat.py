@@ -10,11 +10,12 @@ from tahr.errors import ConfigError, GrammarError
 from tahr.grammar.call_grammar import is_call_grammar
 from tahr.library.chat_options import ChatOptions, PreparedRequest
 from tahr.library.chat_options import prepare as prepare_request
+from tahr.server.adapters import chosen_model
 from tahr.server.http.errors import bad_field
 from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ModelRegistry, ServedModel
-from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode
+from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode, lora_of
 from tahr.server.openai.chat_fields import budget_of, field_error, options_of, rendering_options
 from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
@@ -45,7 +46,7 @@ def salt_of(request: HttpRequest, state: ServerState) -> str:
 def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> GenerationRequest:
     """Everything that can be wrong with a request is found here, before it costs the engine anything."""
     body = decode(BODY, data)
-    model = state.models.find(body.model)
+    model, lora = chosen_model(state.models, body.model, lora_of(body))
     check_limited(body)
     check_stream(body)
     check_chat_size(model.engine, body.messages, body.tools or body.functions)
@@ -60,6 +61,7 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
     check_output_logprobs("top_logprobs", params, 1)
     params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
+    params = replace(params, lora=lora) if lora else params
     shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
     return GenerationRequest(
         model=model,
@@ -165,7 +167,7 @@ async def apply_template(request: HttpRequest, state: ServerState) -> None:
 
 def rendered(models: ModelRegistry, data: bytes) -> str:
     body = decode(TEMPLATE_BODY, data)
-    engine = models.find(body.model).engine
+    engine = models.find_adapted(body.model)[0].engine
     check_limited(body)
     check_chat_size(engine, body.messages, body.tools)
     options = rendering_options(body.tools, body.chat_template_kwargs)

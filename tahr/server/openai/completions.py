@@ -5,10 +5,11 @@ from functools import partial
 
 import msgspec
 
+from tahr.server.adapters import chosen_model
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ServedModel
-from tahr.server.openai.bodies import CompletionBody, check_limited, decode
+from tahr.server.openai.bodies import CompletionBody, check_limited, decode, lora_of
 from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
 from tahr.server.openai.formatters import Echo, TextFormatter
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
@@ -30,7 +31,7 @@ async def complete(request: HttpRequest, state: ServerState) -> None:
 def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
     """Check and tokenise everything; refused as a whole if any prompt cannot run."""
     body = decode(BODY, data)
-    model = state.models.find(body.model)
+    model, lora = chosen_model(state.models, body.model, lora_of(body))
     check_limited(body)
     check_stream(body)
     prefill_only = body.max_tokens == 0  # only the log-probabilities of the prompt are wanted
@@ -43,6 +44,8 @@ def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
     constraint = grammar_of(body)
     if constraint:
         inputs = [replace(each, params=constraint.over(each.params)) for each in inputs]
+    if lora:
+        inputs = [replace(each, params=replace(each.params, lora=lora)) for each in inputs]
     options = reply_options(body, model, len(inputs), asked.params.n, asked.params.logprobs is not None)
     return GenerationRequest(
         model=model,

@@ -7,11 +7,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr.config import LoraChoice
+from tahr.server.adapters import chosen_model
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models import ModelRegistry, ServedModel
-from tahr.server.openai.bodies import EmbeddingBody, decode
+from tahr.server.openai.bodies import EmbeddingBody, decode, lora_of
 from tahr.server.openai.prompts import encode_inputs
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
 from tahr.server.state import ServerState
@@ -25,19 +27,21 @@ Vectors = NDArray[np.float32]  # [n_texts, width]
 
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
-    body, model, texts = await state.text_pool.run(partial(prepare, state.models, await request.body()))
+    body, model, texts, lora = await state.text_pool.run(partial(prepare, state.models, await request.body()))
     with state.admission.admitted(request):
         async with request.cancellable():
-            vectors = await model.engine.embed(texts, body.pooling or "last")
+            vectors = await model.engine.embed(texts, body.pooling or "last", lora)
             work = partial(written, vectors, body, body.model or model.name, sum(map(len, texts)))
             data = await state.text_pool.run(work)
     await request.respond(data)
 
 
-def prepare(models: ModelRegistry, data: bytes) -> tuple[EmbeddingBody, ServedModel, list[list[int]]]:
-    """The request, checked, and its texts as tokens."""
+def prepare(
+    models: ModelRegistry, data: bytes
+) -> tuple[EmbeddingBody, ServedModel, list[list[int]], tuple[LoraChoice, ...]]:
+    """The request, checked, its texts as tokens, and its adapters."""
     body = decode(BODY, data)
-    model = models.find(body.model)
+    model, lora = chosen_model(models, body.model, lora_of(body))
     for name, allowed in (("encoding_format", FORMS), ("pooling", POOLINGS)):
         value = getattr(body, name)
         if value is not None and value not in allowed:
@@ -47,7 +51,7 @@ def prepare(models: ModelRegistry, data: bytes) -> tuple[EmbeddingBody, ServedMo
     if longest > context_size:
         limit = f"This model's maximum context length is {context_size} tokens"
         raise bad_field("input", f"{limit}, but a text has {longest}: shorten it.", "context_length_exceeded")
-    return body, model, texts
+    return body, model, texts, lora
 
 
 def written(vectors: Vectors, body: EmbeddingBody, model: str, n_tokens: int) -> bytes:

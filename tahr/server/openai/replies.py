@@ -141,6 +141,8 @@ class ModelCard(Struct):
     id: str
     created: int
     context_size: int
+    root: str  # the base model, where an adapter is added to one
+    parent: str | None = None  # the same; None: it is a base model
     object: str = "model"
     owned_by: str = "tahr"
 
@@ -185,5 +187,6 @@ class HealthReply(Struct):
     scheduler: dict[str, Any]
     admission: dict[str, Any]
     cache: dict[str, Any]
+    lora: dict[str, Any]
     config: dict[str, Any]
     models: dict[str, Any]

@@ -27,7 +27,7 @@ async def tokenize(request: HttpRequest, state: ServerState) -> None:
 
 def tokenized(models: ModelRegistry, data: bytes) -> bytes:
     body = decode(TOKENIZE, data)
-    engine = models.find(body.model).engine
+    engine = models.find_adapted(body.model)[0].engine
     check_limited(body)
     tokens = tokens_of(engine, body)
     strings = [engine.tokenizer.piece(token) for token in tokens] if body.return_token_strs else UNSET
@@ -67,5 +67,5 @@ async def detokenize(request: HttpRequest, state: ServerState) -> None:
 
 def detokenized(models: ModelRegistry, data: bytes) -> bytes:
     body = decode(DETOKENIZE, data)
-    text = decode_tokens(models.find(body.model).engine, body.tokens, body.skip_special)
+    text = decode_tokens(models.find_adapted(body.model)[0].engine, body.tokens, body.skip_special)
     return encode(DetokenizeReply(text, text))
