@@ -47,7 +47,14 @@ SHORT = {
 }
 SECRET = {"server.api_keys", "server.admin_key"}
 # These decide what a reply looks like, so only the request that gets the reply can ask for them.
-REQUEST_ONLY = {"sampling.n", "sampling.lora", "sampling.logprobs", "sampling.prompt_logprobs", "sampling.pinned"}
+REQUEST_ONLY = {
+    "sampling.n",
+    "sampling.lora",
+    "sampling.grammar",
+    "sampling.logprobs",
+    "sampling.prompt_logprobs",
+    "sampling.pinned",
+}
 WORDS = {
     word: value for value, words in {True: "true yes on 1", False: "false no off 0"}.items() for word in words.split()
 }
