@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 KV_SPAN: int
+MAX_CONV_KERNEL: int
 MAX_EXPERTS: int
 MAX_HEAD_DIM: int
 LORA_PANEL: int
@@ -10,6 +11,7 @@ LORA_ROUNDS: int
 MAX_LINEAR_JOBS: int
 MAX_LORA_TARGETS: int
 MAX_QUERY_TILE: int
+MAX_STATE_DIM: int
 NOTHING_LEFT: int
 NOT_NUMBERS: int
 SAMPLE_ROW_BYTES: int
@@ -170,6 +172,33 @@ class Tape:
         sinks: int,
         slopes: int,
         quantised_out: int,
+    ) -> None: ...
+    def delta_net(
+        self,
+        *,
+        counts: int,
+        positions: int,
+        starts: int,
+        slots: int,
+        n_k_heads: int,
+        n_v_heads: int,
+        k_dim: int,
+        v_dim: int,
+        kernel: int,
+        tiled: bool,
+        qkv: int,
+        z: int,
+        beta: int,
+        alpha: int,
+        conv: int,
+        decay: int,
+        dt_bias: int,
+        gain: int,
+        eps: float,
+        mixed: int,
+        out: int,
+        state: int,
+        state_width: int,
     ) -> None: ...
     def route(
         self,

@@ -29,6 +29,13 @@ YARN = {
 }
 YARN |= {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 GRANITE = {"embedding_multiplier": 6.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 4.0}
+DELTA = {
+    "linear_conv_kernel_dim": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
 
 
 def family(kind: str, architecture: str, **more: Any) -> Config:
@@ -102,5 +109,19 @@ MORE_CASES: dict[str, Config] = {
         "glm4_moe", "Glm4Moe", head_dim=16, partial_rotary_factor=0.5, attention_bias=True, use_qk_norm=True,
         first_k_dense_replace=1, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=2, n_group=1, topk_group=1,
         moe_intermediate_size=24, routed_scaling_factor=1.5, norm_topk_prob=True,
+    ),
+    "qwen3_next": family(
+        "qwen3_next", "Qwen3Next", num_hidden_layers=4, head_dim=16, partial_rotary_factor=0.5, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40, norm_topk_prob=True,
+        **DELTA,
+    ),
+    "qwen3_5": family("qwen3_5_text", "Qwen3_5", num_hidden_layers=4, head_dim=16, **DELTA, rope_theta=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1]}),
+    "qwen3_5_moe": family(
+        "qwen3_5_moe_text", "Qwen3_5Moe", num_hidden_layers=4, head_dim=16, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=24, shared_expert_intermediate_size=40, **DELTA, rope_theta=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1]},
     ),
 }  # fmt: skip

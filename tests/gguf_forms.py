@@ -67,8 +67,51 @@ def gpt_oss(config: Config, arrays: Arrays) -> Arrays:
     return out
 
 
+def qwen3_next(config: Config, arrays: Arrays) -> Arrays:
+    """Queries, keys, values and z of all heads together; the decay itself; a convolution without its axis of one."""
+    n_k, n_v = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    k_dim, v_dim, out = config["linear_key_head_dim"], config["linear_value_head_dim"], {}
+    for name, values in arrays.items():
+        home = name.rpartition(".linear_attn.")[0]
+        if name.endswith("in_proj_qkvz.weight"):
+            heads = values.reshape(n_k, -1, values.shape[1])
+            cuts = np.cumsum([k_dim, k_dim, n_v // n_k * v_dim])
+            q, k, v, z = (part.reshape(-1, values.shape[1]) for part in np.split(heads, cuts, axis=1))
+            out[f"{home}.linear_attn.in_proj_qkv.weight"] = np.concatenate([q, k, v])
+            out[f"{home}.linear_attn.in_proj_z.weight"] = np.ascontiguousarray(z)
+        elif name.endswith("A_log"):
+            out[name] = -np.exp(values)
+        elif name.endswith("dt_bias"):
+            out[f"{home}.linear_attn.dt_proj.bias"] = values
+        else:
+            out[name] = values.squeeze() if "conv1d" in name or "shared_expert_gate" in name else values
+    return out
+
+
+def qwen3_5(config: Config, arrays: Arrays) -> Arrays:
+    """The same, with value heads in the order in which key heads repeat."""
+    n_k, n_v = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    n_keys = 2 * n_k * config["linear_key_head_dim"]
+
+    def tiled(values: np.ndarray, axis: int = 0) -> np.ndarray:
+        shape = (*values.shape[:axis], n_k, n_v // n_k, -1, *values.shape[axis + 1 :])
+        return np.ascontiguousarray(values.reshape(shape).swapaxes(axis, axis + 1).reshape(values.shape))
+
+    def ordered(name: str, values: np.ndarray) -> np.ndarray:
+        part = name.rpartition("linear_attn.")[2]
+        if part in ("in_proj_qkv.weight", "conv1d.weight"):
+            return np.concatenate([values[:n_keys], tiled(values[n_keys:])])
+        rows = ("in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight", "A_log", "dt_proj.bias")
+        return tiled(values) if part in rows else tiled(values, 1) if part == "out_proj.weight" else values
+
+    return {name: ordered(name, values) for name, values in qwen3_next(config, arrays).items()}
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gpt_oss": gpt_oss,
+    "qwen3_next": qwen3_next,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_5_moe_text": qwen3_5,
     "gpt2": turned,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,

@@ -103,7 +103,7 @@ NO_GGUF = {"qwen2_window", "qwen3_moe_mixed", "ministral"}
 # The plainest case of each family.
 FAMILY_CASES = ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "granite", "gemma3", *MORE_CASES]
 # Norm gains are stored less one.
-OFFSET = ("gemma", "gemma2", "gemma3_text")
+OFFSET = ("gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 SHAPES = Path(__file__).parent / "fixtures" / "models" / "shapes.json"
 
 
@@ -121,7 +121,8 @@ def values(name: str, shape: tuple[int, ...], config: Config) -> NDArray[np.floa
     # RandomState's streams are frozen for good, unlike those of newer generators.
     draws = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if re.search(r"(norm|ln_\w+)\.weight$", name):
-        return (draws * 0.2 + (config["model_type"] not in OFFSET)).astype(np.float32)
+        whole = config["model_type"] not in OFFSET or name.endswith("linear_attn.norm.weight")
+        return (draws * 0.2 + whole).astype(np.float32)
     scale = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
     return (draws * scale).astype(np.float32)
 

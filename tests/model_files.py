@@ -36,6 +36,9 @@ ARCHITECTURES = {
     "gemma3_text": A.GEMMA3,
     "gpt_oss": A.GPT_OSS,
     "glm4_moe": A.GLM4_MOE,
+    "qwen3_next": A.QWEN3NEXT,
+    "qwen3_5_text": A.QWEN35,
+    "qwen3_5_moe_text": A.QWEN35MOE,
     "cohere": A.COMMAND_R,
     "cohere2": A.COHERE2,
     "stablelm": A.STABLELM,
@@ -69,6 +72,12 @@ KEYS = {
     "final_logit_softcapping": ("final_logit_softcapping", "f32"),
     "attn_logit_softcapping": ("attn_logit_softcapping", "f32"),
     "num_local_experts": ("expert_count", "u32"),
+    "shared_expert_intermediate_size": ("expert_shared_feed_forward_length", "u32"),
+    "linear_num_key_heads": ("ssm.group_count", "u32"),
+    "linear_num_value_heads": ("ssm.time_step_rank", "u32"),
+    "linear_key_head_dim": ("ssm.state_size", "u32"),
+    "inner_size": ("ssm.inner_size", "u32"),
+    "linear_conv_kernel_dim": ("ssm.conv_kernel", "u32"),
     "n_routed_experts": ("expert_count", "u32"),
     "n_shared_experts": ("expert_shared_count", "u32"),
     "first_k_dense_replace": ("leading_dense_block_count", "u32"),
@@ -151,6 +160,10 @@ def common_words(config: Config) -> Config:
         out = {"intermediate_size": 4 * out["hidden_size"], "max_position_embeddings": 2048, **out}
     if config["model_type"] == "falcon":
         out = {"num_key_value_heads": 1, **out}
+    if "linear_num_value_heads" in config:
+        out["inner_size"] = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        rope = config.get("rope_parameters", config)
+        out["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if "attn_config" in config:
         out |= config["attn_config"]
     return out
@@ -185,7 +198,7 @@ def long_keys(config: Config) -> dict[str, Typed]:
 def gguf_rope_keys(scaling: dict[str, Any]) -> dict[str, Typed]:
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind not in ("linear", "yarn"):
-        return {}
+        return {"rope.freq_base": Typed("f32", scaling["rope_theta"])} if "rope_theta" in scaling else {}
     keys = {"rope.scaling.type": Typed("str", kind), "rope.scaling.factor": Typed("f32", scaling["factor"])}
     if kind == "yarn":
         keys["rope.scaling.original_context_length"] = Typed("u32", scaling["original_max_position_embeddings"])
@@ -223,7 +236,7 @@ def stacked(arrays: Arrays) -> Arrays:
 
 
 def gguf_values(config: Config, name: str, values: np.ndarray) -> np.ndarray:
-    if config["model_type"] in OFFSET and name.endswith("norm.weight"):
+    if config["model_type"] in OFFSET and name.endswith("norm.weight") and "linear_attn" not in name:
         return values + np.float32(1)
     n_heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     part = name.split(".")[-2]

@@ -6,11 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backends_here
+from engines import Tally, greedy
 from family_cases import MORE_CASES
 from gguf_maker import safetensors
-from model_cases import make_weights
+from model_cases import make_weights, token_ids
 from model_files import stored_hf, write_hf
+from model_runs import greedy as alone
 from tahr.backends.reference import ReferenceBackend
+from tahr.config import EngineConfig
+from tahr.engine.builder import build_engine
 from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models import from_hf, load, open_model
 
@@ -91,3 +96,22 @@ def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path)
     arrays["model.layers.1.self_attn.qkv_proj.weight"] = np.zeros((100, 64), np.float32)
     with pytest.raises(CorruptFile, match=r"qkv_proj.weight has 100 rows, but .* 128"):
         load(open_model([], write_hf(tmp_path, MORE_CASES["phi3"], arrays)), ReferenceBackend())
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5"])
+def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Path) -> None:
+    """Batched, chunked and preempted: states of sequences and pages of keys go together."""
+    backend = backends_here.backend(name)
+    loaded = load(open_model([], write_hf(tmp_path, MORE_CASES[case], make_weights(MORE_CASES[case]))), backend)
+    prompts = [token_ids()[:n] for n in (3, 17, 9, 20)]
+    wanted = [alone(loaded, backend, prompt, 8)[len(prompt) :] for prompt in prompts]
+    config = EngineConfig(context_size=32, page_size=4, kv_dtype="f32", prefill_chunk_size=5, max_batch_size=3)
+    engine = build_engine(backend, loaded.decoder, config)[0]
+    sequences = [engine.submit(prompt, greedy(8), Tally) for prompt in prompts]
+    for _ in range(4):
+        engine.step()
+    engine.scheduler._preempt(engine.scheduler.running[0])  # as when pages run out
+    while not all(seq.done for seq in sequences):
+        engine.step()
+    assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted

@@ -13,6 +13,7 @@ from random_weights import NATIVE, random_tensor
 from tahr.backends.api import (
     AttentionSpec,
     Backend,
+    DeltaNet,
     ExpertMLPs,
     HeadNorms,
     KVShape,
@@ -24,6 +25,7 @@ from tahr.backends.api import (
     Rotation,
     Routing,
     Rows,
+    StateShape,
     StepInputs,
     StepLimits,
     Tempering,
@@ -223,6 +225,30 @@ def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: 
     return Case(f"attention-{name}-{dtype}", run, 5e-6)
 
 
+def delta_net(tiled: bool) -> Case:
+    """Two sequences in two steps: the second goes on from the states of the first."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        sizes = {"conv": 4 * 112, "decay": 4, "dt_bias": 4, "gain": 12}
+        vectors = {name: rows(rng, 1, n)[0] for name, n in sizes.items()}
+        vectors["decay"] = -np.exp(vectors["decay"])
+        net = DeltaNet(2, 4, 16, 12, 4, tiled, eps=1e-6, **{name: be.vector(v) for name, v in vectors.items()})
+        kv = kv_store(be, [StateShape((net.state_width,))], [], PAGE, "f32", [], n_slots=4)
+        found = []
+        for spans in ([(0, 7), (0, 2)], [(7, 8), (2, 4)]):
+            step = step_of(be, spans, [0], 10)
+            step.state_slots[:2] = 3, 1
+            parts = [be.tensor(rows(rng, step.n_tokens, n)) for n in (net.channels, 48, 4, 4)]
+            found.append(np.array(be.read(be.delta_net(parts, net, LayerMemory(step, kv, 0)))))
+        return found
+
+    return Case(f"delta-net{'-tiled' if tiled else ''}", run, 1e-5)
+
+
+def gates(be: Backend, rng: np.random.Generator) -> Arrays:
+    return [be.read(be.gate_rows(be.tensor(rows(rng, 5, 40)), be.tensor(rows(rng, 5, 1))))]
+
+
 def pick(be: Backend, rng: np.random.Generator) -> Arrays:
     step = step_of(be, [(0, 6), (4, 7)], [5, 0, 8], 10)
     return [be.read(be.gather_rows(be.tensor(rows(rng, 9, 33)), step))]
@@ -264,7 +290,7 @@ CASES = [
     Case("layer-norms", layer_norms),
     Case("by-position", by_position),
     Case("plain", plain),
-    *(activate(act) for act in ("silu", "gelu_tanh", "gelu", "clamped_swiglu")),
+    *(activate(act) for act in ("silu", "gelu_tanh", "gelu", "sigmoid", "clamped_swiglu")),
     gated("Q4_K"),
     gated("F32"),
     experts("Q8_0", True, 1),
@@ -298,6 +324,9 @@ CASES = [
     attention("window", [(0, 70), (90, 91)], dtype="q8_0", window=11),
     attention("decode", [(9, 10), (100, 101)], dtype="q8_0/f32", dim=64),
     attention("prefill", [(0, 70)], dtype="f16/q8_0", dim=64, heads=(3, 1)),
+    delta_net(tiled=False),
+    delta_net(tiled=True),
+    Case("gate-rows", gates),
     Case("pick", pick, 0),
     *(adapters(form, n, 96, (64, 40, 24)) for form in ("F32", "F16", "BF16") for n in (3, 70)),
     adapters("F32", 7, 75, (13, 33)),  # rows and columns that fill no vector

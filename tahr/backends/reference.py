@@ -9,6 +9,7 @@ import numpy as np
 
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, KV_BLOCK, Bytes, Floats, Rows, Tensor
+from tahr.backends.reference_recurrence import delta_net
 from tahr.weights.tensor import HostTensor
 
 
@@ -202,6 +203,13 @@ class ReferenceBackend(api.Backend):
             out[first:end] = (hadamard(mixed) if value_type == "q8_0" else mixed).reshape(end - first, -1)
         return Tensor(q.width, q.rows, out)
 
+    def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
+        out = delta_net([part.data for part in parts], net, memory)
+        return Tensor(out.shape[1], parts[0].rows, out)
+
+    def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
+        return Tensor(x.width, x.rows, x.data * sigmoid(scores.data))
+
     def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
         n_periods = (step.positions[: step.n_tokens, None] + tempering.offset) // tempering.period
         factors = 1 + np.float32(tempering.beta) * np.log1p(n_periods.astype(np.float32))
@@ -273,6 +281,7 @@ def gelu(x: Floats) -> Floats:
 
 
 ACTIVATIONS: dict[api.Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
+ACTIVATIONS["sigmoid"] = sigmoid
 
 
 def activated(gate: Floats, up: Floats | None, act: api.Activation) -> Floats:

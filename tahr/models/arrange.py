@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,17 @@ class Tensors(Mapping[str, HostTensor]):
                 stored = self._made.pop(f"{prefix}{part}.{kind}")
                 self._made[f"{prefix}{name}.{kind}"] = turned(stored) if kind == "weight" else stored
 
+    def join_rows(self, parts: Sequence[str], name: str) -> None:
+        """In every layer that has them, make one matrix of several, one below the other."""
+        for prefix, kind in self.found(parts[0]):
+            self._made[f"{prefix}{name}.{kind}"] = joined([self._made.pop(f"{prefix}{p}.{kind}") for p in parts])
+
+    def as_matrix(self, part: str) -> None:
+        """In every layer, take a vector for the only row of a matrix."""
+        for prefix, kind in self.found(part):
+            stored = self._made[f"{prefix}{part}.{kind}"]
+            self._made[f"{prefix}{part}.{kind}"] = one_row(stored)
+
     def rename(self, pattern: str, replacement: str) -> None:
         """Other names for the tensors whose whole name matches."""
         for name in [name for name in self._made if re.fullmatch(pattern, name)]:
@@ -68,6 +79,24 @@ class Tensors(Mapping[str, HostTensor]):
         """(prefix, kind) of a part of layers: its weights and biases."""
         pattern = re.compile(rf"(model\.layers\.\d+\.){re.escape(part)}\.(weight|bias)")
         return [(m[1], m[2]) for m in map(pattern.fullmatch, self._made) if m]
+
+
+def joined(parts: Sequence[Make]) -> Make:
+    def make() -> HostTensor:
+        tensors = [part() for part in parts]
+        data = np.concatenate([tensor.data for tensor in tensors])
+        n_rows = sum(tensor.shape[0] for tensor in tensors)
+        return HostTensor(tensors[0].name, tensors[0].format, (n_rows, *tensors[0].shape[1:]), data)
+
+    return make
+
+
+def one_row(stored: Make) -> Make:
+    def make() -> HostTensor:
+        tensor = stored()
+        return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
+
+    return make
 
 
 def as_is(tensor: HostTensor) -> Make:

@@ -51,7 +51,9 @@ class Attention:
             slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
         )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
-        self.qkv = w.joined({"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}, cfg.width, cfg.qkv_bias)
+        heights = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
+        self.gated = w.has("g_proj.weight")
+        self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
         self.norms = head_norms(cfg, w) if qk_norm == "heads" else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
@@ -61,11 +63,13 @@ class Attention:
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         b, memory = run.backend, run.memory(self.layer)
         qkv = self.prepared(run, x.linears(self.qkv))
+        gate = qkv.pop() if self.gated else None
         q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean), memory)
         del qkv  # its memory is free for what follows
         if self.tempering:
             q = b.temper(q, self.tempering, run.step)
-        return b.linear(b.attention(q, self.spec, memory), self.out)
+        mixed = b.attention(q, self.spec, memory)
+        return b.linear(b.activate(gate, mixed, "sigmoid") if gate else mixed, self.out)
 
     def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
         """Whether keys have a bias that only adds a constant to all scores of a query."""
@@ -143,12 +147,16 @@ class Experts:
             routing=routing(moe, w),
             act=cfg.activation,
         )
+        self.shared_gate = w.linear("shared_expert_gate", 1, cfg.width) if moe.shared_gate else None
         self.shared = GatedMLP(cfg, w.at("shared_experts"), moe.shared_width) if moe.shared_width else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         b, rows = run.backend, x.rows()
         mixed = b.experts(rows, b.linear(rows, self.router), self.mlps)
-        return b.add(mixed, self.shared.of_rows(b, rows)) if self.shared else mixed
+        if self.shared is None:
+            return mixed
+        shared = self.shared.of_rows(b, rows)
+        return b.add(mixed, b.gate_rows(shared, b.linear(rows, self.shared_gate)) if self.shared_gate else shared)
 
 
 def routing(moe: MoeConfig, w: Weights) -> Routing:

@@ -25,6 +25,7 @@ class LayerKind:
     rope: RopeConfig
     window: int = 0
     sparse: bool = False
+    recurrent: bool = False  # a state of fixed size in place of attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class MoeConfig:
     ffn_width: int
     renormalise: bool
     shared_width: int = 0  # of the expert that every token goes to
+    shared_gate: bool = False  # its result is gated by a score of its own
     biased: bool = False  # router and experts have biases
     sigmoid: bool = False  # scores become shares by a sigmoid each, not by a softmax
     choice_bias: bool = False  # a stored bias counts for the choice of experts alone
@@ -43,6 +45,18 @@ class MoeConfig:
     n_best_groups: int = 0
     group_top: int = 1  # experts that make up the worth of a group
     scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    """The gated delta rule of recurrent layers."""
+
+    n_k_heads: int
+    n_v_heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int
+    tiled: bool = False  # the order of value heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,7 @@ class ModelConfig:
     tempering: Tempering | None = None
     n_positions: int = 0  # of a learned table
     moe: MoeConfig | None = None
+    delta: DeltaConfig | None = None
     guess: str = ""  # how the family was guessed, where the file did not say
 
     def __post_init__(self) -> None:
@@ -92,7 +107,12 @@ class ModelConfig:
         """What cannot be, with the sentence that says so."""
         heads, kv_heads, head_dim = self.n_heads, self.n_kv_heads, self.head_dim
         dims = sorted({kind.rope.n_dims for kind in self.kinds})
+        delta = self.delta
         return [
+            (
+                delta is not None and delta.n_v_heads % delta.n_k_heads != 0,
+                "the value heads of recurrent layers cannot share their key heads evenly",
+            ),
             (len(self.kinds) != self.n_layers, f"{self.n_layers} layers, but {len(self.kinds)} are described"),
             (heads % kv_heads != 0, f"{heads} query heads cannot share {kv_heads} key heads evenly"),
             (

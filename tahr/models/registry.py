@@ -27,6 +27,7 @@ from tahr.models.families.olmo import OLMO2, OLMO3
 from tahr.models.families.phi3 import PHI3
 from tahr.models.families.qwen2 import QWEN2
 from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
+from tahr.models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tahr.models.families.smollm3 import SMOLLM3
 from tahr.models.families.stablelm import STABLELM
 from tahr.models.family import Family
@@ -52,6 +53,11 @@ FAMILIES: dict[str, Family] = {
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_next": QWEN3_NEXT,
+    "qwen3_5": QWEN3_5,
+    "qwen3_5_text": QWEN3_5,
+    "qwen3_5_moe": QWEN3_5_MOE,
+    "qwen3_5_moe_text": QWEN3_5_MOE,
     "granite": GRANITE,
     "granitemoe": GRANITE_MOE,
     "granitemoeshared": GRANITE_MOE,
@@ -72,6 +78,9 @@ FAMILIES: dict[str, Family] = {
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {
     "qwen3moe": QWEN3_MOE,
+    "qwen3next": QWEN3_NEXT,
+    "qwen35": QWEN3_5,
+    "qwen35moe": QWEN3_5_MOE,
     "mistral3": MINISTRAL3,
     "chatglm": GLM,
     "glm4moe": GLM4_MOE,
@@ -84,6 +93,9 @@ WRAPPERS = frozenset(["mistral3"])
 
 # A file of unknown type is read as the first family whose pattern its name matches.
 NAME_HINTS: tuple[tuple[str, str], ...] = (
+    (r"qwen-?3\.5.*-a\d+b", "qwen3_5_moe"),
+    (r"qwen-?3\.5", "qwen3_5"),
+    (r"qwen-?3-next", "qwen3_next"),
     (r"qwen-?3.*-a\d+b", "qwen3_moe"),
     (r"qwen-?3", "qwen3"),
     (r"qwen-?2(\.5)?", "qwen2"),
@@ -116,8 +128,6 @@ LOOKALIKES = frozenset(
         "qwen2_5_vl",
         "qwen2_moe",
         "qwen2_vl",
-        "qwen3_5",
-        "qwen3_next",
         "qwen3_vl",
     ]
 )

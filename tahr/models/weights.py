@@ -78,6 +78,8 @@ def gguf_name(name: str, layer_names: Mapping[str, str]) -> str:
     stem, _, kind = name.rpartition(".")
     if stem in GGUF_TOP:
         return f"{GGUF_TOP[stem]}.{kind}"
+    if (found := re.fullmatch(r"blk\.(\d+)", stem)) and kind in layer_names:
+        return f"model.layers.{found[1]}.{layer_names[kind]}"  # one of the few without a suffix
     if found := re.fullmatch(r"blk\.(\d+)\.(\w+)", stem):
         layer, part = found.groups()
         if canonical := layer_names.get(part) or GGUF_LAYER.get(part):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tahr.backends.api.tensors import Floats, Linear, Tensor, Vector
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "clamped_swiglu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "sigmoid", "clamped_swiglu"]
 RopeStyle = Literal["halves", "pairs"]
 
 
@@ -69,6 +69,39 @@ class AttentionSpec:
             "cross-attention": self.cross,
         }
         return [name for name, asked in asked_for.items() if asked]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """The gated delta rule of one layer: linear attention whose memory of fixed size forgets and learns.
+
+    Queries, keys and values go through a causal convolution of `kernel` taps and a SiLU, channel by channel; queries
+    and keys are brought to length 1, queries then divided by sqrt(k_dim). For every value head, a matrix [k_dim, v_dim]
+    is multiplied by exp(decay * softplus(alpha + dt_bias)), gets key * (value - what it recalls for the key) *
+    sigmoid(beta) added, and gives what it recalls for the query. That is RMS-normed head by head and multiplied by
+    silu(z). Value head h reads key head h // (n_v_heads / n_k_heads), or h % n_k_heads if `tiled`.
+    """
+
+    n_k_heads: int
+    n_v_heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int
+    tiled: bool
+    conv: Vector  # [kernel * channels]: tap after tap, the oldest first
+    decay: Vector  # [n_v_heads]
+    dt_bias: Vector  # [n_v_heads]
+    gain: Vector  # [v_dim]
+    eps: float
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.n_k_heads * self.k_dim + self.n_v_heads * self.v_dim
+
+    @property
+    def state_width(self) -> int:
+        """The last inputs of every channel, oldest first, then the matrices."""
+        return (self.kernel - 1) * self.channels + self.n_v_heads * self.k_dim * self.v_dim
 
 
 @dataclass(frozen=True, slots=True)

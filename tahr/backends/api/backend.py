@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tahr.backends.api.arguments import Activation, AddedNorm, AttentionSpec, ExpertMLPs, Rope, Rotation, Tempering
+from tahr.backends.api.arguments import (
+    Activation,
+    AddedNorm,
+    AttentionSpec,
+    DeltaNet,
+    ExpertMLPs,
+    Rope,
+    Rotation,
+    Tempering,
+)
 from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepInputs, StepLimits
@@ -85,6 +94,9 @@ class Backend(ABC):
                 f"This model needs {' and '.join(extensions)}, which the {self.name} backend does not have: "
                 "choose another model, or a backend that has it."
             )
+
+    def check_delta_net(self, net: DeltaNet) -> None:  # noqa: B027  (most backends compute any)
+        """Refuse, when a model is loaded, a recurrent layer that this backend cannot compute."""
 
     def kv_store(self, layout: MemoryLayout) -> KVStore:
         """Room for the pages and the states of a layout, all zero."""
@@ -309,6 +321,17 @@ class Backend(ABC):
         A token at position p sees positions max(0, p - window + 1) .. p; what no token of the step sees is not read.
         Scores, the running softmax and the sums are f32 whatever the KV dtype. Sums of q8_0 values are rotated back.
         """
+
+    @abstractmethod
+    def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
+        """What `net` makes of (queries, keys and values as one; z; beta; alpha): [n, n_v_heads * v_dim].
+
+        The layer's state is [state_width] per sequence; in it, a sequence goes on from where its last step ended.
+        """
+
+    @abstractmethod
+    def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
+        """x * sigmoid(scores), one score `[n, 1]` per row."""
 
     @abstractmethod
     def temper(self, q: Tensor, tempering: Tempering, step: StepInputs) -> Tensor:

@@ -13,6 +13,7 @@ from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, heads_fit, m
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
+from tahr.backends.cpu.recurrence import check_delta_net, enqueue_delta_net
 from tahr.backends.cpu.sampling import NativeSampler
 from tahr.backends.cpu.weights import PackedMatrix
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
@@ -64,6 +65,9 @@ class CpuBackend(api.Backend):
     def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:
         super().check_attention(spec, shape, n_heads)
         check_heads(n_heads, shape)
+
+    def check_delta_net(self, net: api.DeltaNet) -> None:
+        check_delta_net(net)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedLayer:
         if not KV_TYPES.keys() >= set(api.kv_sides(layout.dtype)):
@@ -249,9 +253,7 @@ class CpuBackend(api.Backend):
         return self._add(x, 0, factor)
 
     def _add(self, x: Tensor, y: int, scale: float) -> Tensor:
-        out, n_rows = self._like(x), x.data.count.address
-        self._queue.tape.add(n_rows=n_rows, width=x.width, x=self._use(x), y=y, out=out.data.address, scale=scale)
-        return out
+        return self._each_number(x, self._queue.tape.add, y=y, scale=scale)
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         return self._multiply(x, [linear])[0]
@@ -306,15 +308,19 @@ class CpuBackend(api.Backend):
         return out
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
-        routing, width = mlps.routing, mlps.down.weight.n_rows
+        routing = mlps.routing
         routes = self._route(x, scores, routing)
         gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active)
         (each,) = self._each_expert(self.activate(gate, up, mlps.act), [mlps.down], routes, 1)
-        out = self._like(x, width)
+        return self._mix(x, each, routes, routing.n_active)
+
+    def _mix(self, x: Tensor, each: Tensor, routes: Routes, n_active: int) -> Tensor:
+        """The results of a row's experts as one."""
+        out = self._like(x, each.width)
         self._queue.tape.mix(
             n_rows=x.data.count.address,
-            width=width,
-            n_active=routing.n_active,
+            width=each.width,
+            n_active=n_active,
             shares=routes.shares.address,
             x=self._use(each),
             out=out.data.address,
@@ -440,6 +446,21 @@ class CpuBackend(api.Backend):
         )
         return out
 
+    def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
+        out = self._like(parts[0], net.n_v_heads * net.v_dim)
+        self._keep_memory(memory)
+        for part in parts:
+            self._use(part)
+        for vector in (net.conv, net.decay, net.dt_bias, net.gain):
+            self._use_vector(vector)
+        enqueue_delta_net(self._queue, parts, net, memory, out)
+        return out
+
+    def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
+        assert scores.width == 1
+        routes = self._route(x, scores, api.Routing(1, renormalise=False, sigmoid=True))
+        return self._mix(x, x, routes, 1)
+
     def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._like(q)
@@ -468,11 +489,12 @@ class CpuBackend(api.Backend):
         return out
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
-        out, n_rows = self._like(x), x.data.count.address
-        self._queue.tape.softcap(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, cap=cap)
-        return out
+        return self._each_number(x, self._queue.tape.softcap, cap=cap)
 
     def clip(self, x: Tensor, limit: float) -> Tensor:
-        out, n_rows = self._like(x), x.data.count.address
-        self._queue.tape.clip(n_rows=n_rows, width=x.width, x=self._use(x), out=out.data.address, limit=limit)
+        return self._each_number(x, self._queue.tape.clip, limit=limit)
+
+    def _each_number(self, x: Tensor, op: Callable[..., None], **number: float) -> Tensor:
+        out = self._like(x)
+        op(n_rows=x.data.count.address, width=x.width, x=self._use(x), out=out.data.address, **number)
         return out

@@ -8,7 +8,7 @@ import torch
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.kernels import attention, experts, linear, rope_kv, rows
+from tahr.backends.cuda.kernels import attention, delta_net, experts, linear, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.presence import describe, interprets
 from tahr.backends.cuda.sampling import CudaSampler
@@ -267,6 +267,15 @@ class CudaBackend(api.Backend):
             return like(q, attention.attend_exact(call, n_seqs))
         one_each = step.limits.n_tokens_per_seq == 1
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))
+
+    def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
+        inputs, step = self.context.enter(memory.step), memory.step
+        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
+        found = delta_net.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
+        return like(parts[0], found.to(parts[0].data.math))
+
+    def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
+        return like(x, values(x).float() * torch.sigmoid(values(scores).float()))
 
     def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
         positions = self.context.enter(step).positions[: len(values(q))]

@@ -52,11 +52,15 @@ def in_groups(moe: MoeConfig, n_groups: int, n_best: int, top: int) -> MoeConfig
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    # The last layers of a file may be there to guess tokens ahead.
-    n_layers = cfg.n_layers - f.count("nextn_predict_layers", cfg.n_layers - 1, default=0, least=0)
-    cfg = replace(cfg, n_layers=n_layers, kinds=cfg.kinds[:n_layers], out_bias=False)
+    cfg = replace(main_layers(f, cfg), out_bias=False)
     n_dense = f.count("leading_dense_block_count", limits.MOST_LAYERS, default=1, least=0)
     return after(n_dense, cfg, sigmoid_experts_gguf(f))
+
+
+def main_layers(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    """`cfg` without the last layers of a file, where they are there to guess tokens ahead."""
+    n_layers = cfg.n_layers - f.count("nextn_predict_layers", cfg.n_layers - 1, default=0, least=0)
+    return replace(cfg, n_layers=n_layers, kinds=cfg.kinds[:n_layers])
 
 
 def sigmoid_experts_gguf(f: Fields) -> MoeConfig:

@@ -92,6 +92,8 @@ NB_MODULE(_native, m) {
   m.attr("KV_SPAN") = KV_SPAN;
   m.attr("SPLIT_TOKENS") = SPLIT_TOKENS;
   m.attr("MAX_HEAD_DIM") = MAX_HEAD_DIM;
+  m.attr("MAX_STATE_DIM") = MAX_STATE_DIM;
+  m.attr("MAX_CONV_KERNEL") = MAX_CONV_KERNEL;
   m.attr("MAX_QUERY_TILE") = MAX_QUERY_TILE;
   m.attr("MAX_EXPERTS") = MAX_EXPERTS;
   m.attr("MAX_LINEAR_JOBS") = MAX_LINEAR_JOBS;

@@ -146,6 +146,7 @@ void activate(const ActivateOp& op, Worker worker) {
     case Activation::silu: return with([](Floats x) { return silu(x); });
     case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
     case Activation::gelu: return with([](Floats x) { return gelu(x); });
+    case Activation::sigmoid: return with([](Floats x) { return sigmoid(x); });
     case Activation::clamped_swiglu:
       return for_chunks([&](Range chunk) { map(chunk, op.gate, op.up, op.out, clamped_swiglu); });
   }

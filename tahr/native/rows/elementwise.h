@@ -7,7 +7,7 @@
 
 namespace tahr {
 
-enum class Activation : int32_t { silu, gelu_tanh, gelu, clamped_swiglu };
+enum class Activation : int32_t { silu, gelu_tanh, gelu, sigmoid, clamped_swiglu };
 
 // sum = x + scale * y, out = sum / sqrt(mean(sum^2) + eps) * gain; without y, the norm of x alone (sum is then unused).
 struct NormOp {

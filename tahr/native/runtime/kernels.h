@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "delta_net.h"
 #include "elementwise.h"
 #include "lora.h"
 #include "worker.h"
@@ -23,6 +24,8 @@ struct RowKernels {
   void (*rope_and_cache)(const RopeCacheOp&, Worker);
   void (*attention)(const AttentionOp&, Worker);
   void (*merge_spans)(const AttentionOp&, Worker);  // after `attention`
+  void (*delta_conv)(const DeltaNetOp&, Worker);
+  void (*delta_rule)(const DeltaNetOp&, Worker);  // after `delta_conv`
   void (*route)(const RouteOp&, Worker);
   void (*mix)(const MixOp&, Worker);
   void (*lora_shrink)(const LoraOp&, Worker);

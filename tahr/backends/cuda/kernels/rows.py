@@ -14,6 +14,7 @@ from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_f
 # The activations of MLPs without a gate.
 UNGATED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
 }
@@ -155,6 +156,8 @@ def gated(g, u, act: tl.constexpr):
     if act == "clamped_swiglu":
         g, u = tl.minimum(g, 7.0), tl.minimum(tl.maximum(u, -7.0), 7.0)
         return g * tl.sigmoid(1.702 * g) * (u + 1.0)
+    if act == "sigmoid":
+        return tl.sigmoid(g) * u
     return activated(g, act) * u
 
 
