@@ -1,0 +1,94 @@
+"""Ops that only some families take, against the reference backend: as `test_ops` does for the others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends_here import kv_store
+from random_weights import random_tensor
+from tahr.backends.api import (
+    Backend,
+    DeltaNet,
+    ExpertMLPs,
+    LayerMemory,
+    Linear,
+    Routing,
+    StateShape,
+    Tempering,
+)
+from test_ops import OTHERS, PAGE, Arrays, Case, compare, rows, step_of
+
+
+def layer_norms(be: Backend, rng: np.random.Generator) -> Arrays:
+    x, y = be.tensor(rows(rng, 3, 100) + 2), be.tensor(rows(rng, 3, 100))
+    gain, bias = (be.vector(rng.standard_normal(100).astype(np.float32)) for _ in range(2))
+    total, normed = be.add_layer_norm(x, y, gain, None, 1e-5, scale=0.3)
+    return [be.read(t) for t in (be.layer_norm(x, gain, bias, 1e-6), total, normed)]
+
+
+def by_position(be: Backend, rng: np.random.Generator) -> Arrays:
+    """Ops that read a token's position."""
+    table = be.weight(random_tensor("F32", (101, 96), rng))
+    step = step_of(be, [(9, 20), (100, 101)], [0], 10)
+    tempered = be.temper(be.tensor(rows(rng, 12, 96)), Tempering(0.1, 10, 1), step)
+    return [be.read(be.embed_positions(table, step)), be.read(tempered)]
+
+
+def routed(name: str, form: str = "F32", act: Any = "silu", **more: Any) -> Case:
+    """Experts chosen in the ways of different families."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        shapes = [(12, 32, 64), (12, 32, 64), (12, 64, 32)]
+        biases = [be.vector(rows(rng, 1, 12 * shape[1])[0]) if act == "clamped_swiglu" else None for shape in shapes]
+        stacks = [be.weight(random_tensor(form, shape, rng)) for shape in shapes]
+        gate, up, down = (Linear(stack, b) for stack, b in zip(stacks, biases, strict=True))
+        bias = be.vector(rows(rng, 1, 12)[0]) if more.get("bias") else None
+        mlps = ExpertMLPs(gate, up, down, Routing(**{"n_active": 3, "renormalise": True, **more, "bias": bias}), act)
+        return [be.read(be.experts(be.tensor(rows(rng, 9, 64)), be.tensor(rows(rng, 9, 12)), mlps))]
+
+    return Case(f"routed-{name}", run, 1e-5)
+
+
+def delta_net(tiled: bool) -> Case:
+    """Two sequences in two steps: the second goes on from the states of the first."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        sizes = {"conv": 4 * 112, "decay": 4, "dt_bias": 4, "gain": 12}
+        vectors = {name: rows(rng, 1, n)[0] for name, n in sizes.items()}
+        vectors["decay"] = -np.exp(vectors["decay"])
+        net = DeltaNet(2, 4, 16, 12, 4, tiled, eps=1e-6, **{name: be.vector(v) for name, v in vectors.items()})
+        kv = kv_store(be, [StateShape((net.state_width,))], [], PAGE, "f32", [], n_slots=4)
+        found = []
+        for spans in ([(0, 7), (0, 2)], [(7, 8), (2, 4)]):
+            step = step_of(be, spans, [0], 10)
+            step.state_slots[:2] = 3, 1
+            parts = [be.tensor(rows(rng, step.n_tokens, n)) for n in (net.channels, 48, 4, 4)]
+            found.append(np.array(be.read(be.delta_net(parts, net, LayerMemory(step, kv, 0)))))
+        return found
+
+    return Case(f"delta-net{'-tiled' if tiled else ''}", run, 1e-5)
+
+
+def gates(be: Backend, rng: np.random.Generator) -> Arrays:
+    return [be.read(be.gate_rows(be.tensor(rows(rng, 5, 40)), be.tensor(rows(rng, 5, 1))))]
+
+
+CASES = [
+    Case("layer-norms", layer_norms),
+    Case("by-position", by_position),
+    routed("biased", act="clamped_swiglu"),
+    routed("biased-mxfp4", form="MXFP4", act="clamped_swiglu"),
+    routed("sigmoid", sigmoid=True, bias=True, scale=2.5),
+    routed("groups", n_groups=4, n_best_groups=2, renormalise=False, scale=3.0),
+    routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),
+    delta_net(tiled=False),
+    delta_net(tiled=True),
+    Case("gate-rows", gates),
+]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_op_of_some_families_equals_reference(case: Case, name: str) -> None:
+    compare(case, name)
