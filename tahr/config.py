@@ -431,6 +431,7 @@ class EngineConfig:
     kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
     tokenizer: str | None = None  # a tokenizer.json or a directory with one; None: the model's own
     chat_template: str | None = None  # a file with a Jinja template; None: the model's own
+    tool_call_parser: str | None = None  # how the model writes tool calls; None: its template shows that
     gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing

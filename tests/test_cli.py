@@ -370,8 +370,10 @@ def test_stop_seed_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_real_chat(smollm2: Path, tahr: Any) -> None:
     done = tahr("run", str(smollm2), "--temperature", "0", "-n", "40", "Why", "is", "the", "sky", "blue?")
     assert done.returncode == 0 and "light" in done.stdout
-    refused = tahr("run", str(smollm2), "--think", "-p", "hi")
-    assert refused.returncode == 3 and "thinking" in refused.stderr
+    noted = tahr("run", str(smollm2), "--think", "-p", "hi", "-n", "1")
+    assert noted.returncode == 0 and "no switch for thinking" in noted.stderr
+    refused = tahr("run", str(smollm2), "--reasoning-effort", "high", "-p", "hi")
+    assert refused.returncode == 3 and "does not think" in refused.stderr
 
 
 # ---- examples -----------------------------------------------------------------------------------------------------

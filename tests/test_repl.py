@@ -23,6 +23,7 @@ from tahr.cli.chat.conversation import Conversation
 from tahr.cli.chat.repl import read_message, repl
 from tahr.engine.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
+from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
 ROOT = Path(__file__).parent.parent
 STORIES = assets.stories()
@@ -297,6 +298,50 @@ def test_save_into_nowhere_is_a_sentence(talk: Conversation, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="there is no folder"):
         obey(talk, f"/save {tmp_path}/new/talk.json")
     assert not (tmp_path / "new").exists()
+
+
+# ---- tools and thinking -------------------------------------------------------------------------------------------
+
+
+class ToolLLM(ScriptedLLM):
+    """Thinks, and calls a tool twice before it answers."""
+
+    def _say(self, words: list[str], n_prompt: int) -> Iterator[Chunk]:
+        deltas: tuple[Delta, ...] = (ReasoningDelta("Hm \x1b[2J."), "Sunny.")
+        if self.asked[-1][-1]["role"] == "user":
+            calls = [ToolCallDelta(i, '{"city": "Rome", "days": 3}', f"call_{i}", "get_weather") for i in range(2)]
+            deltas = (ReasoningDelta("Hm."), *calls)
+        done = Completion(text_of(deltas), [1], n_prompt, 0, "stop", RequestStats(), tool_calls=tool_calls_of(deltas))
+        yield Chunk(deltas, [1], "stop", done)
+
+
+def test_calls_are_shown_and_what_is_typed_next_are_their_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    talk = Conversation(ToolLLM(), TextOutput(stats=False))  # type: ignore[arg-type]
+    repl(talk, lines("warm in Rome?", "31 degrees", "yes, 31", f"/save {tmp_path / 'talk.json'}", "/clear"))
+    captured = capsys.readouterr()
+    assert captured.out == 'get_weather(city="Rome", days=3)\n' * 2 + "Sunny.\n"
+    assert "Hm.\n" in captured.err and captured.err.count("is the result of get_weather") == 2
+    roles = [message["role"] for message in talk.llm.asked[-1]]  # type: ignore[attr-defined]
+    assert roles == ["user", "assistant", "tool", "tool"]
+    assert talk.llm.asked[-1][2] == {  # type: ignore[attr-defined]
+        "role": "tool", "tool_call_id": "call_0", "name": "get_weather", "content": "31 degrees"
+    }  # fmt: skip
+    obey(talk, f"/load {tmp_path / 'talk.json'}")
+    assert len(talk.messages) == 5 and talk.messages[1]["tool_calls"][1]["id"] == "call_1"
+
+
+def test_thinking_can_be_hidden_and_is_never_part_of_the_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (True, False):
+        talk = Conversation(ToolLLM(), TextOutput(stats=False, thinking=shown))  # type: ignore[arg-type]
+        repl(talk, lines("warm?"))
+        captured = capsys.readouterr()
+        assert ("Hm." in captured.err) is shown and "Hm" not in captured.out and "Hm" not in str(talk.messages)
+    talk = Conversation(ToolLLM(), JsonlOutput(stats=False))  # type: ignore[arg-type]
+    repl(talk, lines("warm?"))
+    event = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert event["reasoning"] == "Hm." and event["tool_calls"][0]["name"] == "get_weather"
 
 
 # ---- events for programs ------------------------------------------------------------------------------------------

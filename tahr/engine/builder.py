@@ -36,6 +36,7 @@ from tahr.models.loader import OpenedModel, load, open_model
 from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
+from tahr.text.tool_calls.call_formats import call_format_named
 
 MAX_CHUNK = 65536  # tokens of one prompt in one step
 
@@ -109,6 +110,8 @@ def assemble(
     """Everything from a model's name, fetching its files if they are not here."""
     name = model or hub.DEFAULT_MODEL
     adapters = lora_files(config)
+    if config.tool_call_parser:
+        call_format_named(config.tool_call_parser)  # refused before anything is fetched
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
@@ -125,7 +128,7 @@ def assemble(
         name=files.name,
         engine=engine,
         tokenizer=tokenizer,
-        template=template_of(config, tokenizer) or open_template(files, source, tokenizer),
+        template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.config,
         sampling=recommended_sampling(files, source, loaded.config),
         log=[*loaded.log, note, *notes, *filter(None, [ollama_template(files)[1]])],
@@ -196,6 +199,13 @@ def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | No
             f"The chat template {path} cannot be read ({error}): name a file with a Jinja template."
         ) from error
     return template_for({"tokenizer.chat_template": source}, tokenizer)
+
+
+def with_parser(config: EngineConfig, template: ChatTemplate | None) -> ChatTemplate | None:
+    """The template, with the parser of tool calls that the configuration names."""
+    if template is not None and config.tool_call_parser:
+        template.tool_call_parser = config.tool_call_parser
+    return template
 
 
 def breakers(tokenizer: Tokenizer) -> Resolve:

@@ -250,8 +250,15 @@ def after_thinking(tokenizer: Tokenizer, prepared: PreparedRequest, thinks: bool
         return prepared
     if not form.in_thinking:
         tokens = [*tokens, *encoded(tokenizer, f"{form.thinking.open}\n")]
-    params = replace(params, grammar_after=encoded(tokenizer, form.thinking.close))
+    params = replace(params, grammar_after=mark_tokens(tokenizer, form.thinking.close))
     return PreparedRequest(tokens, params, replace(form, in_thinking=True))
+
+
+def mark_tokens(tokenizer: Tokenizer, mark: str) -> tuple[int, ...]:
+    """The tokens of a mark after a line break. Nearly always it is one; where it is text, a model may split it else."""
+    tokens = encoded(tokenizer, f"\n{mark}")
+    ends = (tokens[i:] for i in range(len(tokens)))
+    return next((end for end in ends if b"".join(map(tokenizer.token_bytes, end)) == mark.encode()), tokens)
 
 
 def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

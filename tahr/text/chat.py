@@ -170,9 +170,7 @@ def _raise_exception(message: object) -> None:
     raise Refused(message if isinstance(message, str) else type(message).__name__)
 
 
-def template_for(
-    source: Path | Mapping[str, Any], tokenizer: Tokenizer, tool_call_parser: str | None = None
-) -> ChatTemplate | None:
+def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate | None:
     """The template in a model directory or in GGUF metadata; None for a base model, which has none."""
     named = _from_dir(source) if isinstance(source, Path) else _from_gguf(source)
     default, tool_use = named.get("default"), named.get("tool_use")
@@ -183,7 +181,6 @@ def template_for(
         tool_use=tool_use,
         bos="" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id),
         eos="" if tokenizer.eos_id is None else tokenizer.piece(tokenizer.eos_id),
-        tool_call_parser=tool_call_parser,
     )
 
 

@@ -11,7 +11,7 @@ from tahr.errors import ConfigError
 from tahr.hub.store import write_text
 
 VERSION = 1
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,15 @@ def messages_of(content: dict[str, Any], path: Path) -> list[dict[str, Any]]:
 
 
 def is_message(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        return False
+    calls = message.get("tool_calls", [])
+    return isinstance(message.get("content"), str) and isinstance(calls, list) and all(map(is_call, calls))
+
+
+def is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str) and isinstance(call.get("id"), str)
 
 
 def sampling_of(content: dict[str, Any], path: Path) -> SamplingParams:

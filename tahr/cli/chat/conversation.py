@@ -10,6 +10,7 @@ from tahr.cli.chat.interrupt import Interrupt
 from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError, TahrError, TemplateError
 from tahr.grammar import Grammar
+from tahr.text.deltas import ToolCall, reasoning_of
 
 if TYPE_CHECKING:
     from tahr import LLM, Chunk
@@ -65,37 +66,68 @@ class Conversation:
         """Stream the answer to `text` and remember both; False if it was stopped. A failed turn leaves no trace."""
         before = list(self.messages)
         self.output.user(text)
+        if not self._answers_last_call(text):
+            return True
         try:
-            said, finished = self._stream(text)
+            said, calls, finished = self._stream(text)
         except BaseException as error:
             self.messages = before
             if isinstance(error, TahrError):
                 self.output.failed(str(error))
             raise
         # A turn stopped before its first word would leave a question without an answer in the history.
-        self.messages = [*self.messages, {"role": "assistant", "content": said}] if said or finished else before
+        message = {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}
+        self.messages = [*self.messages, message] if said or finished else before
+        if calls:
+            self._announce()
         return finished
 
-    def _stream(self, text: str) -> tuple[str, bool]:
+    @property
+    def _open_calls(self) -> list[Message]:
+        """The calls of the model whose results are not here yet."""
+        made = next((i for i, each in reversed(list(enumerate(self.messages))) if each.get("tool_calls")), None)
+        if made is None:
+            return []
+        after = self.messages[made + 1 :]
+        calls: list[Message] = self.messages[made]["tool_calls"]
+        return calls[len(after) :] if all(each["role"] == "tool" for each in after) else []
+
+    def _announce(self) -> None:
+        calls = self._open_calls
+        if calls:
+            note(f"What you type next is the result of {calls[0]['function']['name']}.")
+
+    def _answers_last_call(self, text: str) -> bool:
+        """Whether the model can go on. While it waits for results of several calls, one is kept and the next asked."""
+        calls = self._open_calls
+        if len(calls) < 2:
+            return True
+        self.messages = [*self.messages, result_of(calls[0], text)]
+        self._announce()
+        return False
+
+    def _stream(self, text: str) -> tuple[str, list[Message], bool]:
         pieces, n_tokens = [], 0
         chunks = cast("Generator[Chunk, None, None]", self._chunks(text))  # an LLM's streams can be closed
         with Interrupt() as interrupt, closing(chunks):
             for chunk in chunks:
+                self.output.thought(reasoning_of(chunk.deltas))
                 self.output.piece(chunk.text)
                 pieces.append(chunk.text)
                 n_tokens += len(chunk.token_ids)
                 if chunk.completion is not None:
                     self.output.done(chunk.completion)
-                    return "".join(pieces), True
+                    return "".join(pieces), [as_message(call) for call in chunk.completion.tool_calls], True
                 if interrupt.asked:
                     break
         self.output.stopped(n_tokens)
-        return "".join(pieces), False
+        return "".join(pieces), [], False
 
     def _chunks(self, text: str) -> "Iterator[Chunk]":
         if self.raw:
             return self.llm.stream(text, self._params)
-        self.messages = [*self.messages, {"role": "user", "content": text}]
+        calls = self._open_calls
+        self.messages = [*self.messages, result_of(calls[0], text) if calls else {"role": "user", "content": text}]
         self._make_room()
         return self.llm.stream_chat(self.messages, self._params, **self.variables)
 
@@ -123,3 +155,12 @@ class Conversation:
         """The first question with everything up to the next one; None if only the present one is left."""
         starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         return slice(starts[0], starts[1]) if len(starts) > 1 else None
+
+
+def as_message(call: ToolCall) -> Message:
+    """A call as a message holds it."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def result_of(call: Message, text: str) -> Message:
+    return {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": text}

@@ -45,6 +45,12 @@ SAMPLING = (
         whole_number,
         "longest reply in tokens (-1: as long as the context allows)",
     ),
+    Option(
+        ("--thinking-budget", "--reasoning-budget"),
+        "thinking_budget",
+        whole_number,
+        "most tokens of thinking before the reply (0: none)",
+    ),
     Option(("--min-tokens",), "min_tokens", whole_number, "shortest reply in tokens"),
     Option(
         ("--stop", "-r", "--reverse-prompt"), "stop", str, "end the reply before this text (may be repeated)", many=True
@@ -93,6 +99,12 @@ ENGINE = (
     Option(("--tokenizer",), "tokenizer", str, "a tokenizer.json or its directory, instead of the model's own"),
     Option(
         ("--chat-template", "--chat-template-file"), "chat_template", str, "a Jinja file, instead of the model's own"
+    ),
+    Option(
+        ("--tool-call-parser",),
+        "tool_call_parser",
+        str,
+        "how the model writes tool calls: hermes, llama3, mistral, ...",
     ),
 )
 KV_SIDES = {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tahr.cli.chat.console import OUTPUTS, JsonlOutput, note, values_line
 from tahr.cli.settings import options
 from tahr.cli.settings.grammar_options import add_grammar, grammar_of
+from tahr.cli.settings.tool_options import add_tools, chat_options_of, for_template
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError, ModelNotFound, TahrError, TemplateError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from tahr import LLM
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.settings.settings_layers import Layers
-    from tahr.text.chat import ChatTemplate
 
 HELP = "talk to a model, or ask it one thing"
 
@@ -30,6 +30,7 @@ examples:
   tahr run qwen3:0.6b --lora sql=adapters/sql        with an adapter; several add up
   cat notes.txt | tahr run -p "Summarise:" -f -      `-` reads standard input, here after the prompt
   tahr run -p "Name a fruit" --choice apple,pear     the reply is one of these; also --json-schema, --regex, --grammar
+  tahr run --tools tools.json -p "Warm in Rome?"     functions the model may call; calls are shown, never run
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
 
 Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m.
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
     add_grammar(parser)
+    add_tools(parser)
     options.add_engine(parser)
     options.add_batching(parser)
     options.add_speculation(parser)
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
-    grammar = grammar_of(args)
+    grammar, asked = grammar_of(args), chat_options_of(args)
     named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
@@ -101,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
     chosen = args.quantization or quantization
     with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
         llm.apply_lora([(each.name, None) for each in llm.loras()])
-        output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet))
+        output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet), thinking=not args.hide_thinking)
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
-        variables = {} if args.thinking is None else thinking(llm.template, args.thinking)
+        variables = {} if raw else for_template(asked, llm.template, note)
         conversation = Conversation(
             llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar
         )
@@ -130,8 +132,10 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
     """Options that --raw would make meaningless."""
     if args.raw and args.system is not None:
         raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
-    if args.raw and args.thinking is not None:
-        raise ConfigError("--raw uses no chat template, and only that can switch thinking: leave out one of the two.")
+    for flag in ("thinking", "tools", "tool_choice", "reasoning_effort"):
+        if args.raw and getattr(args, flag) is not None:
+            option = flag.replace("_", "-")
+            raise ConfigError(f"--raw uses no chat template, which --{option} needs: leave out one of the two.")
 
 
 def looks_like_a_prompt(name: str) -> bool:
@@ -153,14 +157,6 @@ def is_base_model(llm: "LLM", system: str | None) -> bool:
         )
     note(f"{llm.name} has no chat template (a base model): it continues your text as it stands, as with --raw.")
     return True
-
-
-def thinking(template: "ChatTemplate | None", on: bool) -> dict[str, bool]:
-    """The template's own switch; a template without one cannot do what was asked."""
-    names = [name for name in ("enable_thinking", "thinking") if template and name in template.variables]
-    if template and not names:
-        raise ConfigError("This model's chat template has no switch for thinking: leave out the thinking option.")
-    return dict.fromkeys(names, on)
 
 
 def show_banner(conversation: "Conversation", verbose: bool) -> None:
