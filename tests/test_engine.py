@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from engines import Tally, alone, engine, greedy, loaded, page_bytes, poison, run, submit
+from engines import Tally, alone, engine, greedy, here, loaded, page_bytes, poison, run, submit
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.batch import FEW
-from tahr.engine.builder import check_kv_dtype
+from tahr.engine.builder import build_engine, check_kv_dtype
 from tahr.engine.capacity import Capacity, step_sizes
+from tahr.engine.engine import Engine
 from tahr.engine.runner import InFlight
 from tahr.engine.sampler import Sampler
 from tahr.engine.sequence import Sequence, State
@@ -168,6 +169,21 @@ def test_keys_and_values_may_have_types_of_their_own(smollm2: Path, kv_dtype: st
 def test_other_kv_types_are_refused(stories: Path, kv_dtype: str) -> None:
     with pytest.raises(ConfigError, match="KV type"):
         engine(stories, kv_dtype=kv_dtype)
+
+
+def test_a_context_that_fits_only_as_q8_0_is_stored_so(smollm2: Path) -> None:
+    decoder, page = loaded(smollm2)[0].decoder, page_bytes(smollm2)
+
+    def build(n_pages: int, **options: object) -> tuple[Engine, str]:
+        config = EngineConfig(context_size=64, page_size=8, kv_bytes=n_pages * page, **options)  # type: ignore[arg-type]
+        return build_engine(here(), decoder, config)
+
+    assert build(8)[0].runner.kv.dtype == "f16"
+    eng, note = build(6)
+    assert eng.runner.kv.dtype == "q8_0" and "does not fit in f16" in note
+    for options in ({}, {"kv_dtype": "f16"}):
+        with pytest.raises(ConfigError, match="context of 64 tokens needs"):
+            build(3 if not options else 6, **options)
 
 
 def test_a_backend_with_one_type_says_so() -> None:

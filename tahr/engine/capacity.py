@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import inf
 
 from tahr.backends.api import Backend, KVShape, LayerShape, StateShape
@@ -60,6 +61,35 @@ def kv_budget(config: EngineConfig, backend: Backend) -> int:
     """The bytes that pages and states may take: as many as asked for, else what the backend allows."""
     allowed = backend.kv_budget(config.gpu_memory_utilization)
     return config.kv_bytes or allowed
+
+
+def fit_memory(
+    config: EngineConfig,
+    backend: Backend,
+    shapes: ListOf[LayerShape],
+    windows: ListOf[int],
+    max_context: int,
+    dtype: str,
+) -> tuple[str, list[KVGroup], Capacity]:
+    """The KV type, the groups of layers, and the memory for them.
+
+    Where no type was asked for and the context that was does not fit in `dtype`, q8_0 is taken if it fits.
+    """
+
+    def fit(dtype: str) -> tuple[str, list[KVGroup], Capacity]:
+        groups = kv_groups(shapes, windows, config.page_size, dtype)
+        return dtype, groups, measure(config, groups, max_context, kv_budget(config, backend), state_bytes(shapes))
+
+    try:
+        return fit(dtype)
+    except ConfigError:
+        if config.kv_dtype is not None or "q8_0" not in backend.kv_dtypes:
+            raise
+        with suppress(ConfigError):
+            _, groups, room = fit("q8_0")
+            note = f"keys and values in q8_0, because a context of {room.context_size} tokens does not fit in {dtype}"
+            return "q8_0", groups, replace(room, note=note)
+        raise
 
 
 def measure(

@@ -143,6 +143,16 @@ class TextOutput:
             self.piece("\n")
 
 
+class BenchOutput(TextOutput):
+    """How fast a reply came, in place of the reply."""
+
+    def piece(self, text: str) -> None:
+        pass
+
+    def done(self, completion: "Completion") -> None:
+        print(summary(completion), flush=True)
+
+
 class JsonlOutput:
     """One JSON object per line on stdout, for programs."""
 

@@ -111,7 +111,7 @@ KV_SIDES = {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"}
 
 BATCHING = (
     Option(
-        ("--max-batch-size", "--max-num-seqs", "--parallel", "-np"),
+        ("--max-batch-size", "--max-num-seqs", "--parallel", "-np", "--np"),
         "max_batch_size",
         whole_number,
         "requests that run at once (default 16)",

@@ -1,11 +1,12 @@
-"""`tahr info`: what a model is, read from its headers alone."""
+"""`tahr info`: what a model is, read from its headers alone. Nothing is fetched."""
 
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tahr.errors import LoadError, TokenizerError, printable
+from tahr.cli.chat.console import note
+from tahr.errors import LoadError, ModelNotFound, TokenizerError, printable
 from tahr.hub.progress import human_bytes
 
 if TYPE_CHECKING:
@@ -35,10 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tahr.cli.settings.model_files import find
+    from tahr import hub
+    from tahr.cli.verbs.doctor import describe_model
     from tahr.models import open_model
 
-    files = find(args.model)
+    try:
+        files = hub.resolve(args.model, download=False)
+    except ModelNotFound as error:
+        if hub.parse(args.model).kind == "path" or args.json or args.tensors or args.metadata:
+            raise
+        print(describe_model(args.model))
+        note(f"{error} Then this shows what is in it.")
+        return 0
     source = open_model(files.weights, files.directory)
     facts = describe(files, source)
     if args.tensors:

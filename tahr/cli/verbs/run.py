@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import OUTPUTS, JsonlOutput, note, values_line
+from tahr.cli.chat.console import OUTPUTS, BenchOutput, JsonlOutput, note, values_line
 from tahr.cli.settings import options
 from tahr.cli.settings.grammar_options import add_grammar, grammar_of
 from tahr.cli.settings.tool_options import add_tools, chat_options_of, for_template
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_thinking(parser)
     parser.add_argument("--output-format", choices=list(OUTPUTS), default="text", help="text, or a JSON event per line")
     parser.add_argument("--no-stats", action="store_true", help="no summary line after a reply")
+    parser.add_argument("--bench-mode", action="store_true", help="print the summary line in place of the reply")
     parser.add_argument("--quiet", "--silent", action="store_true", help="no banner and no summary: warnings alone")
     parser.add_argument(
         "--no-context-shift", action="store_true", help="end with an error where old turns would have to be dropped"
@@ -103,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = args.quantization or quantization
     with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
         llm.apply_lora([(each.name, None) for each in llm.loras()])
-        output = OUTPUTS[args.output_format](stats=not (args.no_stats or args.quiet), thinking=not args.hide_thinking)
+        kind = BenchOutput if args.bench_mode else OUTPUTS[args.output_format]
+        output = kind(stats=not (args.no_stats or args.quiet), thinking=not args.hide_thinking)
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if raw else for_template(asked, llm.template, note)
         conversation = Conversation(
@@ -129,7 +131,11 @@ def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapp
 
 
 def refuse_contradictions(args: argparse.Namespace) -> None:
-    """Options that --raw would make meaningless."""
+    """Options that others would make meaningless."""
+    if args.bench_mode and (args.output_format != "text" or args.no_stats or args.quiet):
+        raise ConfigError(
+            "--bench-mode prints the summary alone: leave out --output-format, --no-stats and --quiet."
+        )
     if args.raw and args.system is not None:
         raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
     for flag in ("thinking", "tools", "tool_choice", "reasoning_effort"):
