@@ -12,6 +12,7 @@ from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import NEXT, OVER, Output, Sequence, State
 from tahr.engine.waiting_queue import PATIENCE
+from tahr.engine.work import PrefillPace
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
 
@@ -182,6 +183,20 @@ def test_prompts_are_read_in_smaller_pieces_while_others_write() -> None:
     assert [item.n_tokens for item in model.step()] == [1, 3], "all that read share the smaller budget"
     model.sched.remove(writer)
     assert [item.n_tokens for item in model.step()] == [8, 8], "with nobody waiting, whole chunks"
+
+
+def test_slow_steps_make_prompts_give_way_to_decoding() -> None:
+    model = NullModel(scheduler(100, prefill_chunk=512, n_prefill_tokens=512))
+    decoding = sequence([0] * 4, 20)
+    add(model, decoding)
+    model.step()
+    model.sched.pace.learn(512, 0.4)  # a token takes 0.8 ms
+    add(model, sequence([1] * 300, 1))
+    assert [item.n_tokens for item in model.step()] == [1, 128], "0.1 s of a prompt"
+    model.sched.pace.learn(512, 400)
+    assert [item.n_tokens for item in model.step()] == [1, PrefillPace.LEAST]
+    model.sched.remove(decoding)
+    assert [item.n_tokens for item in model.step()] == [108], "with nobody waiting, all that is left"
 
 
 def test_few_who_write_wait_until_prompts_are_read() -> None:

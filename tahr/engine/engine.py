@@ -23,7 +23,7 @@ from tahr.engine.speculation.speculator import SpeculationStats, Speculator
 from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
-from tahr.engine.work import WorkItem
+from tahr.engine.work import PrefillPace, WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
@@ -290,7 +290,10 @@ class Engine:
         sampled, tokens, accepted = self._verify(step, output.tokens, now - began)
         n_decoded = self.scheduler.advance(step.work, accepted)
         n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values())
-        self.stats.count_step(sum(map(N_TOKENS, step.work)) - n_wrong, n_decoded, now - began)
+        n_tokens = sum(map(N_TOKENS, step.work))
+        self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
+        if n_tokens >= PrefillPace.LEAST:
+            self.scheduler.pace.learn(n_tokens, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
             self._fork(parent)

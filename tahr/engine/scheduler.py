@@ -14,7 +14,7 @@ from time import perf_counter
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import Output, Sequence, State
 from tahr.engine.waiting_queue import WaitingQueue
-from tahr.engine.work import PrefillBudget, SchedulerLimits, WorkItem
+from tahr.engine.work import PrefillBudget, PrefillPace, SchedulerLimits, WorkItem
 from tahr.errors import KvCacheFull
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
@@ -49,6 +49,7 @@ class Scheduler:
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
         self._slots = (slots,) if slots else ()
+        self.pace = PrefillPace()
         self.n_steps = 0
         self.n_preempted = 0
         self._n_launched = self._n_landed = 0  # steps
@@ -281,7 +282,8 @@ class Scheduler:
         if not (prefilling or self.queues[output]):
             return
         others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])
-        budget = PrefillBudget(self._limits[output], self.limits.n_active_prefill_tokens if others_decode else None)
+        n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if others_decode else None
+        budget = PrefillBudget(self._limits[output], n_most)
         for seq in prefilling:
             if seq.state is not State.PREEMPTED:
                 self._prefill(seq, budget, work)

@@ -63,6 +63,28 @@ class WorkColumns(NamedTuple):
     copies: tuple[ListOf[PageCopy], ...]
 
 
+class PrefillPace:
+    """How many prompt tokens a step may hold beside sequences that decode, so that these do not wait long.
+
+    Large steps tell how long a token takes; before the first one, nothing is limited.
+    """
+
+    MOST_S = 0.1  # what a step beside decoding sequences should take
+    LEAST = 64  # tokens: smaller steps would cost prompts much and gain little
+
+    def __init__(self) -> None:
+        self.token_s = 0.0  # seconds of a token, over the last large steps
+
+    def learn(self, n_tokens: int, seconds: float) -> None:
+        """A step with at least `LEAST` tokens took so long."""
+        token_s = seconds / n_tokens
+        self.token_s = (self.token_s + token_s) / 2 if self.token_s else token_s
+
+    @property
+    def n_tokens(self) -> int | None:
+        return max(self.LEAST, int(self.MOST_S / self.token_s)) if self.token_s else None
+
+
 class PrefillBudget:
     """What is left of a step for sequences that prefill."""
 

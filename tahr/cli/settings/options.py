@@ -130,7 +130,7 @@ BATCHING = (
         ("--active-decode-prefill-chunk",),
         "active_prefill_tokens",
         whole_number,
-        "the same while others get tokens: less makes their pauses shorter",
+        "the same while others get tokens (default: as many as take 0.1 s)",
     ),
     Option(
         ("--prefill-first-until-active",),

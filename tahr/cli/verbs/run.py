@@ -133,9 +133,7 @@ def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapp
 def refuse_contradictions(args: argparse.Namespace) -> None:
     """Options that others would make meaningless."""
     if args.bench_mode and (args.output_format != "text" or args.no_stats or args.quiet):
-        raise ConfigError(
-            "--bench-mode prints the summary alone: leave out --output-format, --no-stats and --quiet."
-        )
+        raise ConfigError("--bench-mode prints the summary alone: leave out --output-format, --no-stats and --quiet.")
     if args.raw and args.system is not None:
         raise ConfigError("--raw has no system prompt: put the text of --system into the prompt, or leave out --raw.")
     for flag in ("thinking", "tools", "tool_choice", "reasoning_effort"):
