@@ -146,6 +146,9 @@ class TextOutput:
 class BenchOutput(TextOutput):
     """How fast a reply came, in place of the reply."""
 
+    def thought(self, text: str) -> None:
+        pass
+
     def piece(self, text: str) -> None:
         pass
 
