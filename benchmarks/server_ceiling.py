@@ -45,7 +45,9 @@ class Script:
         self.live: dict[int, EngineSequence] = {}
         self.steps = 0
 
-    def submit(self, tokens: list[int], params: SamplingParams, new_writer: Callable[[], Writer]) -> EngineSequence:
+    def submit(
+        self, tokens: list[int], params: SamplingParams, new_writer: Callable[[], Writer], grammar: Any = None
+    ) -> EngineSequence:
         seq = EngineSequence(list(tokens), params, len(tokens) + (params.max_tokens or 1), new_writer())
         self.live[seq.id] = seq
         return seq
