@@ -7,6 +7,7 @@ import pytest
 import assets
 from engines import engine as make_engine
 from engines import loaded
+from speculating import speculating
 from tahr import LLM, SamplingParams
 from tahr.engine.detokenize import ReplyWriter, ThinkingBudget
 from tahr.engine.engine import Engine
@@ -61,6 +62,19 @@ def test_the_budget_closes_the_block(late: bool, options: dict[str, Any]) -> Non
         if seq.params.logprobs is not None:
             assert len(seq.logprobs) == len(before + after) + len(close)
             assert all(scored.logprob is not None for scored in seq.logprobs)
+
+
+def test_nothing_is_guessed_beside_a_budget() -> None:
+    """Drafts that go on as if the block were open must not be taken after the tokens that close it."""
+    tokenizer = loaded(STORIES)[1]
+    prompt = tokenizer.encode("Once upon a time")
+    close = tuple(tokenizer.encode("\n</think>\n", add_special=False))
+    told = greedy(make_engine(STORIES), prompt, 30)
+    params = SamplingParams(temperature=0, max_tokens=30, thinking_budget=7)
+    engine = speculating(STORIES, "script", 4, texts=[[*prompt, *told]])
+    ((seq, _),) = run(engine, params, ThinkingBudget(7, close), prompt)
+    after = greedy(make_engine(STORIES), [*prompt, *told[:7], *close], 30 - 7 - len(close))
+    assert seq.tokens[len(prompt) :] == [*told[:7], *close, *after]
 
 
 def test_a_budget_that_is_not_reached_changes_nothing() -> None:

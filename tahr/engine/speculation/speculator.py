@@ -110,9 +110,14 @@ class Speculator:
 
 
 def may_speculate(seq: Sequence) -> bool:
-    """Whether a request's tokens may be guessed: it did not say no, and its sampling can be prepared for guesses."""
-    request = seq.request
-    return request is not None and seq.params.speculative and not (request.sampling.learns or request.grammar)
+    """Whether a request's tokens may be guessed: it did not say no, and its sampling can be prepared for guesses.
+
+    A budget of thinking appends tokens of its own where the last one is accepted, so nothing is guessed beside it.
+    """
+    request, has_budget = seq.request, seq.params.thinking_budget is not None
+    if request is None or not seq.params.speculative or has_budget:
+        return False
+    return not (request.sampling.learns or request.grammar)
 
 
 def is_ready(seq: Sequence) -> bool:
