@@ -1,7 +1,8 @@
-"""A GPU beside vLLM and its own roof: Qwen3 shapes with random bf16 weights, whole requests through the engine.
+"""A GPU beside vLLM and its own roof: Qwen3 shapes with random weights, whole requests through the engine.
 
-usage: benchmarks/gpu_cells.py [0.6B] [8B] [--profile]      (default: both shapes; about two minutes each)
+usage: benchmarks/gpu_cells.py [0.6B] [8B] [8B:Q4_K_M] [8B:fp8] ... [--profile]
 
+A shape is measured in bf16, or in the weight formats named after it (about one minute each; default: both in bf16).
 --profile prints where the device's time goes in a few kinds of steps instead.
 """
 
@@ -14,18 +15,23 @@ import numpy as np
 import torch
 
 from tahr.backends.api import Weight
+from tahr.backends.cuda import packed
 from tahr.backends.cuda.backend import CudaBackend
+from tahr.backends.cuda.fp8 import fp8_matrix
 from tahr.backends.cuda.steps import EagerPlan
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load
+from tahr.models.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS
+from tahr.weights.quantise.recipes import Recipe, mix_named
 from tahr.weights.tensor import HostTensor
 
 N_IN, N_OUT, LONG = 256, 128, 3900
 N_VOCAB, HEAD_DIM = 151_936, 128
+N_HIGH = {4: 0, 5: 1, 6: 2, 8: 0}  # words of high bits of a block, by the bits of its codes
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,36 @@ SHAPES = {
 class RandomBackend(CudaBackend):
     """Makes every matrix on the device: the bytes of its host tensor are never looked at."""
 
+    def __init__(self, recipe: Recipe | None = None, fp8: bool = False):
+        super().__init__()
+        self._recipe = recipe  # None: floats
+        self._fp8 = fp8  # of layers: bf16 otherwise
+
     def weight(self, tensor: HostTensor) -> Weight:
+        form = self._recipe and self._recipe.format_for(gguf_name_of(tensor.name, {}), tensor.shape)
+        if form:
+            matrix = random_packed(packed.FORMATS[form.name][0], tensor.shape, self.device)
+            return Weight(tensor.name, form.name, "packed", *tensor.shape, matrix.n_bytes, matrix)
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
         n_rows, n_cols = tensor.shape
+        if self._fp8 and ".layers." in tensor.name:
+            rounded = fp8_matrix(values)
+            return Weight(tensor.name, "BF16", "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
         return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values)
+
+
+def random_packed(kind: packed.Kind, shape: tuple[int, ...], device: torch.device) -> packed.PackedMatrix:
+    """Random codes, with scales of about the usual size."""
+    n_rows, n_cols = shape
+    n_blocks = n_cols // packed.BLOCK
+    codes, high = (
+        torch.randint(-(2**31), 2**31, (n_rows, n_blocks * n_words), dtype=torch.int32, device=device)
+        for n_words in (8 if kind.n_bits == 8 else 4, N_HIGH[kind.n_bits])
+    )
+    scale = packed.UNIT * 0.07 / 2**kind.n_bits
+    pair = [scale, scale * 2 ** (kind.n_bits - 1) if kind.has_offset else scale]
+    scales = torch.tensor(pair, dtype=torch.float16, device=device).view(torch.int32).repeat(n_rows, n_blocks)
+    return packed.PackedMatrix(kind, codes, high, scales, (n_rows, n_cols))
 
 
 def matrix(name: str, n_rows: int, n_cols: int) -> HostTensor:
@@ -99,7 +131,7 @@ def make_decoder(shape: Shape, backend: RandomBackend) -> tuple[Decoder, int]:
         "max_position_embeddings": 40960, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
     }  # fmt: skip
     loaded = load(OpenedModel("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {}), backend)
-    unread = 0 if shape.tied else 2 * N_VOCAB * shape.width  # of an untied table one row is read
+    unread = 0 if shape.tied else loaded.decoder.table.n_bytes  # of an untied table one row is read
     return loaded.decoder, loaded.n_weight_bytes - unread
 
 
@@ -172,13 +204,6 @@ def roofs() -> tuple[float, float]:
     return 4 * much.numel() / seconds(much.sum), 2 * 8192**3 / seconds(lambda: square @ square)
 
 
-def plan_seconds(engine: Engine, n_seqs: int) -> float:
-    """Device seconds of a decoding step of `n_seqs` sequences, as the last such step left its inputs."""
-    runner = engine.runner
-    bucket = next(b for b in runner.buckets if b.hold(n_seqs, n_seqs, n_seqs, 1))
-    return seconds(runner.plan_for(bucket).run)
-
-
 def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]:
     """Wall seconds of the same step of one sequence: launched op by op, and as a captured graph."""
     runner = engine.runner
@@ -214,7 +239,7 @@ def make_engine(decoder: Decoder, backend: RandomBackend) -> Engine:
     """An engine for every cell."""
     config = EngineConfig(
         context_size=4096, max_batch_size=256, max_prefill_batch=256, prefill_chunk_size=4096, max_prefill_tokens=8192,
-        prefix_cache=False, kv_bytes=24 << 30, admit_below=1.0,
+        prefix_cache=False, kv_bytes=56 << 30, admit_below=1.0,
     )  # fmt: skip
     return build_engine(backend, decoder, config)[0]
 
@@ -227,7 +252,8 @@ def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int
     row("1 request, decode", one.decode_rate, "tok/s", shape.vllm[1],
         note=f"{one.decode_rate * n_bytes / roof[0]:.0%} of the memory roof")  # fmt: skip
     row("1 request, first token", one.first_s * 1e3, "ms", shape.vllm_first_ms, lower=True)
-    n_flop = 2 * (n_bytes / 2 - N_VOCAB * shape.width) * LONG  # the head multiplies one row only
+    heads = 2 * (shape.n_heads + shape.n_kv_heads) * HEAD_DIM
+    n_flop = 2 * shape.n_layers * shape.width * (heads + 3 * shape.n_ffn) * LONG  # the head multiplies one row only
     row(f"prefill of {LONG}", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True,
         note=f"{n_flop / long.first_s / roof[1]:.0%} of the matrix roof")  # fmt: skip
     serve(engine, [(N_IN, 4)], GREEDY)  # leaves the inputs of a decode step
@@ -235,33 +261,43 @@ def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int
     print(f"  one step of one request: eager {eager_s * 1e3:.2f} ms, graph {graph_s * 1e3:.3f} ms", flush=True)
 
 
+def make(name: str) -> tuple[Shape, RandomBackend, Decoder, int]:
+    """The model of a name such as 8B or 8B:Q4_K_M, and the bytes one decoded token reads of it."""
+    size, _, mix = name.partition(":")
+    shape = SHAPES[size]
+    heads_per_key = shape.n_heads // shape.n_kv_heads
+    is_mix = mix not in ("", "fp8")
+    recipe = Recipe(mix_named(mix)[1], shape.n_layers, heads_per_key, shape.tied) if is_mix else None
+    backend = RandomBackend(recipe, mix == "fp8")
+    return shape, backend, *make_decoder(shape, backend)
+
+
 def measure(name: str, roof: tuple[float, float]) -> None:
-    """All cells of one shape."""
+    """All cells of one model; vLLM's figures are those of bf16."""
     began = time.perf_counter()
-    shape, backend = SHAPES[name], RandomBackend()
-    decoder, n_bytes = make_decoder(shape, backend)
+    shape, backend, decoder, n_bytes = make(name)
     engine = make_engine(decoder, backend)
     ready_s = time.perf_counter() - began
-    print(f"Qwen3-{name} shape, bf16: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
+    print(f"Qwen3-{name} shape: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
     measure_one(engine, backend, shape, n_bytes, roof)
     for n, vllm in list(shape.vllm.items())[1:]:
         serve(engine, [(N_IN, 3)] * n, PLAIN)  # captures the graphs
         times = serve(engine, [(N_IN, N_OUT)] * n, PLAIN)
-        note = f"device alone decodes {n / plan_seconds(engine, n):,.0f} tok/s"
-        row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm, note=note)
+        row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm)
     serve(engine, [(N_IN, 3)] * 256, CHAT)
     times = serve(engine, [(N_IN, N_OUT)] * 256, CHAT)
     row("256, top-k 20 and top-p 0.95", times.n_tokens / times.all_s, "tok/s", shape.vllm[256])
     rng = np.random.default_rng(0)
     mixed = [(int(rng.integers(100, 1025)), int(rng.integers(100, 1025))) for _ in range(256)]
+    serve(engine, [(n_in, n_out // 16) for n_in, n_out in mixed], WARM)  # the same buckets
     times = serve(engine, mixed, WARM)
     row("256 of 100-1,024 in and out", times.n_tokens / times.all_s, "tok/s", shape.vllm_mixed)
 
 
 def profile(name: str) -> None:
     """Device time by kernel of decode steps of 1, 32 and 256 sequences, and of a prompt."""
-    backend = RandomBackend()
-    engine = make_engine(make_decoder(SHAPES[name], backend)[0], backend)
+    _, backend, decoder, _ = make(name)
+    engine = make_engine(decoder, backend)
     loads = {"decode of 1": [(N_IN, 20)], "decode of 32": [(N_IN, 20)] * 32, "decode of 256": [(N_IN, 20)] * 256,
              "prefill of 256": [(N_IN, 1)], f"prefill of {LONG}": [(LONG, 1)]}  # fmt: skip
     for title, lengths in loads.items():
@@ -283,7 +319,7 @@ def main() -> None:
     """Measure the roofs, then every shape asked for."""
     roof = roofs()
     print(f"{torch.cuda.get_device_name()}: reads {roof[0] / 1e9:,.0f} GB/s, multiplies {roof[1] / 1e12:,.0f} TFLOP/s")
-    names = [name for name in sys.argv[1:] if name in SHAPES] or list(SHAPES)
+    names = [name for name in sys.argv[1:] if name.partition(":")[0] in SHAPES] or list(SHAPES)
     for name in names:
         profile(name) if "--profile" in sys.argv else measure(name, roof)
         torch.cuda.empty_cache()

@@ -19,6 +19,7 @@ tests=(
     "cuda tests/test_cuda_options.py"
     "reference,cuda tests/test_ops.py"
     "reference,cuda tests/test_cuda.py tests/test_cuda_steps.py tests/test_state_memory.py"
+    "reference,cuda tests/test_cuda_packed.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py"
     "cuda tests/test_windows.py"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend, kv_store, oracle
+from backends_here import NAMES, backend, kv_store, oracle, tolerance_of
 from lora_files import fill_rows, random_factors
 from random_weights import NATIVE, random_tensor
 from tahr.backends.api import (
@@ -282,7 +282,8 @@ def compare(case: Case, name: str) -> None:
     assert len(expected) == len(got)
     for want, have in zip(expected, got, strict=True):
         assert want.shape == have.shape
-        np.testing.assert_allclose(have, want, rtol=0, atol=case.tolerance * np.abs(want).max())
+        tolerance = tolerance_of(name, case.name, case.tolerance)
+        np.testing.assert_allclose(have, want, rtol=0, atol=tolerance * np.abs(want).max())
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -114,12 +114,15 @@ def read_json(path: Path, needed: bool) -> dict[str, Any]:
     return value
 
 
+BACKEND_ROUNDINGS = ("fp8",)  # of matrices, done by backends themselves
+
+
 def load(
     source: OpenedModel, backend: Backend, progress: Progress | None = None, quantize: str | None = None
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor."""
     config = source.model_config()
-    weights = Weights(config, canonical(source, config), backend, progress, change=changing(config, quantize))
+    weights = Weights(config, canonical(source, config), backend, progress, change=changing(config, quantize, backend))
     try:
         decoder = family_of(config).build(config, weights)
     except LoadError as error:
@@ -135,11 +138,13 @@ def load(
     return Loaded(decoder, config, log, weights.counts.total_bytes)
 
 
-def changing(config: ModelConfig, quantize: str | None) -> Change | None:
+def changing(config: ModelConfig, quantize: str | None, backend: Backend) -> Change | None:
     if quantize is None:
         return None
-    from tahr.models.requantise import requantiser  # rarely needed, so not imported at start-up
+    from tahr.models.requantise import backend_rounding, requantiser  # rarely needed, so not imported at start-up
 
+    if quantize.lower() in BACKEND_ROUNDINGS:
+        return backend_rounding(quantize.lower(), backend)
     return requantiser(config, family_of(config).gguf_names, quantize)
 
 

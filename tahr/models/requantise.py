@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from tahr.backends.api import Backend
 from tahr.errors import QuantError
 from tahr.models.config import ModelConfig
 from tahr.models.weights import GGUF_LAYER, GGUF_TOP
@@ -22,6 +24,21 @@ def gguf_name_of(name: str, layer_names: Mapping[str, str]) -> str:
     layer = {ours: theirs for theirs, ours in {**GGUF_LAYER, **layer_names}.items()}
     found = LAYER.fullmatch(name)
     return f"blk.{found[1]}.{layer[found[2]]}.{found[3]}" if found and found[2] in layer else ""
+
+
+def backend_rounding(name: str, backend: Backend) -> Callable[[str, HostTensor], HostTensor]:
+    """A function that asks the backend to round the float matrices of layers; tables and the head stay as they are."""
+    if name not in backend.rounds_to:
+        raise QuantError(
+            f"The {backend.name} backend has no products of {name} matrices here: choose another type, such as int8, "
+            "or use a GPU without --deterministic."
+        )
+
+    def change(canonical: str, tensor: HostTensor) -> HostTensor:
+        rounds = is_float(tensor) and len(tensor.shape) == 2 and LAYER.fullmatch(canonical)
+        return replace(tensor, stored_as=name) if rounds else tensor
+
+    return change
 
 
 def requantiser(

@@ -23,6 +23,7 @@ class HostTensor:
     data: NDArray[np.uint8] = field(repr=False)
     source: Source | None = field(default=None, repr=False)
     start: int = 0  # where `data` begins in `source`
+    stored_as: str = ""  # what a backend that can shall round it to: see `Backend.rounds_to`
 
     @property
     def n_values(self) -> int:

@@ -51,6 +51,7 @@ class Backend(ABC):
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     maps_tables: bool = False  # embedding tables stay in the mapped file, and are read there at every step
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
+    rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
 
     # ---- memory -----------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import torch
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.kernels import attention, delta_net, experts, linear, rope_kv, rows
+from tahr.backends.cuda.fp8 import Fp8Matrix
+from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, linear, packed, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
+from tahr.backends.cuda.packed import PackedMatrix
 from tahr.backends.cuda.presence import describe, interprets
 from tahr.backends.cuda.sampling import CudaSampler
 from tahr.backends.cuda.steps import (
@@ -28,6 +30,7 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
+Compact = PackedMatrix | Fp8Matrix  # matrices with kernels of their own
 N_PICKS = 1 << 16  # tokens sampled at once
 
 
@@ -35,11 +38,12 @@ class CudaBackend(api.Backend):
     """One GPU. The residual stream is f32; what meets a matrix takes the type of the model's embedding table.
 
     A model in f32 is computed in f32 throughout (no TF32); in bf16 and f16 models the rows that enter products are
-    rounded to that type and summed in f32. Block-quantised weights are stored dense in bf16 and activations are not
-    rounded to int8.
+    rounded to that type and summed in f32. Block-quantised weights are multiplied from packed codes, or stored dense
+    in bf16 where no kernel knows their format; rows are not rounded to int8.
 
     The fastest kernel depends on how many rows there are, so a row may change in its last bits with the size of its
-    batch. A `deterministic` backend sums in one way whatever the size, and every row keeps to itself.
+    batch. A `deterministic` backend sums in one way whatever the size, and every row keeps to itself; it stores
+    block-quantised weights dense.
     """
 
     name = "cuda"
@@ -50,6 +54,7 @@ class CudaBackend(api.Backend):
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
         self.deterministic = deterministic
+        self.rounds_to = () if deterministic else ("fp8",)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -72,7 +77,7 @@ class CudaBackend(api.Backend):
         return device_kv_budget(free + held, total, share)  # what torch holds but does not use is free too
 
     def weight(self, tensor: HostTensor) -> Weight:
-        return take(tensor, self.device)
+        return take(tensor, self.device, packs=not self.deterministic)
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
@@ -150,12 +155,14 @@ class CudaBackend(api.Backend):
 
     def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
         inputs, n = self.context.enter(step), self._n_tokens(step)
-        found = rows.embed(table.data, inputs, n, scale)
+        embed = packed.packed_embed if isinstance(table.data, PackedMatrix) else rows.embed
+        found = embed(table.data, inputs, n, scale)
         return made(found, Rows.TOKENS, table.data.dtype)
 
     def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
         inputs, n = self.context.enter(step), self._n_tokens(step)
-        return made(rows.embed_positions(table.data, inputs, n), Rows.TOKENS, table.data.dtype)
+        dense = packed.unpacked_matrix(table.data, F32) if isinstance(table.data, PackedMatrix) else table.data
+        return made(rows.embed_positions(dense, inputs, n), Rows.TOKENS, table.data.dtype)
 
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
         return like(x, rows.rms_norm(values(x), gain.data, eps, x.data.math))
@@ -194,8 +201,10 @@ class CudaBackend(api.Backend):
         self._add_lora(found, x, joined.parts)
         return [like(x, part) for part in found.split(one.heights, dim=1)]
 
-    def _multiply(self, x: Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _multiply(self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None) -> torch.Tensor:
         """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
+        if not isinstance(w, torch.Tensor):
+            return self._multiply_compact(x, w, bias)
         dtype = wider(x.data.math, w.dtype)
         if self._is_vector(x, w):
             return linear.vector_linear(values(x), w, bias, dtype)
@@ -203,8 +212,22 @@ class CudaBackend(api.Backend):
             return linear.tiled_linear(values(x), w, bias, dtype)
         return linear.blas_linear(values(x), w, bias, F32 if x.rows is Rows.LOGITS else w.dtype)
 
-    def _is_vector(self, x: Tensor, w: torch.Tensor) -> bool:
+    def _multiply_compact(self, x: Tensor, w: Compact, bias: torch.Tensor | None) -> torch.Tensor:
+        """The same; a model in f32 has its packed matrices made dense in f32."""
+        dtype = x.data.math
+        if self._is_vector(x, w):
+            return vector_product(w)(values(x), w, bias, dtype)
+        out_dtype = F32 if x.rows is Rows.LOGITS else dtype
+        if isinstance(w, Fp8Matrix):
+            return fp8.fp8_linear(values(x), w, bias, out_dtype)
+        if dtype == F32:
+            return linear.tiled_linear(values(x), packed.unpacked_matrix(w, F32), bias, F32)
+        return linear.blas_linear(values(x), packed.unpacked_matrix(w, dtype), bias, out_dtype)
+
+    def _is_vector(self, x: Tensor, w: torch.Tensor | Compact) -> bool:
         """Whether so few rows meet the matrix that plain additions keep up with the memory."""
+        if not isinstance(w, torch.Tensor):
+            return x.data.math != F32 and len(values(x)) <= MOST_VECTORS[type(w)]
         is_short = wider(x.data.math, w.dtype) != F32
         return is_short and not self.deterministic and len(values(x)) <= linear.N_VECTORS
 
@@ -212,7 +235,9 @@ class CudaBackend(api.Backend):
         one = gate_up.data
         if one is None or self.lora or not self._is_vector(x, one.values):
             return super().gated(x, gate_up, act)
-        return like(x, linear.vector_linear(values(x), one.values, one.bias, one.values.dtype, act))
+        dense = isinstance(one.values, torch.Tensor)
+        dtype = one.values.dtype if dense else x.data.math
+        return like(x, vector_product(one.values)(values(x), one.values, one.bias, dtype, act))
 
     def norm_linears(self, norm: api.AddedNorm, joined: api.JoinedLinears) -> tuple[Tensor, list[Tensor]]:
         one = joined.data
@@ -228,8 +253,9 @@ class CudaBackend(api.Backend):
         s, result = linear.norm_vector_linear(row_norm(norm), one.values, one.bias, one.values.dtype, act)
         return like(norm.x, s), like(norm.x, result)
 
-    def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor) -> bool:
-        return self._is_vector(norm.x, w) and norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
+    def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor | Compact) -> bool:
+        fits = norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
+        return fits and self._is_vector(norm.x, w) and isinstance(w, torch.Tensor)
 
     def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
         return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
@@ -299,6 +325,18 @@ class CudaBackend(api.Backend):
 
     def _n_tokens(self, step: api.StepInputs) -> int:
         return step.limits.n_tokens if self.context.inside else step.n_tokens
+
+
+MOST_VECTORS: dict[type, int] = {PackedMatrix: packed.MOST_VECTORS, Fp8Matrix: fp8.MOST_VECTORS}
+VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
+    PackedMatrix: packed.packed_vector_linear,
+    Fp8Matrix: fp8.fp8_vector_linear,
+}
+
+
+def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:
+    """What multiplies a few rows by a matrix."""
+    return VECTOR_PRODUCTS.get(type(w), linear.vector_linear)
 
 
 def values(x: Tensor) -> torch.Tensor:

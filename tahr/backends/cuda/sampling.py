@@ -58,6 +58,32 @@ class Upload:
         return found | {"end": at}
 
 
+class KeptFields:
+    """The fields of samples without edits and masks, kept for the next step.
+
+    While the same requests are sampled, only counters change in `params` (and mirostat's mu, which is the host's).
+    """
+
+    def __init__(self, rows: SampleRows):
+        self._params, self._source, self._n_logprobs = rows.params, rows.source, rows.n_logprobs
+        self.on_host = host_rows(rows)
+        self._fields = fields_of(rows, rows.source, self.on_host, np.full(len(rows), -1, np.int32))
+
+    def hold(self, rows: SampleRows) -> bool:
+        """Whether another step has the same samples, but for their counters."""
+        same = rows.params is self._params and rows.source is self._source
+        return same and rows.n_logprobs is self._n_logprobs
+
+    def write(self, rows: SampleRows, to: NDArray[np.int32]) -> None:
+        """Write the fields with the counters of this step."""
+        self._fields[2] = rows.params["counter"]
+        to[:] = self._fields.reshape(-1)
+
+    @property
+    def size(self) -> int:
+        return self._fields.size
+
+
 class CudaSampler:
     """Samples for one device. Buffers are kept in a list of free ones, so that several calls may be in flight."""
 
@@ -66,21 +92,40 @@ class CudaSampler:
         self._picks, self._picks_aside = picks, picks_aside
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
+        self._kept: KeptFields | None = None
+        self._rooms: tuple[list[int], list[torch.Tensor]] = ([], [])  # the last sizes asked for, and what they got
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
-        on_host = host_rows(rows)
+        kept = self._keep(rows) if rows.edits is None and rows.mask is None else None
+        on_host = kept.on_host if kept else host_rows(rows)
         host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
         if len(on_host) < n:
-            self._launch(logits, rows, on_host, buffers, picks)
+            if kept:
+                self._launch_kept(logits, rows, kept, buffers, picks)
+            else:
+                self._launch(logits, rows, on_host, buffers, picks)
         tokens = buffers.tokens.take(n)
         tokens.copy_(picks[:n], non_blocking=True)
         if buffers.done:
             buffers.done.record()
         return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits)
+
+    def _keep(self, rows: SampleRows) -> KeptFields:
+        if self._kept is None or not self._kept.hold(rows):
+            self._kept = KeptFields(rows)
+        return self._kept
+
+    def _launch_kept(
+        self, logits: torch.Tensor, rows: SampleRows, kept: KeptFields, buffers: HostBuffers, picks: torch.Tensor
+    ) -> None:
+        sent = buffers.sent.take(kept.size)
+        kept.write(rows, sent.numpy())
+        fields = sent.to(self._device, non_blocking=True)
+        self._run(logits, fields, fields, rows, picks)  # no row has a mask
 
     def _launch(
         self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
@@ -125,10 +170,14 @@ class CudaSampler:
 
     def _room(self, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
+        if self._rooms[0] == sizes:
+            return self._rooms[1]
         padded = [-(-size // ALIGN) * ALIGN for size in sizes]
         if len(self._work) < sum(padded):
             self._work = torch.empty(sum(padded), dtype=torch.int32, device=self._device)
-        return [part[:size] for part, size in zip(self._work[: sum(padded)].split(padded), sizes, strict=True)]
+        parts = zip(self._work[: sum(padded)].split(padded), sizes, strict=True)
+        self._rooms = list(sizes), [part[:size] for part, size in parts]
+        return self._rooms[1]
 
 
 class PendingSamples:

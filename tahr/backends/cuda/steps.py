@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from tahr.backends.api import Floats, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
 
 POWERS = [1 << i for i in range(31)]
 # Tokens of a step: half as many again between powers of two, so that padding costs a third at most.
@@ -24,14 +24,15 @@ class Staging:
 
     def __init__(self, n: int):
         self._values = torch.zeros(n, dtype=torch.int32, pin_memory=True)
+        self._numbers: Ints = self._values.numpy()
         self._sent = torch.cuda.Event()
 
-    def send(self, host: torch.Tensor, buffer: torch.Tensor) -> None:
+    def send(self, host: Ints, buffer: torch.Tensor) -> None:
         """Copy `host` to `buffer` behind everything enqueued; `host` may change as soon as this returns."""
         self._sent.synchronize()
-        values = self._values[: len(host)]
-        values.copy_(host)
-        buffer.copy_(values, non_blocking=True)
+        n = len(host)
+        self._numbers[:n] = host  # by one thread: torch would wake others for so little
+        buffer.copy_(self._values[:n], non_blocking=True)
         self._sent.record()
 
 
@@ -39,7 +40,7 @@ class Staging:
 class DeviceInputs:
     """Step inputs on the device: views of one buffer, which one copy fills."""
 
-    host: torch.Tensor  # what the arrays of the `StepInputs` are views of
+    host: Ints  # what the arrays of the `StepInputs` are views of
     buffer: torch.Tensor
     staging: list[Staging]  # empty where the device reads host memory: the interpreter
     n_fixed: int  # numbers before the page tables, which come last, those of a sequence together
@@ -58,7 +59,7 @@ class DeviceInputs:
         """Send what a step of `n_seqs` sequences needs. The host arrays may change as soon as this returns."""
         n = self.n_fixed + (n_seqs * self.page_tables[0].stride(0) if self.page_tables else 0)
         if not self.staging:
-            self.buffer[:n].copy_(self.host[:n])
+            self.buffer[:n].copy_(torch.from_numpy(self.host[:n]))
             return
         self.staging.append(self.staging.pop(0))
         self.staging[0].send(self.host[:n], self.buffer[:n])
@@ -85,7 +86,7 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
     slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
     staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
     on_device = DeviceInputs(
-        host, buffer, staging, begins["page_table"], picks, slot_mapping=slots, page_tables=tables, **there
+        host.numpy(), buffer, staging, begins["page_table"], picks, slot_mapping=slots, page_tables=tables, **there
     )
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 

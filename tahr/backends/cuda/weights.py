@@ -1,15 +1,21 @@
-"""How matrices travel from a file to a CUDA device, and how linears of the same rows become one."""
+"""How matrices travel from a file to a CUDA device, and how linears of the same rows become one.
+
+Formats with kernels of their own are packed (see `packed`), floats stay as they are, all others become dense bf16.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 
 from tahr.backends.api import JoinedLinears, Linear, Weight
+from tahr.backends.cuda.fp8 import Fp8Matrix, fp8_matrix, joined_fp8
+from tahr.backends.cuda.packed import PackedMatrix, joined, packed_matrix
 from tahr.weights.tensor import HostTensor
 
-# Formats kept as they are, and how a NumPy array shows their numbers to torch; all others become dense bf16.
+# Formats kept as they are, and how a NumPy array shows their numbers to torch.
 KEPT = {"F32": (torch.float32, "f4"), "F16": (torch.float16, "f2"), "BF16": (torch.bfloat16, "i2")}
 SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 CHUNK = 1 << 23  # values that travel at a time
@@ -19,13 +25,27 @@ CHUNK = 1 << 23  # values that travel at a time
 class JoinedMatrix:
     """The matrices of several linears as one, one below the other."""
 
-    values: torch.Tensor
+    values: torch.Tensor | PackedMatrix | Fp8Matrix
     bias: torch.Tensor | None
     heights: list[int]
 
 
-def take(tensor: HostTensor, device: torch.device) -> Weight:
-    """Move a matrix `[n_rows, n_cols]`, or a stack of such, to the device."""
+def take(tensor: HostTensor, device: torch.device, packs: bool) -> Weight:
+    """Move a matrix `[n_rows, n_cols]`, or a stack of such, to the device; packed if it `packs` and can be."""
+    if tensor.stored_as == "fp8":
+        rounded = fp8_matrix(take_dense(tensor, device).data)
+        n_rows, n_cols = rounded.shape
+        return Weight(tensor.name, tensor.format.name, "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
+    packed = packed_matrix(tensor, device) if packs else None
+    if packed is None:
+        return take_dense(tensor, device)
+    tensor.forget()
+    kernel = f"packed {packed.kind.name}"
+    return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
+
+
+def take_dense(tensor: HostTensor, device: torch.device) -> Weight:
+    """The same with a number for every value."""
     name = tensor.format.name
     dtype = KEPT[name][0] if name in KEPT else torch.bfloat16
     values = torch.empty(tensor.n_values, dtype=dtype, device=device)
@@ -60,15 +80,27 @@ def join(linears: Sequence[Linear]) -> JoinedLinears:
     if not joinable(linears):
         return JoinedLinears(tuple(linears))
     heights = [linear.weight.n_rows for linear in linears]
-    values = torch.cat([linear.weight.data for linear in linears])
+    matrices = [linear.weight.data for linear in linears]
+    one: torch.Tensor | PackedMatrix | Fp8Matrix
+    if isinstance(matrices[0], torch.Tensor):
+        one = torch.cat(matrices)
+        views = list(one.split(heights))
+    else:
+        one, ends = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices), accumulate(heights)
+        views = [one.rows(end - height, end) for end, height in zip(ends, heights, strict=True)]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
-    views = (
-        replace(linear, weight=replace(linear.weight, data=view))
-        for linear, view in zip(linears, values.split(heights), strict=True)
+    parts = (
+        replace(linear, weight=replace(linear.weight, data=view)) for linear, view in zip(linears, views, strict=True)
     )
-    return JoinedLinears(tuple(views), JoinedMatrix(values, torch.cat(biases) if biases else None, heights))
+    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights))
 
 
 def joinable(linears: Sequence[Linear]) -> bool:
     """Whether all have the same columns, the same type, and all or none a bias."""
-    return len({(li.weight.data.dtype, li.weight.n_cols, li.weight.n_stack, li.bias is None) for li in linears}) == 1
+    kinds = {(kind_of(li.weight.data), li.weight.n_cols, li.weight.n_stack, li.bias is None) for li in linears}
+    return len(kinds) == 1
+
+
+def kind_of(matrix: torch.Tensor | PackedMatrix | Fp8Matrix) -> object:
+    """What matrices that may become one have in common."""
+    return matrix.kind if isinstance(matrix, PackedMatrix) else (type(matrix), matrix.dtype)

@@ -87,7 +87,12 @@ ENGINE = (
         str,
         "format of keys and values: f16, f32, bf16, q8_0 (int8, fp8), or KEYS/VALUES",
     ),
-    Option(("--quantize",), "quantize", str, "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ..."),
+    Option(
+        ("--quantize",),
+        "quantize",
+        str,
+        "quantise a float checkpoint at load: int8, int4, q8_0, q4_k, ...; on a GPU also fp8",
+    ),
     Option(("--gpu-memory-utilization",), "gpu_memory_utilization", float, "share of a GPU's memory (default 0.9)"),
     Option(
         ("--lora",),

@@ -16,10 +16,30 @@ EXACT_ROWS, EXACT_KEYS = 64, 32  # of a tile, where results must not depend on t
 # Rows and keys of a prefill tile and its warps, as measured on an H200: small tiles until large ones fill the card.
 SMALL_TILE, LARGE_TILE = (64, 64, 4), (128, 128, 8)
 N_LARGE = 8192  # rows
-SPLIT_KEYS, DECODE_KEYS = 32, 64  # of a tile, where several programs share a sequence's keys and where one has them all
 LEAST_ROWS = 16  # the smallest tile matrix units take
-MOST_SPLITS = 32
 N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further only adds work
+MOST_SPLITS = 32
+TILE_BYTES = 32768  # of a tile of keys: two of them, and as many values, fit a multiprocessor
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How many programs may share the keys of one sequence and key head, and how each goes through its own."""
+
+    most: int
+    least: int  # tiles that a program has at least, where there are several
+    keys: int  # of a tile
+    n_warps: int = 4
+    n_stages: int = 3
+
+
+# By pairs of a sequence and a key head. Where there are many, they fill the card by themselves. As measured on an H200.
+N_FEW, N_SOME = 128, 1024
+FEW_PAIRS, SOME_PAIRS, MANY_PAIRS = (
+    Splits(MOST_SPLITS, 1, 32),
+    Splits(8, 4, 64, n_stages=2),
+    Splits(1, 1, 128, n_stages=2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +132,25 @@ def attend_decode(call: AttentionCall) -> torch.Tensor:
 def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
     """Write the rows of sequences that have one query."""
     store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
-    n_splits = splits(n_seqs * call.n_kv, pages.shape[1] * call.page_size)
+    n_pairs, n_keys = n_seqs * call.n_kv, pages.shape[1] * call.page_size
+    kind = FEW_PAIRS if n_pairs <= N_FEW else SOME_PAIRS if n_pairs <= N_SOME else MANY_PAIRS
+    keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, store.element_size())))
+    n_splits = splits(n_pairs, n_keys, kind)
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
     kernels.decode_kernel[(n_seqs, call.n_kv, n_splits)](
         out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
-        call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
-        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), n_splits,
-        max(LEAST_ROWS, triton.next_power_of_2(call.group)),
-        SPLIT_KEYS if n_splits > 1 else DECODE_KEYS, block_d(call.dim), num_warps=4, **OVERLAP,
+        n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
+        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), kind.least,
+        max(LEAST_ROWS, triton.next_power_of_2(call.group)), keys, block_d(call.dim), num_warps=kind.n_warps,
+        num_stages=kind.n_stages, **OVERLAP,
     )  # fmt: skip
     if n_splits > 1:
         kernels.combine_kernel[(n_seqs, call.n_q)](
-            out, sums, weights, maxima, inputs.query_start, inputs.counts, call.n_q, call.dim,
-            mixed, cuda_kv.rotation_of(store), n_splits, block_d(call.dim), num_warps=1, **OVERLAP,
+            out, sums, weights, maxima, inputs.query_start, inputs.seq_lens, inputs.counts, spec.window, n_splits,
+            call.n_q, call.dim, mixed, cuda_kv.rotation_of(store), kind.least, keys, kind.most,
+            block_d(call.dim), num_warps=1, **OVERLAP,
         )  # fmt: skip
 
 
@@ -146,7 +170,7 @@ def block_d(dim: int) -> int:
     return size
 
 
-def splits(n_pairs: int, n_keys: int) -> int:
-    """How many programs share the keys of one (sequence, key head) pair: a power of two that fills the card."""
-    wanted = min(N_PROGRAMS // max(1, n_pairs), -(-n_keys // SPLIT_KEYS), MOST_SPLITS)
-    return 1 << max(0, wanted.bit_length() - 1)
+def splits(n_pairs: int, n_keys: int, kind: Splits) -> int:
+    """How many programs share the keys of one (sequence, key head) pair: a power of two, at least one."""
+    wanted = min(N_PROGRAMS // n_pairs, kind.most) if kind is FEW_PAIRS else kind.most
+    return 1 << max(0, min(wanted, -(-n_keys // (kind.least * kind.keys))).bit_length() - 1)

@@ -232,13 +232,25 @@ def prefill_kernel(
     tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=alive[:, None])
 
 
-@triton.jit(do_not_specialize=["page_table", "query_start", "seq_lens", "counts", "window", "table_stride"])
+@triton.jit
+def shares(length, lowest, n_splits, block_n: tl.constexpr, least: tl.constexpr):
+    """Which tile of keys is the first, how many tiles a split has (`least` at least), and how many splits have some."""
+    floor = lowest // block_n
+    n_tiles = tl.cdiv(length, block_n) - floor
+    share = tl.maximum(tl.cdiv(n_tiles, n_splits), least)
+    return floor, share, tl.maximum(tl.cdiv(n_tiles, share), 1)
+
+
+DECODE_COUNTS = ["page_table", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
+
+
+@triton.jit(do_not_specialize=DECODE_COUNTS)
 def decode_kernel(
     out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, query_start, seq_lens, counts,
-    scale, window, softcap, sinks, slopes, table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
-    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
+    scale, window, softcap, sinks, slopes, table_stride, n_splits, n_q: tl.constexpr, n_kv: tl.constexpr,
+    dim: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
     has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
-    kv_block: tl.constexpr, together: tl.constexpr, n_splits: tl.constexpr,
+    kv_block: tl.constexpr, together: tl.constexpr, least: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
@@ -254,15 +266,16 @@ def decode_kernel(
         if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
             return
     length = tl.where(alive, tl.load(seq_lens + seq), 0)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
+    if split >= n_live:
+        return
     used = tl.where(alive, group, 0)
     rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
     head = kv_head * group + rows
     real_head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up have none of their own
     offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
-    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
-    floor = lowest // block_n
-    share = tl.cdiv(tl.cdiv(length, block_n) - floor, n_splits)
     begin = (floor + split * share) * block_n
     total, weight, best = attend(
         tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
@@ -271,7 +284,7 @@ def decode_kernel(
         scale, window, softcap, per_head(sinks, real_head, has_sinks), per_head(slopes, real_head, has_slopes),
         has_sinks & (split == 0), has_slopes, has_cap, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
-    if n_splits == 1:
+    if n_live == 1:
         tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
     else:
         part = (seq.to(tl.int64) * n_q + head) * n_splits + split
@@ -280,27 +293,34 @@ def decode_kernel(
         tl.store(maxima + part, best, mask=rows < group)
 
 
-@triton.jit(do_not_specialize=["query_start", "counts"])
+@triton.jit(do_not_specialize=["query_start", "seq_lens", "counts", "window", "n_splits"])
 def combine_kernel(
-    out, sums, weights, maxima, query_start, counts, n_q, dim,
-    mixed: tl.constexpr, together: tl.constexpr, n_splits: tl.constexpr, block_d: tl.constexpr,
+    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, mixed: tl.constexpr,
+    together: tl.constexpr, least: tl.constexpr, block_n: tl.constexpr, most: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """One program per sequence and query head: bring the splits to a common maximum and add them."""
+    """One program per sequence and query head: bring the splits, `most` at most, to a common maximum and add them."""
     let_next_start()
     wait_for_previous()
     seq, head = tl.program_id(0), tl.program_id(1)
-    alive = seq < tl.load(counts + 2)
-    token = tl.where(alive, tl.load(query_start + seq), seq).to(tl.int64)
+    if seq >= tl.load(counts + 2):
+        return
+    token = tl.load(query_start + seq).to(tl.int64)
     if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
-        if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
+        if tl.load(query_start + seq + 1) - token != 1:
             return
-    parts = (seq.to(tl.int64) * n_q + head) * n_splits + tl.arange(0, n_splits)
-    cols = tl.arange(0, block_d)
-    maximum = tl.load(maxima + parts)
+    length = tl.load(seq_lens + seq)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    _, _, n_live = shares(length, lowest, n_splits, block_n, least)
+    if n_live == 1:
+        return
+    index, cols = tl.arange(0, most), tl.arange(0, block_d)
+    parts, live = (seq.to(tl.int64) * n_q + head) * n_splits + index, index < n_live
+    maximum = tl.load(maxima + parts, mask=live, other=float("-inf"))
     best = tl.max(maximum, 0)
     decay = tl.exp(maximum - tl.where(best == float("-inf"), 0.0, best))
-    weight = tl.sum(tl.load(weights + parts) * decay, 0)
-    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=cols[None, :] < dim, other=0.0)
+    weight = tl.sum(tl.load(weights + parts, mask=live, other=0.0) * decay, 0)
+    mask = live[:, None] & (cols[None, :] < dim)
+    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=mask, other=0.0)
     result = tl.sum(part * decay[:, None], 0) / tl.where(weight == 0, 1.0, weight)
     if together:
         result = tl.reshape(hadamard(tl.reshape(result, (1, block_d)), 1, block_d, together), (block_d,))

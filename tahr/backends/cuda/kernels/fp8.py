@@ -1,0 +1,96 @@
+"""Products with matrices of 8-bit floats: a few rows as they are, more of them rounded to 8-bit floats themselves."""
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.api import Activation
+from tahr.backends.cuda.fp8 import LARGEST, Fp8Matrix
+from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.linear import TYPES, load_weights
+from tahr.backends.cuda.kernels.rows import activated, narrow
+
+MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
+VECTOR_COLS, VECTOR_VALUES = 4096, 16384  # columns that a program takes at a time, and values
+ALIGN = 16  # rows and columns of a matrix for the library's products of 8-bit floats
+
+
+@triton.jit
+def fp8_vector_kernel(
+    out, x, w, scales, bias, n_out, x_stride, n_cols: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
+    dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """out = row @ w.T + bias for one row per program; with `act`, w holds a gate above an up matrix: act(gate) * up.
+
+    The first weights are asked for before the kernels that make the row have finished.
+    """
+    let_next_start()
+    outs, index = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1).to(tl.int64)
+    up_w = w + tl.cast(n_out, tl.int64) * n_cols
+    result, up_result = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
+    for begin in tl.static_range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        weights = load_weights(w, outs, n_out, begin, n_cols, block_k)
+        up_weights = load_weights(up_w, outs, n_out, begin, n_cols, block_k) if act != "none" else weights
+        if begin == 0:
+            wait_for_previous()
+        row = tl.load(x + index * x_stride + cols, mask=cols < n_cols, other=0.0).to(dtype).to(tl.float32)
+        result += tl.sum(weights.to(tl.float32) * row[None, :], 1)
+        if act != "none":
+            up_result += tl.sum(up_weights.to(tl.float32) * row[None, :], 1)
+    inside = outs < n_out
+    result *= tl.load(scales + outs, mask=inside, other=0.0)
+    if has_bias:
+        result += tl.load(bias + outs, mask=inside, other=0.0)
+    if act != "none":
+        up_result *= tl.load(scales + n_out + outs, mask=inside, other=0.0)
+        if has_bias:
+            up_result += tl.load(bias + n_out + outs, mask=inside, other=0.0)
+        result = activated(result, act) * up_result
+    tl.store(out + index * n_out + outs, narrow(result, out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def round_rows_kernel(rounded, scales, x, n_cols, x_stride, largest: tl.constexpr, block: tl.constexpr):
+    """Rows as 8-bit floats, the largest number of each as the largest there is, and what they must be multiplied by."""
+    let_next_start()
+    wait_for_previous()
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, block)
+    values = tl.load(x + row * x_stride + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    most = tl.max(tl.abs(values), 0)
+    scale = tl.where(most > 0, most / largest, 1.0)
+    tl.store(scales + row, scale)
+    tl.store(rounded + row * n_cols + cols, (values / scale).to(tl.float8e4nv), mask=cols < n_cols)
+
+
+def fp8_vector_linear(
+    x: torch.Tensor, w: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
+) -> torch.Tensor:
+    """x @ w.T + bias for a few rows in f32; with `act`, w is a gate above an up matrix: act(gate) * up in `dtype`."""
+    (n_rows, n_cols), n_out = x.shape, w.shape[0] // (2 if act else 1)
+    out = x.new_empty((n_rows, n_out), dtype=dtype if act else torch.float32)
+    block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
+    block_n = max(2, VECTOR_VALUES // block_k) // (2 if act else 1)
+    fp8_vector_kernel[(triton.cdiv(n_out, block_n), n_rows)](
+        out, x, w.values, w.scales, out if bias is None else bias, n_out, x.stride(0), n_cols, act or "none",
+        bias is not None, TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
+    )  # fmt: skip
+    return out
+
+
+def fp8_linear(x: torch.Tensor, w: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """x @ w.T + bias by the vendor's library, rows rounded to 8-bit floats where it multiplies such."""
+    if not x.is_cuda or w.shape[0] % ALIGN or w.shape[1] % ALIGN:
+        out = x.to(w.dtype) @ w.dense(w.dtype).T
+        return (out if bias is None else out + bias).to(dtype)
+    n_rows, n_cols = x.shape
+    rounded = torch.empty((n_rows, n_cols), dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty((n_rows, 1), dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(n_cols)
+    round_rows_kernel[(n_rows,)](
+        rounded, scales, x, n_cols, x.stride(0), LARGEST, block, num_warps=8 if block >= 4096 else 4, **OVERLAP
+    )
+    out = torch._scaled_mm(
+        rounded, w.values.T, scale_a=scales, scale_b=w.scales[None, :], out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+    return (out if bias is None else out.add_(bias)).to(dtype)

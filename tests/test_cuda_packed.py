@@ -1,0 +1,107 @@
+"""Packed matrices on a GPU: every format that is multiplied from its codes, in batches of every size; 8-bit floats."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import backends_here
+from random_weights import random_tensor
+from tahr.backends.api import Backend, Linear, Tensor
+from tahr.backends.cuda import presence as cuda_presence
+from test_ops import step_of
+
+needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
+HALF = "F16" if cuda_presence.interprets() else "BF16"  # the interpreter does not know bf16
+FORMATS = ["Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"]
+SIZES = [1, 5] if cuda_presence.interprets() else [1, 2, 5, 40, 200, 300]
+WIDTH = 512
+
+
+def unit_rows(be: Backend, n: int, rng: np.random.Generator) -> Tensor:
+    """Rows of a model in 16 bits."""
+    table = be.weight(random_tensor(HALF, (64, WIDTH), rng))
+    texts = [(0, min(100, n - at)) for at in range(0, n, 100)]
+    x = be.embed(table, step_of(be, texts, [0], 64), scale=10.0)
+    return be.rms_norm(x, be.vector(np.ones(WIDTH, np.float32)), 1e-6)
+
+
+def check(run, tolerance: float = 1e-2) -> None:  # type: ignore[no-untyped-def]
+    """`run` on the GPU gives the arrays of its oracle; `tolerance` is relative to the norm of each."""
+    wanted = run(backends_here.oracle("cuda"), np.random.default_rng(3))
+    for deterministic in (False,) if cuda_presence.interprets() else (False, True):
+        got = run(backends_here.backend("cuda", deterministic), np.random.default_rng(3))
+        for want, have in zip(wanted, got, strict=True):
+            assert want.shape == have.shape
+            assert np.linalg.norm(have - want) <= tolerance * np.linalg.norm(want)
+
+
+@needs_cuda
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("form", FORMATS)
+def test_products_of_packed_matrices(form: str, n: int) -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        x = unit_rows(be, n, rng)
+        w, other = (be.weight(random_tensor(form, (n_rows, WIDTH), rng)) for n_rows in (48, 80))
+        bias, other_bias = (be.vector(rng.standard_normal(n).astype(np.float32)) for n in (48, 80))
+        joined = be.join([Linear(w, bias), Linear(other, other_bias)])
+        results = [
+            be.linear(x, Linear(w, bias)),
+            *be.linears(x, joined),
+            *(be.linear(x, part) for part in joined.parts),
+        ]
+        return [np.array(be.read(y)) for y in results]
+
+    check(run)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", ["Q4_K", "Q6_K", "Q8_0"])
+def test_gated_products_of_packed_matrices(form: str) -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        w = be.weight(random_tensor(form, (32, WIDTH), rng))
+        gates = be.join([Linear(w), Linear(w)])
+        results = [np.array(be.read(be.gated(unit_rows(be, n, rng), gates, "silu"))) for n in (1, 5)]
+        return [np.clip(result, -65504, 65504) for result in results]  # what f16 rows hold
+
+    check(run, 2e-2)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", ["Q4_K", "Q5_0", "Q6_K", "Q8_0", "IQ4_XS"])
+def test_embedding_tables_may_be_packed(form: str) -> None:
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        table = be.weight(random_tensor(form, (64, WIDTH), rng))
+        rows = be.embed(table, step_of(be, [(0, 7)], [0], 64), scale=0.5)
+        return [np.array(be.read(rows)), np.array(be.read(be.linear(rows, Linear(table))))]
+
+    check(run)
+
+
+@needs_cuda
+def test_a_load_log_names_the_packed_kernel() -> None:
+    rng = np.random.default_rng(0)
+    weight = backends_here.backend("cuda").weight(random_tensor("Q4_K", (8, WIDTH), rng))
+    assert weight.kernel == "packed 4-bit" and weight.n_bytes == 8 * WIDTH * 5 // 8
+    exact = backends_here.backend("cuda", deterministic=True).weight(random_tensor("Q4_K", (8, WIDTH), rng))
+    assert exact.kernel == "dense bf16"
+
+
+@needs_cuda
+@pytest.mark.parametrize("n", SIZES)
+def test_products_of_8_bit_floats(n: int) -> None:
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(5)
+    x = unit_rows(be, n, rng)
+    tensors = [replace(random_tensor(HALF, (n_rows, WIDTH), rng), stored_as="fp8") for n_rows in (48, 80)]
+    weights = [be.weight(tensor) for tensor in tensors]
+    assert [weight.kernel for weight in weights] == ["fp8 rows"] * 2
+    joined = be.join([Linear(weight) for weight in weights])
+    rows = np.array(be.read(x))
+    for tensor, got in zip(tensors, be.linears(x, joined), strict=True):
+        want = rows @ tensor.dense().T
+        assert np.linalg.norm(np.array(be.read(got)) - want) <= 0.05 * np.linalg.norm(want)  # 3 bits of fraction
+    twice = be.join([Linear(weights[0])] * 2)
+    gate = rows @ tensors[0].dense().T
+    gated = np.array(be.read(be.gated(x, twice, "silu")))
+    want = gate / (1 + np.exp(-gate)) * gate
+    assert np.linalg.norm(gated - want) <= 0.1 * np.linalg.norm(want)
