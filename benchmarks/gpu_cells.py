@@ -18,7 +18,9 @@ from tahr.backends.api import Weight
 from tahr.backends.cuda import packed
 from tahr.backends.cuda.backend import CudaBackend
 from tahr.backends.cuda.fp8 import fp8_matrix
+from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.steps import EagerPlan
+from tahr.backends.cuda.weights import has_room
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
@@ -73,7 +75,10 @@ class RandomBackend(CudaBackend):
         form = self._recipe and self._recipe.format_for(gguf_name_of(tensor.name, {}), tensor.shape)
         if form:
             matrix = random_packed(packed.FORMATS[form.name][0], tensor.shape, self.device)
-            return Weight(tensor.name, form.name, "packed", *tensor.shape, matrix.n_bytes, matrix)
+            if has_room(self.device, matrix, self.free_share):
+                matrix = replace(matrix, dense=unpacked_matrix(matrix, matrix.dtype))
+            n_bytes = replace(matrix, dense=None).n_bytes  # what one row reads
+            return Weight(tensor.name, form.name, "packed", *tensor.shape, n_bytes, matrix)
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
         n_rows, n_cols = tensor.shape
         if self._fp8 and ".layers." in tensor.name:

@@ -36,9 +36,16 @@ def check(run, tolerance: float = 1e-2) -> None:  # type: ignore[no-untyped-def]
             assert np.linalg.norm(have - want) <= tolerance * np.linalg.norm(want)
 
 
+@pytest.fixture
+def keep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether packed matrices have dense copies, as far as the device has memory."""
+    monkeypatch.setattr(backends_here.backend("cuda"), "free_share", 0.0 if request.param else 2.0)
+
+
 @needs_cuda
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("form", "keep"), [*((form, False) for form in FORMATS), ("Q4_K", True)], indirect=["keep"])
+@pytest.mark.usefixtures("keep")
 def test_products_of_packed_matrices(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         x = unit_rows(be, n, rng)
@@ -79,6 +86,8 @@ def test_embedding_tables_may_be_packed(form: str) -> None:
 
 
 @needs_cuda
+@pytest.mark.parametrize("keep", [False], indirect=True)
+@pytest.mark.usefixtures("keep")
 def test_a_load_log_names_the_packed_kernel() -> None:
     rng = np.random.default_rng(0)
     weight = backends_here.backend("cuda").weight(random_tensor("Q4_K", (8, WIDTH), rng))

@@ -245,6 +245,11 @@ def test_experts_and_routers_at_load(tmp_path: Path) -> None:
     assert kept == ["F32 -> numpy: 3 tensors, 0.0 MB"]  # the routers, one per layer
 
 
+def test_eight_bit_floats_are_refused_where_nothing_multiplies_them(stories: Path) -> None:
+    with pytest.raises(QuantError, match="reference backend has no products of fp8"):
+        load(open_model([stories]), ReferenceBackend(), quantize="fp8")
+
+
 def test_a_quantised_file_is_not_quantised_again(stories: Path, tmp_path: Path) -> None:
     assert main(["quantize", str(stories), str(tmp_path / "q8.gguf"), "Q8_0"]) == 0
     with pytest.raises(QuantError, match="Q8_0 already"):

@@ -48,6 +48,7 @@ class CudaBackend(api.Backend):
 
     name = "cuda"
     overlaps = True
+    free_share = 0.6  # of the card's memory that dense copies of packed matrices leave free
     kv_dtypes = tuple(cuda_kv.TYPES)
     mixes_kv_dtypes = False
 
@@ -77,7 +78,7 @@ class CudaBackend(api.Backend):
         return device_kv_budget(free + held, total, share)  # what torch holds but does not use is free too
 
     def weight(self, tensor: HostTensor) -> Weight:
-        return take(tensor, self.device, packs=not self.deterministic)
+        return take(tensor, self.device, not self.deterministic, self.free_share)
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
@@ -217,6 +218,8 @@ class CudaBackend(api.Backend):
         dtype = x.data.math
         if self._is_vector(x, w):
             return vector_product(w)(values(x), w, bias, dtype)
+        if isinstance(w, PackedMatrix) and w.dense is not None:
+            return self._multiply(x, w.dense, bias)
         out_dtype = F32 if x.rows is Rows.LOGITS else dtype
         if isinstance(w, Fp8Matrix):
             return fp8.fp8_linear(values(x), w, bias, out_dtype)
@@ -227,7 +230,7 @@ class CudaBackend(api.Backend):
     def _is_vector(self, x: Tensor, w: torch.Tensor | Compact) -> bool:
         """Whether so few rows meet the matrix that plain additions keep up with the memory."""
         if not isinstance(w, torch.Tensor):
-            return x.data.math != F32 and len(values(x)) <= MOST_VECTORS[type(w)]
+            return x.data.math != F32 and len(values(x)) <= most_vectors(w)
         is_short = wider(x.data.math, w.dtype) != F32
         return is_short and not self.deterministic and len(values(x)) <= linear.N_VECTORS
 
@@ -327,11 +330,17 @@ class CudaBackend(api.Backend):
         return step.limits.n_tokens if self.context.inside else step.n_tokens
 
 
-MOST_VECTORS: dict[type, int] = {PackedMatrix: packed.MOST_VECTORS, Fp8Matrix: fp8.MOST_VECTORS}
 VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
     PackedMatrix: packed.packed_vector_linear,
     Fp8Matrix: fp8.fp8_vector_linear,
 }
+
+
+def most_vectors(w: Compact) -> int:
+    """How many rows meet the matrix in its compact form; one, where there is a dense copy for more."""
+    if isinstance(w, Fp8Matrix):
+        return fp8.MOST_VECTORS
+    return packed.MOST_VECTORS if w.dense is None else 1
 
 
 def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:

@@ -43,6 +43,7 @@ class PackedMatrix:
     scales: torch.Tensor  # int32 [n_rows, n_cols / BLOCK]: two f16
     shape: tuple[int, int]
     dtype: torch.dtype = torch.bfloat16
+    dense: torch.Tensor | None = None  # a copy for larger batches, where there is memory for it
 
     @property
     def n_blocks(self) -> int:
@@ -50,12 +51,14 @@ class PackedMatrix:
 
     @property
     def n_bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in (self.codes, self.high, self.scales))
+        planes = [self.codes, self.high, self.scales, *([] if self.dense is None else [self.dense])]
+        return sum(int(plane.numel() * plane.element_size()) for plane in planes)
 
     def rows(self, begin: int, end: int) -> "PackedMatrix":
         """Some of its rows."""
         codes, high, scales = (part[begin:end] for part in (self.codes, self.high, self.scales))
-        return PackedMatrix(self.kind, codes, high, scales, (end - begin, self.shape[1]), self.dtype)
+        dense = None if self.dense is None else self.dense[begin:end]
+        return PackedMatrix(self.kind, codes, high, scales, (end - begin, self.shape[1]), self.dtype, dense)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,9 @@ def joined(parts: Sequence[PackedMatrix]) -> PackedMatrix:
         return first
     planes = [(part.codes, part.high, part.scales) for part in parts]
     codes, high, scales = (torch.cat(plane) for plane in zip(*planes, strict=True))
-    n_rows = sum(part.shape[0] for part in parts)
-    return PackedMatrix(first.kind, codes, high, scales, (n_rows, first.shape[1]), first.dtype)
+    n_rows, copies = sum(part.shape[0] for part in parts), [part.dense for part in parts if part.dense is not None]
+    dense = torch.cat(copies) if len(copies) == len(parts) else None
+    return PackedMatrix(first.kind, codes, high, scales, (n_rows, first.shape[1]), first.dtype, dense)
 
 
 def halves(blocks: Bytes) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.fp8 import Fp8Matrix, fp8_matrix, joined_fp8
+from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.packed import PackedMatrix, joined, packed_matrix
 from tahr.weights.tensor import HostTensor
 
@@ -30,8 +31,11 @@ class JoinedMatrix:
     heights: list[int]
 
 
-def take(tensor: HostTensor, device: torch.device, packs: bool) -> Weight:
-    """Move a matrix `[n_rows, n_cols]`, or a stack of such, to the device; packed if it `packs` and can be."""
+def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: float) -> Weight:
+    """Move a matrix `[n_rows, n_cols]`, or a stack of such, to the device; packed if it `packs` and can be.
+
+    A packed matrix has a dense copy too, for larger batches, if that leaves `free_share` of the card's memory free.
+    """
     if tensor.stored_as == "fp8":
         rounded = fp8_matrix(take_dense(tensor, device).data)
         n_rows, n_cols = rounded.shape
@@ -41,7 +45,20 @@ def take(tensor: HostTensor, device: torch.device, packs: bool) -> Weight:
         return take_dense(tensor, device)
     tensor.forget()
     kernel = f"packed {packed.kind.name}"
+    if has_room(device, packed, free_share):
+        packed, kernel = replace(packed, dense=unpacked_matrix(packed, packed.dtype)), f"{kernel} and dense bf16"
     return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
+
+
+def has_room(device: torch.device, matrix: PackedMatrix, free_share: float) -> bool:
+    """Whether a dense copy leaves that share of the card free."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+        device
+    )  # what torch holds but does not use
+    return bool(free - math.prod(matrix.shape) * matrix.dtype.itemsize >= free_share * total)
 
 
 def take_dense(tensor: HostTensor, device: torch.device) -> Weight:
