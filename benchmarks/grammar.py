@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 
 from tahr import LLM, EngineConfig, SamplingParams
@@ -30,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import random_schemas
 
 N_TOGETHER = 8
-VALIDATOR = jsonschema.Draft202012Validator
 RECORDS = {
     "type": "array",
     "items": {
@@ -171,8 +169,11 @@ def schemas(model: str | None = None, n: str = "200") -> None:
 
 
 def is_valid(text: str, schema: Any) -> bool:
+    import jsonschema  # one of the tests' packages
+
+    validator = jsonschema.Draft202012Validator
     try:
-        VALIDATOR(schema, format_checker=VALIDATOR.FORMAT_CHECKER).validate(json.loads(text))
+        validator(schema, format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
     except (ValueError, jsonschema.ValidationError) as error:
         print(f"WRONG: {text!r} for {json.dumps(schema)}: {error}")
         return False

@@ -207,6 +207,21 @@ def test_steps_overlap_with_grammars_too() -> None:
     assert n_late > alone.scheduler.n_steps / 2
 
 
+def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    eng = engine(stories(), late=True)
+    seq = submit(eng, hot(Grammar("regex", "[a-z]{40}")))
+    while seq.n_generated < 5:
+        eng.step()
+    with monkeypatch.context() as broken:
+        broken.setattr(eng.runner.sampler, "prepare", lambda *_: 1 / 0)
+        while not seq.done:
+            eng.step()
+    assert seq.finish_reason == "error"
+    after = submit(eng, hot(DIGITS))
+    run(eng, after)
+    assert re.fullmatch("[0-9]{3,6}", text_of(after))
+
+
 def test_choices_of_one_request_follow_the_grammar_each_on_its_own() -> None:
     eng = engine(stories())
     seq = submit(eng, hot(DIGITS, n=4))
@@ -318,6 +333,12 @@ def test_what_cannot_be_compiled_is_named(message: str) -> None:
     for _ in range(2):  # the second time from the cache
         with pytest.raises(GrammarError, match=re.escape(message)):
             compiler().compile(REFUSED[message])
+
+
+def test_without_llguidance_an_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(GrammarError, match="pip install llguidance"):
+        GrammarCompiler(tokenizer()).compile(DIGITS)
 
 
 def test_grammars_are_plain_data() -> None:

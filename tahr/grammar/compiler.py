@@ -1,5 +1,6 @@
 """Compiles grammars for one model: within limits, a few at a time, each only once while it is in use."""
 
+import importlib.util
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -76,11 +77,13 @@ class GrammarCompiler:
 
     def _compiled(self, grammar: Grammar, trial: TrialProcess) -> CompiledGrammar | GrammarError:
         try:
+            check_installed()
             text = llguidance_text(grammar, self._is_special)
             trial.check(text)
             with self._building:
-                index = self.vocabulary.index
-            return CompiledGrammar(self.vocabulary, matcher_of(index, text))
+                vocabulary = self.vocabulary
+                index = vocabulary.index
+            return CompiledGrammar(vocabulary, matcher_of(index, text))
         except GrammarError as error:
             return error
 
@@ -123,6 +126,11 @@ class GrammarCompiler:
             self._idle.append(trial)
         finally:
             self._places.release()
+
+
+def check_installed() -> None:
+    if importlib.util.find_spec("llguidance") is None:
+        raise GrammarError("Grammars need the package llguidance, which is not installed: pip install llguidance.")
 
 
 def matcher_of(index: "LLTokenizer", text: str) -> "LLMatcher":
