@@ -1,7 +1,8 @@
 """llama.cpp's GBNF as llguidance reads it.
 
-GBNF matches character by character. A grammar without recursion becomes one regular expression; in any other, every
-character is a terminal of its own. Longer terminals would be matched greedily, and some texts be lost by that.
+GBNF matches character by character, llguidance's terminals greedily. A grammar without recursion becomes one regular
+expression. In any other, what is not recursive becomes terminals where `gbnf_terminals` shows that greed loses no text;
+else every character is a terminal of its own, which costs more for every token.
 """
 
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 
 from tahr.errors import GrammarError
 from tahr.grammar.gbnf_parser import UNBOUNDED, Alternatives, Class, Node, Reference, Repeat, parse
+from tahr.grammar.gbnf_terminals import Terminal, split_terminals
 
 MAX_REGEX_CHARS = 50_000
 ROOT = "root"
+SOMETHING = r"/[\s\S]+/"  # a terminal is never empty
 
 
 def to_lark(source: str) -> str:
@@ -23,9 +26,30 @@ def to_lark(source: str) -> str:
         for each in references(node):
             if each not in rules:
                 raise GrammarError(f"The GBNF rule {name} uses {each}, which is not defined: add a rule {each}.")
-    regex = Expansion(rules).regex(rules[ROOT]) if not is_recursive(rules) else None
+    recursive = recursive_rules(rules)
+    regex = Expansion(rules).regex(rules[ROOT]) if ROOT not in recursive else None
     if regex is not None:
         return f"start: /{regex}/\n" if regex else 'start: ""\n'
+    return with_terminals(rules, recursive) or by_characters(rules)
+
+
+def with_terminals(rules: dict[str, Node], recursive: set[str]) -> str | None:
+    """The grammar with its parts that are not recursive as terminals; None if that would lose texts."""
+    split = split_terminals(rules, recursive)
+    if split is None:
+        return None
+    expand = Expansion(rules)
+    regexes = [expand.regex(each.node) for each in split.terminals]
+    if None in regexes:
+        return None
+    numbers = {name: f"r_{i}" for i, name in enumerate(split.rules)}
+    lines = [f"{numbers[name]}: {lark(node, numbers)}" for name, node in split.rules.items()]
+    lines += [f"{each.name}: /{regex}/ & {SOMETHING}" for each, regex in zip(split.terminals, regexes, strict=True)]
+    return "\n".join([f"start: {numbers[ROOT]}", *lines]) + "\n"
+
+
+def by_characters(rules: dict[str, Node]) -> str:
+    """The grammar with every character as a terminal."""
     numbers = {name: f"r_{i}" for i, name in enumerate(rules)}
     lines = [f"{numbers[name]}: {lark(node, numbers)}" for name, node in rules.items()]
     return "\n".join([f"start: {numbers[ROOT]}", *lines]) + "\n"
@@ -38,13 +62,13 @@ def references(node: Node) -> set[str]:
     return set().union(*map(references, node.parts)) if not isinstance(node, Class) else set()
 
 
-def is_recursive(rules: dict[str, Node]) -> bool:
-    """Whether a rule uses itself, by way of others or not."""
+def recursive_rules(rules: dict[str, Node]) -> set[str]:
+    """The rules that use themselves, and those that use such rules."""
     uses = {name: references(node) for name, node in rules.items()}
     while leaves := [name for name, used in uses.items() if not used & uses.keys()]:
         for name in leaves:
             del uses[name]
-    return bool(uses)
+    return set(uses)
 
 
 @dataclass
@@ -71,6 +95,8 @@ def lark(node: Node, numbers: dict[str, str]) -> str:
     """A node as the right side of a rule in Lark."""
     if isinstance(node, Class):
         return f"/{node.regex}/"
+    if isinstance(node, Terminal):
+        return f"{node.name}?" if node.is_nullable else node.name
     if isinstance(node, Reference):
         return numbers[node.name]
     return joined(node, lambda part: lark(part, numbers), " ", " | ", lambda text: f"({text})") or '""'

@@ -21,9 +21,10 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t"} | {letter: letter for letter in "\\\
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """One character of some."""
+    """One character of some: as an expression, and as ranges of code points in order."""
 
     regex: str
+    ranges: "tuple[Range, ...]"
     parts: ClassVar[tuple["Node", ...]] = ()
 
 
@@ -59,7 +60,9 @@ class Repeat:
 
 
 Node = Class | Reference | Series | Alternatives | Repeat
-ANY = Class(r"[\s\S]")
+Range = tuple[int, int]  # code points, both ends included
+LAST_CHARACTER = 0x10FFFF
+ANY = Class(r"[\s\S]", ((0, LAST_CHARACTER),))
 
 
 def parse(source: str) -> dict[str, Node]:
@@ -194,7 +197,8 @@ def quoted(reader: Reader) -> Node:
     reader.at += 1
     found: list[Node] = []
     while reader.next != '"':
-        found.append(Class(escaped(character(reader))))
+        letter = character(reader)
+        found.append(Class(escaped(letter), ((ord(letter), ord(letter)),)))
     reader.at += 1
     return found[0] if len(found) == 1 else Series(tuple(found))
 
@@ -207,6 +211,7 @@ def character_class(reader: Reader) -> Class:
         reader.at += 1
         begins = "[^"
     found: list[str] = []
+    ranges: list[Range] = []
     while reader.next != "]":
         first = last = character(reader)
         if reader.next == "-" and reader.text[reader.at + 1 : reader.at + 2] not in ("]", ""):
@@ -215,10 +220,22 @@ def character_class(reader: Reader) -> Class:
         if last < first:
             raise reader.error("a range of characters ends before it begins")
         found.append(escaped(first) if first == last else f"{escaped(first)}-{escaped(last)}")
+        ranges.append((ord(first), ord(last)))
     reader.at += 1
     if not found:
         raise reader.error("a class of characters is empty")
-    return Class(f"{begins}{''.join(found)}]")
+    return Class(f"{begins}{''.join(found)}]", tuple(sorted(ranges)) if begins == "[" else all_but(ranges))
+
+
+def all_but(ranges: list[Range]) -> tuple[Range, ...]:
+    """The characters in none of the ranges."""
+    found: list[Range] = []
+    begin = 0
+    for first, last in sorted(ranges):
+        if first > begin:
+            found.append((begin, first - 1))
+        begin = max(begin, last + 1)
+    return (*found, (begin, LAST_CHARACTER)) if begin <= LAST_CHARACTER else tuple(found)
 
 
 def character(reader: Reader) -> str:
