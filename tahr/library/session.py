@@ -46,6 +46,12 @@ class Session:
         self._seq: Sequence | None = None  # None: the text is empty
 
     @property
+    def sequence(self) -> Sequence:
+        """The engine's sequence of a text that is not empty."""
+        assert self._seq
+        return self._seq
+
+    @property
     def length(self) -> int:
         return len(self._seq.tokens) if self._seq else 0
 

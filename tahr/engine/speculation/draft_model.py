@@ -92,6 +92,19 @@ class DraftModelProposer:
             seq.pick_row = row
         return DraftPass(drafting, tokens, known)
 
+    # ---- texts without drafts ---------------------------------------------------------------------------------
+
+    def follow(self, seq: Sequence) -> None:
+        """Compute all of a text, so that its pages hold it for both models."""
+        seq.draft_state = DraftState(self.prior)
+        while seq.draft_state.n_drafted < len(seq.tokens):
+            self.runner.replay(WorkColumns(*zip(*self._catch_up([DraftRequest(seq, 0)]), strict=True)))
+
+    def adopt(self, seq: Sequence) -> None:
+        """The pages of a sequence hold all of its text for both models already: those that are full can be found."""
+        seq.draft_state = DraftState(self.prior, n_drafted=len(seq.tokens))
+        self._note_pages(seq, seq.draft_state)
+
     # ---- pages of the prefix cache ----------------------------------------------------------------------------
 
     def _note_pages(self, seq: Sequence, state: DraftState) -> None:

@@ -1,0 +1,181 @@
+"""`SpeculativeEngine`: a model and a draft model for one text at a time, with snapshots that hold the text in both."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from tahr.backends import open_backend, useful_threads
+from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.engine import Engine
+from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.draft_model import DraftModelProposer
+from tahr.engine.speculation.setup import Draft, check_same_vocabulary
+from tahr.engine.speculation.speculator import SpeculationStats, Speculator
+from tahr.errors import ModelFingerprintMismatch
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.inference_engine import check_max_tokens
+from tahr.library.loaded_model import N_TEXTS, local_files
+from tahr.library.session import Session
+from tahr.library.snapshot import fingerprint_of_files, put_back, take, unpack
+from tahr.library.speculative_snapshot import SpeculativeText, join, split
+from tahr.models.decoder import Decoder
+from tahr.models.loader import load, open_model
+from tahr.text.deltas import text_of
+from tahr.text.tokenizer import Tokenizer
+
+OnText = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """Both models, loaded."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    decoder: Decoder
+    speculator: Speculator
+    proposer: DraftModelProposer
+
+
+class SpeculativeEngine:
+    """Loads both models when it is made. Not for several threads at once.
+
+    Replies are those of the target alone, token for token, at any temperature: `seed` takes the place of the
+    sampler's own.
+    """
+
+    def __init__(
+        self, target: InferenceConfig | str, draft: str, num_speculative: int = 4, seed: int | None = None
+    ) -> None:
+        self.config = InferenceConfig(model_path=target) if isinstance(target, str) else target
+        self.draft_path = draft
+        self.num_speculative = num_speculative
+        self.sampler = replace(self.config.sampler, seed=self.config.sampler.seed if seed is None else seed)
+        self._pair = load_pair(self.config, draft, num_speculative)
+        self._tokens: list[int] = []  # the text so far: a prompt and its reply
+        self._n_prompt = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """The text in memory: the last prompt and its reply."""
+        return list(self._tokens)
+
+    @property
+    def stats(self) -> SpeculationStats:
+        """What was drafted and accepted so far."""
+        return self._pair.speculator.stats
+
+    def generate(self, prompt: str, max_tokens: int, callback: OnText | None = None) -> str:
+        """Continue a prompt; `callback` hears each piece of the text that is returned. No call influences another."""
+        check_max_tokens(max_tokens)
+        self._tokens = self._pair.tokenizer.encode(prompt) if prompt else []
+        self._n_prompt = len(self._tokens)
+        return self.continue_text(max_tokens, callback)
+
+    def continue_text(self, max_tokens: int, callback: OnText | None = None) -> str:
+        """Go on with the text in memory, as if the reply had not stopped there."""
+        check_max_tokens(max_tokens)
+        if not self._tokens or not max_tokens:
+            return ""
+        seq = self._submit(replace(self.sampler, max_tokens=max_tokens))
+        texts: list[str] = []
+        while not seq.done:
+            for event in self._pair.engine.step():
+                text = text_of(event.deltas)
+                texts.append(text)
+                if callback and text:
+                    callback(text)
+        if seq.error:
+            raise seq.error
+        self._tokens = seq.tokens
+        return "".join(texts)
+
+    def _submit(self, params: SamplingParams) -> Sequence:
+        tokenizer = self._pair.tokenizer
+        continuing = has_text(tokenizer, self._tokens)
+        seq = self._pair.engine.submit(self._tokens, params, lambda: TextWriter(tokenizer, params.stop, continuing))
+        assert seq.request
+        seq.request.n_prompt = self._n_prompt  # random numbers and penalties go on where the reply stopped
+        return seq
+
+    # ---- snapshots --------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """The text in memory with the keys and values of both models; it is computed once more for that."""
+        pair = self._pair
+        session = Session(pair.engine, pair.decoder)
+        if self._tokens:
+            session.feed(self._tokens)
+            pair.proposer.follow(session.sequence)
+        prints = [fingerprint_of_files(local_files(path).weights) for path in (self.config.model_path, self.draft_path)]
+        inner = take(session, replace(self.config, sampler=self.sampler), pair.decoder.config.family, prints[0])
+        session.truncate(0)
+        text = SpeculativeText(self.num_speculative, self._n_prompt, self.draft_path, prints[1])
+        return join(text, inner)
+
+    @classmethod
+    def resume(cls, data: bytes, target_path: str | None = None, draft_path: str | None = None) -> "SpeculativeEngine":
+        """An engine that goes on where the snapshot was taken; files may have moved, but not changed."""
+        text, inner = split(data)
+        info, layers = unpack(inner)
+        paths = (target_path or info.config.model_path, draft_path or text.draft_path)
+        for path, expected in zip(paths, (info.fingerprint, text.draft_fingerprint), strict=True):
+            if fingerprint_of_files(local_files(path).weights) != expected:
+                raise ModelFingerprintMismatch(
+                    f"The snapshot was made with other weights than those in {path}: give the right file."
+                )
+        config = replace(info.config, model_path=paths[0], context_size=info.context_size, kv_dtype=info.kv_dtype)
+        engine = cls(config, paths[1], text.n_tokens)
+        session = Session(engine._pair.engine, engine._pair.decoder)
+        put_back(session, info, layers)
+        if info.tokens:
+            keep(engine._pair, session.sequence)
+        session.truncate(0)
+        engine._tokens, engine._n_prompt = list(info.tokens), text.n_prompt
+        return engine
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A SpeculativeEngine cannot be pickled: use snapshot() and SpeculativeEngine.resume().")
+
+
+def keep(pair: ModelPair, seq: Sequence) -> None:
+    """Let the pages of a sequence be found in the prefix cache, with what they hold of both models."""
+    scheduler = pair.engine.scheduler
+    assert scheduler.prefix
+    seq.hashes = scheduler.prefix.hashes()
+    scheduler.prefix.insert(seq.hashes, seq.tokens, seq.tables, len(seq.tokens))
+    pair.proposer.adopt(seq)
+
+
+def load_pair(config: InferenceConfig, draft: str, n_most: int) -> ModelPair:
+    """Both models on one backend, in an engine for one text."""
+    files, draft_files = local_files(config.model_path), local_files(draft)
+    source = open_model(files.weights, files.directory)
+    draft_source = open_model(draft_files.weights, draft_files.directory)
+    asked = EngineConfig(
+        context_size=config.context_size,
+        kv_dtype=config.kv_dtype,
+        prefill_chunk_size=min(config.prefill_chunk_size or MAX_CHUNK, MAX_CHUNK),
+        spec_draft=draft,
+        spec_tokens=n_most,
+    )
+    tokenizer = tokenizer_at(config.tokenizer_path) if config.tokenizer_path else open_tokenizer(files, source)
+    check_same_vocabulary(draft_files.name, open_tokenizer(draft_files, draft_source), tokenizer)
+    backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
+    loaded = load(source, backend)
+    check_vocabulary(tokenizer, loaded.config, files.name)
+    engine, _ = build_engine(
+        backend,
+        loaded.decoder,
+        asked,
+        tokenizer.eos_ids,
+        breakers(tokenizer),
+        tokenizer.n_vocab,
+        whole_texts=N_TEXTS,
+        draft=Draft(draft_files.name, load(draft_source, backend).decoder),
+    )
+    speculator = engine.speculator
+    assert speculator and isinstance(speculator.proposer, DraftModelProposer)
+    return ModelPair(engine, tokenizer, loaded.decoder, speculator, speculator.proposer)
