@@ -16,6 +16,7 @@ from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.engine.speculation.setup import Draft, check_room, draft_windows
 from tahr.errors import ConfigError, ModelNotFound
+from tahr.grammar import Grammar
 
 TEXT = "Once upon a time there was a little girl. Once upon a time there was"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -49,6 +50,18 @@ def test_a_request_may_say_no(stories: Path) -> None:
     assert ours.engine.speculator
     ours.engine.speculator.adapts = False
     ours.generate(TEXT, replace(GREEDY, speculative=False))
+    assert ours.stats().spec_draft_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"grammar": Grammar("regex", "[a-z ]{24}")}, {"thinking_budget": 5}, {"mirostat": 2, "temperature": 1.0}],
+)
+def test_requests_whose_tokens_others_decide_are_not_speculated_on(stories: Path, options: dict[str, Any]) -> None:
+    ours = llm(stories, spec_draft=str(stories))
+    assert ours.engine.speculator
+    ours.engine.speculator.adapts = False
+    ours.generate(TEXT, replace(GREEDY, **options))
     assert ours.stats().spec_draft_tokens == 0
 
 

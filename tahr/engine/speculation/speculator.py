@@ -110,14 +110,14 @@ class Speculator:
 
 
 def may_speculate(seq: Sequence) -> bool:
-    """Whether a request's tokens may be guessed: it did not say no, and its sampling can be prepared for guesses.
+    """Whether a request's tokens may be drafted: it did not say no, and nothing but its own samples decides them.
 
-    A budget of thinking appends tokens of its own where the last one is accepted, so nothing is guessed beside it.
+    Mirostat follows every sample; grammars and budgets of thinking append tokens between two.
     """
-    request, has_budget = seq.request, seq.params.thinking_budget is not None
-    if request is None or not seq.params.speculative or has_budget:
+    request, params = seq.request, seq.params
+    if request is None or not params.speculative:
         return False
-    return not (request.sampling.learns or request.grammar)
+    return not (request.sampling.learns or request.grammar or params.thinking_budget is not None)
 
 
 def is_ready(seq: Sequence) -> bool:
