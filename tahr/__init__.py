@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tahr.library.llm import LLM, Chunk, Completion
     from tahr.library.prefix_store import PrefixStore
     from tahr.library.session_progress import CancellationToken
-    from tahr.library.speculative_engine import SpeculativeEngine
+    from tahr.library.speculative.speculative_engine import SpeculativeEngine
 
 # Imported on first use: `tahr --version` must not wait for NumPy.
 _HOME = {
@@ -32,7 +32,7 @@ _HOME = {
     "Pooling": "tahr.library.embeddings",
     "PrefixStore": "tahr.library.prefix_store",
     "SamplingParams": "tahr.config",
-    "SpeculativeEngine": "tahr.library.speculative_engine",
+    "SpeculativeEngine": "tahr.library.speculative.speculative_engine",
     "TahrError": "tahr.errors",
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from tahr import InferenceConfig, InferenceEngine, SamplingParams, SpeculativeEngine
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
-from tahr.library.speculative_snapshot import DIGEST_BYTES
+from tahr.library.speculative.speculative_snapshot import DIGEST_BYTES
 
 PROMPT = "Once upon a time there was a little girl named Lily. She loved to"
 

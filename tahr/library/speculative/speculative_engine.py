@@ -1,42 +1,24 @@
 """`SpeculativeEngine`: a model and a draft model for one text at a time, with snapshots that hold the text in both."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
-from tahr.backends import open_backend, useful_threads
-from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter, has_text
-from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.engine.speculation.draft_model import DraftModelProposer
-from tahr.engine.speculation.setup import Draft, check_same_vocabulary
-from tahr.engine.speculation.speculator import SpeculationStats, Speculator
+from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ModelFingerprintMismatch
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.inference_engine import check_max_tokens
-from tahr.library.loaded_model import N_TEXTS, local_files
+from tahr.library.loaded_model import local_files
 from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_files, put_back, take, unpack
-from tahr.library.speculative_snapshot import SpeculativeText, join, split
-from tahr.models.decoder import Decoder
-from tahr.models.loader import load, open_model
+from tahr.library.speculative.model_pair import keep, load_pair
+from tahr.library.speculative.speculative_snapshot import SpeculativeText, join, split
 from tahr.text.deltas import text_of
-from tahr.text.tokenizer import Tokenizer
 
 OnText = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPair:
-    """Both models, loaded."""
-
-    engine: Engine
-    tokenizer: Tokenizer
-    decoder: Decoder
-    speculator: Speculator
-    proposer: DraftModelProposer
 
 
 class SpeculativeEngine:
@@ -138,44 +120,3 @@ class SpeculativeEngine:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A SpeculativeEngine cannot be pickled: use snapshot() and SpeculativeEngine.resume().")
-
-
-def keep(pair: ModelPair, seq: Sequence) -> None:
-    """Let the pages of a sequence be found in the prefix cache, with what they hold of both models."""
-    scheduler = pair.engine.scheduler
-    assert scheduler.prefix
-    seq.hashes = scheduler.prefix.hashes()
-    scheduler.prefix.insert(seq.hashes, seq.tokens, seq.tables, len(seq.tokens))
-    pair.proposer.adopt(seq)
-
-
-def load_pair(config: InferenceConfig, draft: str, n_most: int) -> ModelPair:
-    """Both models on one backend, in an engine for one text."""
-    files, draft_files = local_files(config.model_path), local_files(draft)
-    source = open_model(files.weights, files.directory)
-    draft_source = open_model(draft_files.weights, draft_files.directory)
-    asked = EngineConfig(
-        context_size=config.context_size,
-        kv_dtype=config.kv_dtype,
-        prefill_chunk_size=min(config.prefill_chunk_size or MAX_CHUNK, MAX_CHUNK),
-        spec_draft=draft,
-        spec_tokens=n_most,
-    )
-    tokenizer = tokenizer_at(config.tokenizer_path) if config.tokenizer_path else open_tokenizer(files, source)
-    check_same_vocabulary(draft_files.name, open_tokenizer(draft_files, draft_source), tokenizer)
-    backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
-    loaded = load(source, backend)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    engine, _ = build_engine(
-        backend,
-        loaded.decoder,
-        asked,
-        tokenizer.eos_ids,
-        breakers(tokenizer),
-        tokenizer.n_vocab,
-        whole_texts=N_TEXTS,
-        draft=Draft(draft_files.name, load(draft_source, backend).decoder),
-    )
-    speculator = engine.speculator
-    assert speculator and isinstance(speculator.proposer, DraftModelProposer)
-    return ModelPair(engine, tokenizer, loaded.decoder, speculator, speculator.proposer)
