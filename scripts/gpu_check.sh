@@ -17,11 +17,11 @@ launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); ru
 # what takes time in the others, so they run side by side.
 tests=(
     "cuda tests/test_cuda_options.py"
-    "reference,cuda tests/test_ops.py"
+    "reference,cuda tests/test_ops.py tests/test_ops_families.py"
     "reference,cuda tests/test_cuda.py tests/test_cuda_steps.py tests/test_state_memory.py"
     "reference,cuda tests/test_cuda_packed.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
-    "cuda tests/test_engine.py"
+    "cuda tests/test_engine.py tests/test_families.py"
     "cuda tests/test_windows.py"
     "cuda tests/test_kv_q8.py tests/test_prefix.py"
     "cuda tests/test_sampler.py tests/test_sample_op.py tests/test_cuda_sampling.py"

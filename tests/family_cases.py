@@ -36,6 +36,11 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+GEMMA4_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}
+GEMMA4_TYPES = ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["full_attention"]
 
 
 def family(kind: str, architecture: str, **more: Any) -> Config:
@@ -123,5 +128,17 @@ MORE_CASES: dict[str, Config] = {
         moe_intermediate_size=24, shared_expert_intermediate_size=40, **DELTA, rope_theta=None,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5,
             "mrope_section": [2, 1, 1]},
+    ),
+    "gemma4": family(
+        "gemma4_text", "Gemma4", num_hidden_layers=7, head_dim=16, global_head_dim=32, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=5, tie_word_embeddings=True,
+        rope_theta=None, hidden_activation="gelu_pytorch_tanh", final_logit_softcapping=3.0,
+        rope_parameters=GEMMA4_ROPE, layer_types=GEMMA4_TYPES,
+    ),
+    "gemma4_e": family(
+        "gemma4_text", "Gemma4", num_hidden_layers=7, head_dim=16, global_head_dim=32, num_key_value_heads=1,
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=128, num_kv_shared_layers=3, use_double_wide_mlp=True,
+        sliding_window=5, tie_word_embeddings=True, rope_theta=None, hidden_activation="gelu_pytorch_tanh",
+        rope_parameters=GEMMA4_ROPE, layer_types=GEMMA4_TYPES,
     ),
 }  # fmt: skip

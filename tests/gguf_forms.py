@@ -107,11 +107,16 @@ def qwen3_5(config: Config, arrays: Arrays) -> Arrays:
     return {name: ordered(name, values) for name, values in qwen3_next(config, arrays).items()}
 
 
+def gemma4(config: Config, arrays: Arrays) -> Arrays:
+    return {f"{n}.weight" if n.endswith("layer_scalar") else n: a for n, a in arrays.items()}
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gpt_oss": gpt_oss,
     "qwen3_next": qwen3_next,
     "qwen3_5_text": qwen3_5,
     "qwen3_5_moe_text": qwen3_5,
+    "gemma4_text": gemma4,
     "gpt2": turned,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,

@@ -122,7 +122,11 @@ def values(name: str, shape: tuple[int, ...], config: Config) -> NDArray[np.floa
     draws = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if re.search(r"(norm|ln_\w+)\.weight$", name):
         whole = config["model_type"] not in OFFSET or name.endswith("linear_attn.norm.weight")
-        return (draws * 0.2 + whole).astype(np.float32)
+        # Where scores are not scaled, sharp ones would magnify every rounding.
+        soft = 0.3 if config["model_type"] == "gemma4_text" and name.endswith("q_norm.weight") else 1.0
+        return (soft * (draws * 0.2 + whole)).astype(np.float32)
+    if name.endswith("layer_scalar"):
+        return (draws * 0.1 + 1).astype(np.float32)
     scale = 0.1 if len(shape) == 1 else shape[-1] ** -0.5
     return (draws * scale).astype(np.float32)
 

@@ -39,6 +39,7 @@ ARCHITECTURES = {
     "qwen3_next": A.QWEN3NEXT,
     "qwen3_5_text": A.QWEN35,
     "qwen3_5_moe_text": A.QWEN35MOE,
+    "gemma4_text": A.GEMMA4,
     "cohere": A.COMMAND_R,
     "cohere2": A.COHERE2,
     "stablelm": A.STABLELM,
@@ -150,6 +151,8 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
     if "layer_types" in config:
         local = [kind == "sliding_attention" for kind in config["layer_types"]]
         keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
+    if config["model_type"] == "gemma4_text":
+        return keys | gemma4_keys(config)
     return keys | gguf_rope_keys(config.get("rope_scaling") or config.get("rope_parameters") or {}) | long_keys(config)
 
 
@@ -185,6 +188,27 @@ OLD_WORDS = {
 }
 
 
+def gemma4_keys(config: Config) -> dict[str, Typed]:
+    """What differs from layer to layer, and between the two kinds of layers."""
+    local = [kind == "sliding_attention" for kind in config["layer_types"]]
+    n_shared, n_layers = config.get("num_kv_shared_layers", 0), config["num_hidden_layers"]
+    keys = {"attention.shared_kv_layers": n_shared, "attention.key_length_swa": config["head_dim"]}
+    keys |= {"rope.dimension_count": config["global_head_dim"], "rope.dimension_count_swa": config["head_dim"]}
+    keys |= {f"attention.{side}_length": config["global_head_dim"] for side in ("key", "value")}
+    keys |= {"attention.value_length_swa": config["head_dim"]}
+    keys["embedding_length_per_layer_input"] = config["hidden_size_per_layer_input"]
+    n_global = config.get("num_global_key_value_heads") or config["num_key_value_heads"]
+    n_kv = [config["num_key_value_heads"] if is_local else n_global for is_local in local]
+    ffn, factor = config["intermediate_size"], 2 if config.get("use_double_wide_mlp") else 1
+    widths = [ffn * (factor if i >= n_layers - n_shared else 1) for i in range(n_layers)]
+    return {name: Typed("u32", value) for name, value in keys.items()} | {
+        "rope.freq_base": Typed("f32", config["rope_parameters"]["full_attention"]["rope_theta"]),
+        "rope.freq_base_swa": Typed("f32", config["rope_parameters"]["sliding_attention"]["rope_theta"]),
+        "attention.head_count_kv": Typed("[u32]", n_kv),
+        "feed_forward_length": Typed("[u32]", widths),
+    }
+
+
 def long_keys(config: Config) -> dict[str, Typed]:
     """What converters write beside the factors of long rope."""
     if "original_max_position_embeddings" not in config:
@@ -218,6 +242,9 @@ def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         out[stored] = gguf_values(config, name, values)
+    if "global_head_dim" in config:
+        n_pairs, n_turning = config["global_head_dim"] // 2, config["global_head_dim"] // 8
+        out["rope_freqs.weight"] = np.array([1.0] * n_turning + [1e30] * (n_pairs - n_turning), np.float32)
     if "short_factor" in config.get("rope_scaling", {}):
         for kind in ("short", "long"):
             out[f"rope_factors_{kind}.weight"] = np.array(config["rope_scaling"][f"{kind}_factor"], np.float32)

@@ -54,6 +54,8 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
         ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln"),
         ("mpt", {"no_bias": False}, "biases"),
         ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
+        ("gemma4", {"enable_moe_block": True}, "26B-A4B"),
+        ("gemma4", {"use_bidirectional_attention": "all"}, "both directions"),
     ],
 )
 def test_variants_that_differ_are_refused_by_name(case: str, change: dict[str, Any], said: str) -> None:
@@ -77,6 +79,10 @@ def test_variants_that_differ_are_refused_by_name(case: str, change: dict[str, A
         ("glm4_moe", {"n_group": 3, "topk_group": 4}),
         ("mixtral", {"num_experts_per_tok": 5}),
         ("gpt_oss", {"swiglu_limit": "7"}),
+        ("gemma4", {"per_layer_config": [1]}),
+        ("gemma4", {"num_global_key_value_heads": 3}),
+        ("gemma4_e", {"num_kv_shared_layers": 7}),
+        ("gemma4_e", {"num_kv_shared_layers": 5, "layer_types": ["sliding_attention"] * 6 + ["full_attention"]}),
     ],
 )
 def test_absurd_numbers_are_refused_in_a_sentence(case: str, change: dict[str, Any]) -> None:
@@ -99,7 +105,7 @@ def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5"])
+@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e"])
 def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Path) -> None:
     """Batched, chunked and preempted: states of sequences and pages of keys go together."""
     backend = backends_here.backend(name)

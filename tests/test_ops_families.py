@@ -8,16 +8,21 @@ import pytest
 from backends_here import kv_store
 from random_weights import random_tensor
 from tahr.backends.api import (
+    AttentionSpec,
     Backend,
     DeltaNet,
     ExpertMLPs,
+    HeadNorms,
+    KVShape,
     LayerMemory,
     Linear,
+    Rope,
+    Rotation,
     Routing,
     StateShape,
     Tempering,
 )
-from test_ops import OTHERS, PAGE, Arrays, Case, compare, rows, step_of
+from test_ops import OTHERS, PAGE, Arrays, Case, compare, full_store, rows, step_of
 
 
 def layer_norms(be: Backend, rng: np.random.Generator) -> Arrays:
@@ -70,6 +75,27 @@ def delta_net(tiled: bool) -> Case:
     return Case(f"delta-net{'-tiled' if tiled else ''}", run, 1e-5)
 
 
+def heads_and_columns(be: Backend, rng: np.random.Generator) -> Arrays:
+    x = be.tensor(rows(rng, 5, 96))
+    return [be.read(be.head_norm(x, be.vector(rows(rng, 1, 12)[0]), 1e-6)), be.read(be.columns(x, 36, 24))]
+
+
+def queries_alone(dtype: str) -> Case:
+    """A layer that attends to the keys and values of another."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        kv = full_store(be, rng, KVShape(2, 32), 2, dtype)
+        step = step_of(be, [(30, 37), (90, 91)], [0], 10)
+        gain, memory = be.vector(rows(rng, 1, 32)[0]), LayerMemory(step, kv, 0)
+        angles = be.cos_sin(step, Rope((1000.0 ** -(np.arange(8) / 8)).astype(np.float32)))
+        q = be.rope_and_cache(
+            [be.tensor(rows(rng, 8, 128))], Rotation(angles, "halves", HeadNorms(gain, gain, 1e-6)), memory
+        )
+        return [be.read(be.attention(q, AttentionSpec(0.2), memory))]
+
+    return Case(f"queries-alone-{dtype}", run, 1e-5)
+
+
 def gates(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(be.gate_rows(be.tensor(rows(rng, 5, 40)), be.tensor(rows(rng, 5, 1))))]
 
@@ -85,6 +111,9 @@ CASES = [
     delta_net(tiled=False),
     delta_net(tiled=True),
     Case("gate-rows", gates),
+    Case("heads-and-columns", heads_and_columns),
+    queries_alone("f32"),
+    queries_alone("q8_0"),
 ]
 
 

@@ -140,6 +140,13 @@ class ReferenceBackend(api.Backend):
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         return Tensor(x.width, x.rows, x.data + np.float32(scale) * y.data)
 
+    def head_norm(self, x: Tensor, gain: api.Vector, eps: float) -> Tensor:
+        heads = split_heads(x.data, gain.width)
+        return Tensor(x.width, x.rows, rms_norm(heads, gain.data, eps).reshape(x.data.shape))
+
+    def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
+        return Tensor(width, x.rows, x.data[:, begin : begin + width])
+
     def layer_norm(self, x: Tensor, gain: api.Vector, bias: api.Vector | None, eps: float) -> Tensor:
         centred = x.data - x.data.mean(axis=-1, keepdims=True)
         normed = rms_norm(centred, gain.data, eps)
@@ -175,15 +182,17 @@ class ReferenceBackend(api.Backend):
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
         step, norms = memory.step, rotation.norms
         key_type, value_type = api.kv_sides(memory.store.dtype)
-        q, k, v = (split_heads(x.data, memory.kv_shape.head_dim) for x in qkv)
-        if norms:
-            q, k = rms_norm(q, norms.query.data, norms.eps), rms_norm(k, norms.key.data, norms.eps)
-        q, k = (rope(x, rotation.cos_sin.data, rotation.style) for x in (q, k))
-        if key_type == "q8_0":
-            k = k - rotation.key_mean.data.reshape(k.shape[1:]) if rotation.key_mean else k
-            q = hadamard(q)
-        slots = memory.slot_mapping[: step.n_tokens]
-        memory.data[slots] = np.concatenate([encode(k, key_type), encode(v, value_type)], axis=2)
+        q, *kv = (split_heads(x.data, memory.kv_shape.head_dim) for x in qkv)
+        q = rms_norm(q, norms.query.data, norms.eps) if norms else q
+        q = rope(q, rotation.cos_sin.data, rotation.style)
+        q = hadamard(q) if key_type == "q8_0" else q
+        if kv:
+            k = rms_norm(kv[0], norms.key.data, norms.eps) if norms else kv[0]
+            k = rope(k, rotation.cos_sin.data, rotation.style)
+            if key_type == "q8_0" and rotation.key_mean:
+                k = k - rotation.key_mean.data.reshape(k.shape[1:])
+            slots = memory.slot_mapping[: step.n_tokens]
+            memory.data[slots] = np.concatenate([encode(k, key_type), encode(kv[1], value_type)], axis=2)
         return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), -1))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:

@@ -25,6 +25,9 @@ class LayerKind:
     rope: RopeConfig
     window: int = 0
     sparse: bool = False
+    n_kv_heads: int = 0  # 0: as the model; likewise the next two
+    head_dim: int = 0
+    ffn_width: int = 0
     recurrent: bool = False  # a state of fixed size in place of attention
 
 
@@ -96,6 +99,8 @@ class ModelConfig:
     n_positions: int = 0  # of a learned table
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
+    per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
+    n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     guess: str = ""  # how the family was guessed, where the file did not say
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ from tahr.models.stream import ForwardPass, ResidualStream
 from tahr.models.weights import Weights
 from tahr.weights.watch import FileWatch
 
+# What may be read row by row where it lies in the file.
+TABLES = tuple(f"model.{name}.weight" for name in ("embed_tokens", "embed_positions", "embed_tokens_per_layer"))
+
 
 class Decoder:
     """Token ids in, logits out: an embedding, layers on a residual stream, a norm, a head."""
@@ -25,7 +28,8 @@ class Decoder:
         n_positions, name = cfg.n_positions, "model.embed_positions.weight"
         self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
         # What a step still reads of the model's files.
-        self.files = FileWatch([w.tensors["model.embed_tokens.weight"].source] if w.backend.maps_tables else [])
+        tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
+        self.files = FileWatch(tables)
         self.linears = w.counts.linears  # what adapters may change
         if cfg.tied:
             w.skip("lm_head.weight")
@@ -48,10 +52,14 @@ class Decoder:
             rows = backend.add(rows, backend.embed_positions(self.positions, step))
         return self.embed_norm.apply(backend, rows) if self.embed_norm else rows
 
+    def prepare(self, run: ForwardPass, embedded: Tensor) -> None:
+        """Compute what layers read besides the stream, if anything."""
+
     def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The states of `step.logit_rows` after the final norm."""
         run = ForwardPass(backend, step, kv, self.ropes)
         embedded = self.embedded(backend, step)
+        self.prepare(run, embedded)
         stream = ResidualStream(backend, embedded, self.config.residual_scale)
         del embedded  # the stream alone keeps it, so its memory is free after the first addition
         for layer in self.layers[:-1]:

@@ -37,5 +37,6 @@ class Family:
     gguf_names: Mapping[str, str] = field(default_factory=dict)  # layer tensors that GGUF files name otherwise
     hf_fields: Mapping[str, str | Derived] = field(default_factory=dict)  # what its config.json calls otherwise
     hf_names: Mapping[str, str] = field(default_factory=dict)  # parts of names that checkpoints have otherwise
+    per_layer: tuple[str, ...] = ()  # GGUF numbers that may differ from layer to layer
     quantised: tuple[str, ...] = ()  # methods of quantised checkpoints that `arrange` reads
     arrange: Arrange = as_stored  # how matrices are cut and ordered

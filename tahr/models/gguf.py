@@ -1,6 +1,6 @@
 """The metadata every GGUF architecture shares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,13 @@ ROPE_TENSORS = {ROPE_DIVISORS, ROPE_SHORT, ROPE_LONG}
 def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:
     """The numbers in the metadata of a GGUF of that family."""
     f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
-    return family.refine_gguf(f, common(f, tensors, family))
+    return family.refine_gguf(f, common(first_of(f, family.per_layer), tensors, family))
+
+
+def first_of(f: Fields, names: Sequence[str]) -> Fields:
+    """The fields with the first layer's number in place of lists."""
+    lists = {f.prefix + name: f.items(name)[:1] for name in names if not isinstance(f.get(name), int | None)}
+    return replace(f, values={**f.values, **lists}) if lists else f
 
 
 def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:

@@ -10,7 +10,7 @@ from tahr.models import config as limits
 from tahr.models.config import LayerKind, ModelConfig, MoeConfig
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.rope import MOST_CONTEXT, LongRope, RopeConfig, Yarn, hf_scaling
+from tahr.models.rope import MOST_CONTEXT, LongRope, Proportional, RopeConfig, Yarn, hf_scaling
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -123,6 +123,8 @@ def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
     scaling = inherit(f, scaling, "original_max_position_embeddings")
     part = params.number("partial_rotary_factor", 0, 1, default=f.number("partial_rotary_factor", 0, 1, default=1))
     theta = params.number("rope_theta", 1, MOST_THETA, default=f.number("rope_theta", 1, MOST_THETA, default=10000))
+    if scaling.text("rope_type") == "proportional":
+        return RopeConfig(theta, head_dim, Proportional(int(head_dim * part) // 2))
     return checked(RopeConfig(theta, int(head_dim * part), hf_scaling(scaling, hf_context(f))))
 
 

@@ -10,6 +10,7 @@ from tahr.models.config import ModelConfig
 from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
+from tahr.models.families.gemma4 import GEMMA4
 from tahr.models.families.glm4 import GLM, GLM4
 from tahr.models.families.glm4_moe import GLM4_MOE
 from tahr.models.families.gpt.bloom import BLOOM
@@ -65,6 +66,8 @@ FAMILIES: dict[str, Family] = {
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "gemma3_text": GEMMA3,
+    "gemma4": GEMMA4,
+    "gemma4_text": GEMMA4,
     "cohere": COHERE,
     "cohere2": COHERE2,
     "stablelm": STABLELM,
@@ -99,6 +102,7 @@ NAME_HINTS: tuple[tuple[str, str], ...] = (
     (r"qwen-?3.*-a\d+b", "qwen3_moe"),
     (r"qwen-?3", "qwen3"),
     (r"qwen-?2(\.5)?", "qwen2"),
+    (r"gemma-?4", "gemma4"),
     (r"gemma-?3", "gemma3"),
     (r"gemma-?2", "gemma2"),
     (r"smollm-?3", "smollm3"),

@@ -124,6 +124,16 @@ class Unrotated:
         return np.zeros_like(freq), 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Proportional:
+    """The first `n_turning` pairs turn as fast as if all did; the others never."""
+
+    n_turning: int
+
+    def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
+        return np.where(np.arange(len(freq)) < self.n_turning, freq, 0.0), 1.0
+
+
 NO_ROPE = RopeConfig(1.0, 2, Unrotated())
 
 

@@ -23,6 +23,7 @@ class ForwardPass:
     def __init__(self, backend: Backend, step: StepInputs, kv: KVStore, ropes: Mapping[RopeConfig, Rope]):
         self.backend, self.step, self.kv = backend, step, kv
         self._ropes = ropes
+        self.per_layer: Tensor | None = None  # what all layers get to know of a token besides the stream
         self._cos_sin: dict[RopeConfig, Tensor] = {}
 
     def cos_sin(self, rope: RopeConfig) -> Tensor:

@@ -21,6 +21,9 @@ NOT_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "
 
 GGUF_TOP = {
     "token_embd": "model.embed_tokens",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
     "token_embd_norm": "model.embed_norm",
     "position_embd": "model.embed_positions",
     "output_norm": "model.norm",

@@ -251,6 +251,14 @@ class Backend(ABC):
         return s, self.rms_norm(s, gain, eps)
 
     @abstractmethod
+    def head_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        """Every `gain.width` columns of a row RMS-normed by themselves."""
+
+    @abstractmethod
+    def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
+        """Columns begin .. begin + width of every row."""
+
+    @abstractmethod
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain + bias."""
 
@@ -312,7 +320,8 @@ class Backend(ABC):
         """Norm (if any) and rope of the heads of q and k; k and v go to their slots; returns q for `attention`.
 
         Rope covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through. Keys stored as q8_0 lose
-        `rotation.key_mean`, and the heads of q are rotated as they are: see `KVStore`.
+        `rotation.key_mean`, and the heads of q are rotated as they are: see `KVStore`. Given q alone, it is made ready
+        for the keys that `memory`, another layer's, holds already.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, enqueue_delta_net
+from tahr.backends.cpu.row_ops import RowOps
 from tahr.backends.cpu.sampling import NativeSampler
 from tahr.backends.cpu.weights import PackedMatrix
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
@@ -21,7 +22,7 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 
-class CpuBackend(api.Backend):
+class CpuBackend(RowOps):
     """Runs everything on the processor's cores with the kernels made for its instruction set."""
 
     name = "cpu"
@@ -104,35 +105,6 @@ class CpuBackend(api.Backend):
         for layer, content in zip(kv.states(), layers, strict=True):
             layer[list(slots)] = content
 
-    def _rows(self, width: int, rows: Rows, count: Count) -> Tensor:
-        return Tensor(width, rows, Buffer(self._queue.arena, count, 4 * width))
-
-    def _like(self, x: Tensor, width: int | None = None) -> Tensor:
-        return self._rows(width or x.width, x.rows, x.data.count)
-
-    def _per_token(self, step: api.StepInputs, width: int) -> Tensor:
-        self._queue.keep(step)
-        return self._rows(width, Rows.TOKENS, Count(step.counts, 0, step.limits.n_tokens))
-
-    def _use(self, x: Tensor) -> int:
-        """The address of a tensor that an op is going to read."""
-        buffer: Buffer = x.data
-        if buffer.arena is not self._queue.arena:
-            self._queue.keep(buffer)
-        self._queue.keep(buffer.count)
-        return buffer.address
-
-    def _keep_memory(self, memory: api.LayerMemory) -> None:
-        """Keep alive what an op reads and writes of a layer's memory."""
-        self._queue.keep(memory.step)
-        self._queue.keep(memory.store)
-
-    def _use_vector(self, vector: Vector | None) -> int:
-        if vector is None:
-            return 0
-        self._queue.keep(vector.data)
-        return address_of(vector.data)
-
     # ---- running ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -184,77 +156,6 @@ class CpuBackend(api.Backend):
     def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
         return self._embed(table, step, step.positions, 1.0)
 
-    def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
-        out = self._like(x)
-        self._norm(x, None, gain, None, out, eps, 1.0)
-        return out
-
-    def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        total, out = self._like(x), self._like(x)
-        self._norm(x, y, gain, total, out, eps, scale)
-        return total, out
-
-    def _norm(
-        self, x: Tensor, y: Tensor | None, gain: Vector, total: Tensor | None, out: Tensor, eps: float, scale: float
-    ) -> None:
-        self._queue.tape.norm(
-            n_rows=x.data.count.address,
-            width=x.width,
-            x=self._use(x),
-            y=self._use(y) if y else 0,
-            gain=self._use_vector(gain),
-            sum=total.data.address if total else 0,
-            out=out.data.address,
-            eps=eps,
-            scale=scale,
-            quantised_out=offer_quantised(self._queue, out),
-        )
-
-    def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
-        out = self._like(x)
-        self._layer_norm(x, None, (gain, bias), None, out, eps, 1.0)
-        return out
-
-    def add_layer_norm(
-        self, x: Tensor, y: Tensor, gain: Vector, bias: Vector | None, eps: float, scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
-        total, out = self._like(x), self._like(x)
-        self._layer_norm(x, y, (gain, bias), total, out, eps, scale)
-        return total, out
-
-    def _layer_norm(
-        self,
-        x: Tensor,
-        y: Tensor | None,
-        gain_bias: tuple[Vector, Vector | None],
-        total: Tensor | None,
-        out: Tensor,
-        eps: float,
-        scale: float,
-    ) -> None:
-        self._queue.tape.layer_norm(
-            n_rows=x.data.count.address,
-            width=x.width,
-            x=self._use(x),
-            y=self._use(y) if y else 0,
-            gain=self._use_vector(gain_bias[0]),
-            bias=self._use_vector(gain_bias[1]),
-            sum=total.data.address if total else 0,
-            out=out.data.address,
-            eps=eps,
-            scale=scale,
-            quantised_out=offer_quantised(self._queue, out),
-        )
-
-    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
-        return self._add(x, self._use(y), scale)
-
-    def scale(self, x: Tensor, factor: float) -> Tensor:
-        return self._add(x, 0, factor)
-
-    def _add(self, x: Tensor, y: int, scale: float) -> Tensor:
-        return self._each_number(x, self._queue.tape.add, y=y, scale=scale)
-
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         return self._multiply(x, [linear])[0]
 
@@ -293,19 +194,6 @@ class CpuBackend(api.Backend):
             self._queue.tape.quantise(n_rows=buffer.count.address, cols=x.width, x=self._use(x), out=out)
         address: int = buffer.quantised.rows.address
         return address
-
-    def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
-        out = self._like(gate)
-        self._queue.tape.activate(
-            n_rows=gate.data.count.address,
-            width=gate.width,
-            gate=self._use(gate),
-            up=self._use(up) if up else 0,
-            out=out.data.address,
-            act=act,
-            quantised_out=offer_quantised(self._queue, out),
-        )
-        return out
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
         routing = mlps.routing
@@ -375,30 +263,17 @@ class CpuBackend(api.Backend):
         )
         return outs
 
-    def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
-        inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
-        self._queue.keep(inv_freq)
-        out = self._per_token(step, 2 * len(inv_freq))
-        self._queue.tape.cos_sin(
-            n_rows=out.data.count.address,
-            n_freqs=len(inv_freq),
-            positions=address_of(step.positions),
-            inv_freq=address_of(inv_freq),
-            out=out.data.address,
-            scale=rope.scale,
-        )
-        return out
-
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
-        (q, k, v), norms = qkv, rotation.norms
+        (q, *kv), norms = qkv, rotation.norms
+        k, v = map(self._use, kv) if kv else (0, 0)
         out = self._like(q)
         self._keep_memory(memory)
         self._queue.tape.rope_and_cache(
             n_rows=q.data.count.address,
             n_q_heads=q.width // memory.kv_shape.head_dim,
             q=self._use(q),
-            k=self._use(k),
-            v=self._use(v),
+            k=k,
+            v=v,
             cos_sin=self._use(rotation.cos_sin),
             n_freqs=rotation.cos_sin.width // 2,
             style=rotation.style,
@@ -460,41 +335,3 @@ class CpuBackend(api.Backend):
         assert scores.width == 1
         routes = self._route(x, scores, api.Routing(1, renormalise=False, sigmoid=True))
         return self._mix(x, x, routes, 1)
-
-    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
-        self._queue.keep(step)
-        out = self._like(q)
-        self._queue.tape.temper(
-            n_rows=q.data.count.address,
-            width=q.width,
-            positions=address_of(step.positions),
-            x=self._use(q),
-            out=out.data.address,
-            beta=tempering.beta,
-            period=tempering.period,
-            offset=tempering.offset,
-        )
-        return out
-
-    def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:
-        self._queue.keep(step)
-        out = self._rows(x.width, Rows.LOGITS, Count(step.counts, 1, step.limits.n_rows))
-        self._queue.tape.gather_rows(
-            n_rows=out.data.count.address,
-            width=x.width,
-            rows=address_of(step.logit_rows),
-            x=self._use(x),
-            out=out.data.address,
-        )
-        return out
-
-    def softcap(self, x: Tensor, cap: float) -> Tensor:
-        return self._each_number(x, self._queue.tape.softcap, cap=cap)
-
-    def clip(self, x: Tensor, limit: float) -> Tensor:
-        return self._each_number(x, self._queue.tape.clip, limit=limit)
-
-    def _each_number(self, x: Tensor, op: Callable[..., None], **number: float) -> Tensor:
-        out = self._like(x)
-        op(n_rows=x.data.count.address, width=x.width, x=self._use(x), out=out.data.address, **number)
-        return out

@@ -16,7 +16,8 @@ from tahr.weights.tensor import HostTensor
 # Packed at a time, and then dropped from the mapped file: a matrix never takes twice its size.
 SLICE_BYTES = 4 << 20
 # An embedding table is read row by row in its file layout; it is packed only if a linear asks for it too.
-TABLES = tuple(f"{name}.weight" for name in ("token_embd", "embed_tokens", "wte", "word_embeddings", "embed_in"))
+TABLE_NAMES = ("token_embd", "embed_tokens", "embed_tokens_per_layer", "wte", "word_embeddings", "embed_in")
+TABLES = tuple(f"{name}.weight" for name in TABLE_NAMES)
 
 
 class PackedMatrix:

@@ -175,6 +175,14 @@ class CudaBackend(api.Backend):
         s, normed = rows.add_rms_norm(values(x), values(y), gain.data, eps, scale, x.data.math)
         return like(x, s), like(x, normed)
 
+    def head_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
+        heads = values(x).float().view(len(values(x)), -1, gain.width)
+        normed = heads * torch.rsqrt(heads.square().mean(dim=2, keepdim=True) + eps) * gain.data
+        return like(x, normed.view(len(heads), -1).to(x.data.math))
+
+    def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
+        return like(x, values(x)[:, begin : begin + width].contiguous())
+
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         shift = None if bias is None else bias.data
         normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
@@ -281,10 +289,10 @@ class CudaBackend(api.Backend):
         return made(found, Rows.TOKENS, F32)
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
-        inputs, (q, k, v) = self.context.enter(memory.step), qkv
+        inputs, (q, *kv) = self.context.enter(memory.step), qkv
         slots = inputs.slot_mapping[memory.group]
-        heads = values(q), values(k), values(v)
-        return like(q, rope_kv.rope_and_cache(heads, rotation, memory.data, slots, inputs.counts, q.data.math))
+        heads = values(q), [values(x) for x in kv]
+        return like(q, rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
         inputs, step = self.context.enter(memory.step), memory.step

@@ -102,7 +102,7 @@ void rope_and_cache(const RopeCacheOp& op, Worker worker) {
       norm_and_rope(op, token, op.q + q * op.kv.head_dim, op.q_gain, out);
       if (op.kv.key_type == KvType::q8_0) hadamard(out, op.kv.head_dim);
     }
-    keep(op, token, i % n_heads, worker.scratch);
+    if (op.k) keep(op, token, i % n_heads, worker.scratch);
   }
 }
 

@@ -47,7 +47,7 @@ struct RopeCacheOp {
   const int32_t* n_rows;
   int32_t n_q_heads;
   const float* q;
-  const float* k;
+  const float* k;  // null: queries alone, which read what another layer has kept
   const float* v;
   const float* cos_sin;  // [n][2 * n_freqs]: cos, then sin
   int32_t n_freqs;

@@ -45,6 +45,14 @@ void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, A
                 self.isa.rows->norm);
 }
 
+void head_norm(Recorder& self, Address n_rows, int64_t n_heads, int64_t dim, Address x, Address gain, Address out, float eps) {
+  self.tape.add(HeadNormOp{At{n_rows}, n_heads, dim, At{x}, At{gain}, At{out}, eps}, self.isa.rows->head_norm);
+}
+
+void columns(Recorder& self, Address n_rows, int64_t width, int64_t x_width, int64_t begin, Address x, Address out) {
+  self.tape.add(ColumnsOp{At{n_rows}, width, x_width, begin, At{x}, At{out}}, self.isa.rows->columns);
+}
+
 void layer_norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address bias,
                 Address sum, Address out, float eps, float scale, Address quantised_out) {
   self.tape.add(LayerNormOp{At{n_rows}, width, At{x}, At{y}, At{gain}, At{bias}, At{sum}, At{out}, eps, scale, At{quantised_out}},
@@ -147,6 +155,8 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            nb::kw_only(), "keys"_a, "values"_a, "key_type"_a, "value_type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
   tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a,
            "quantised_out"_a)
+      .def("head_norm", head_norm, nb::kw_only(), "n_rows"_a, "n_heads"_a, "dim"_a, "x"_a, "gain"_a, "out"_a, "eps"_a)
+      .def("columns", columns, nb::kw_only(), "n_rows"_a, "width"_a, "x_width"_a, "begin"_a, "x"_a, "out"_a)
       .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,
            "eps"_a, "scale"_a, "quantised_out"_a)
       .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)

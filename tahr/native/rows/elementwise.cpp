@@ -50,9 +50,9 @@ float sum_of_squares(const float* x, int64_t width) {
   return sum(total);
 }
 
-void norm_row(const NormOp& op, const float* x, float* out) {
-  const float inverse = 1.0f / std::sqrt(sum_of_squares(x, op.width) / float(op.width) + op.eps);
-  map({0, op.width}, x, op.gain, out, [=](Floats v, Floats gain) { return mul(mul(v, set1(inverse)), gain); });
+void norm_row(const float* x, const float* gain, float eps, int64_t width, float* out) {
+  const float inverse = 1.0f / std::sqrt(sum_of_squares(x, width) / float(width) + eps);
+  map({0, width}, x, gain, out, [=](Floats v, Floats gain) { return mul(mul(v, set1(inverse)), gain); });
 }
 
 float sum_of(const float* x, int64_t width) {
@@ -101,9 +101,20 @@ void norm(const NormOp& op, Worker worker) {
     const int64_t at = row * op.width;
     if (op.y)
       map({at, at + op.width}, op.x, op.y, op.sum, [=](Floats x, Floats y) { return add(x, mul(scale, y)); });
-    norm_row(op, (op.y ? op.sum : op.x) + at, op.out + at);
+    norm_row((op.y ? op.sum : op.x) + at, op.gain, op.eps, op.width, op.out + at);
     quantise_part(op.quantised_out, op.out, at, at + op.width);
   }
+}
+
+void head_norm(const HeadNormOp& op, Worker worker) {
+  const Range heads = share(*op.n_rows * op.n_heads, worker);
+  for (int64_t i = heads.begin; i < heads.end; i++) norm_row(op.x + i * op.dim, op.gain, op.eps, op.dim, op.out + i * op.dim);
+}
+
+void columns(const ColumnsOp& op, Worker worker) {
+  const Range rows = share(*op.n_rows, worker);
+  for (int64_t row = rows.begin; row < rows.end; row++)
+    memcpy(op.out + row * op.width, op.x + row * op.x_width + op.begin, size_t(op.width) * sizeof(float));
 }
 
 void layer_norm(const LayerNormOp& op, Worker worker) {

@@ -9,6 +9,27 @@ namespace tahr {
 
 enum class Activation : int32_t { silu, gelu_tanh, gelu, sigmoid, clamped_swiglu };
 
+// out = columns begin .. begin + width of x
+struct ColumnsOp {
+  const int32_t* n_rows;
+  int64_t width;
+  int64_t x_width;
+  int64_t begin;
+  const float* x;
+  float* out;
+};
+
+// Every head of a row normed by itself: out = x / sqrt(mean(x^2) + eps) * gain.
+struct HeadNormOp {
+  const int32_t* n_rows;
+  int64_t n_heads;
+  int64_t dim;
+  const float* x;
+  const float* gain;
+  float* out;
+  float eps;
+};
+
 // sum = x + scale * y, out = sum / sqrt(mean(sum^2) + eps) * gain; without y, the norm of x alone (sum is then unused).
 struct NormOp {
   const int32_t* n_rows;

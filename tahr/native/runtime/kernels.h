@@ -13,6 +13,8 @@ namespace tahr {
 
 struct RowKernels {
   void (*norm)(const NormOp&, Worker);
+  void (*head_norm)(const HeadNormOp&, Worker);
+  void (*columns)(const ColumnsOp&, Worker);
   void (*layer_norm)(const LayerNormOp&, Worker);
   void (*add)(const AddOp&, Worker);
   void (*activate)(const ActivateOp&, Worker);

@@ -1,5 +1,7 @@
 """Head norms, rope and the cache write of a layer in one kernel."""
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -124,15 +126,16 @@ def rope_and_cache_kernel(
 
 
 def rope_and_cache(
-    qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    q: torch.Tensor,
+    kv: Sequence[torch.Tensor],
     rotation: Rotation,
     store: torch.Tensor,
     slot_mapping: torch.Tensor,
     counts: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Write the keys and values of live tokens to `store` (see `cuda_kv`); the queries for `attention`."""
-    (q, k, v), cos_sin, norms = qkv, rotation.cos_sin.data.values, rotation.norms
+    """Write the keys and values of live tokens, if any, to `store` (see `cuda_kv`); the queries for `attention`."""
+    (k, v), cos_sin, norms = kv or (q, q), rotation.cos_sin.data.values, rotation.norms
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     together = cuda_kv.rotation_of(store)
     mean = rotation.key_mean.data if rotation.key_mean and together else None
@@ -141,7 +144,7 @@ def rope_and_cache(
     n_tokens, n_q = q.shape[0], q.shape[1] // dim
     n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
-    rope_and_cache_kernel[(n_tokens, (n_q + 2 * n_kv) // n_heads)](
+    rope_and_cache_kernel[(n_tokens, (n_q + len(kv) * n_kv) // n_heads)](
         out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain,
         cos_sin if mean is None else mean, slot_mapping, counts, eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv,
         dim, stored, cos_sin.shape[1] // 2, page_size,
