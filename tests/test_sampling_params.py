@@ -57,6 +57,7 @@ BAD: dict[str, list[Any]] = {
     "cache_salt": [None, 3],
     "cache_prompt": [1, None],
     "speculative": [0, None, "no"],
+    "thinking_budget": [-1, 1.5, True, "much"],
 }
 
 
@@ -104,7 +105,7 @@ VALUES: dict[str, Any] = {
     "frequency_penalty": -0.5, "logit_bias": ((5, -100),), "banned_tokens": (3,), "allowed_tokens": (1, 2), "seed": 11,
     "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ("zzz",), "stop_token_ids": (4,), "ignore_eos": True,
     "logprobs": 2, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
-    "speculative": False,
+    "speculative": False, "thinking_budget": 9,
 }  # fmt: skip
 
 
