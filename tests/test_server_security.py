@@ -62,6 +62,19 @@ def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any) -> N
     assert right.status_code in (200, 400) or (route.path == "/admin/loras/" and right.status_code == 404)
 
 
+def test_a_key_in_the_header_of_anthropics_clients(locked: HttpServer) -> None:
+    answers = [httpx.post(locked.address + CHAT, json=BODY, headers={"x-api-key": key}) for key in ("first-key", "x")]
+    assert [answer.status_code for answer in answers] == [200, 401]
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/embeddings", "/models"])
+def test_routes_without_the_version_are_the_same_routes(locked: HttpServer, path: str) -> None:
+    method, key = "GET" if path == "/models" else "POST", {"authorization": "Bearer first-key"}
+    assert httpx.request(method, locked.address + path).status_code == 401
+    short, full = (httpx.request(method, locked.address + at, headers=key) for at in (path, "/v1" + path))
+    assert short.status_code == full.status_code in (200, 400) and short.json() == full.json()
+
+
 def test_an_unknown_route_says_nothing_without_a_key(locked: HttpServer) -> None:
     response = httpx.get(locked.address + "/admin")
     assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key"

@@ -41,6 +41,8 @@ ROUTES = [
     Route("GET", "/", status.page),
 ]
 EXACT = {path: {r.method: r for r in ROUTES if r.path == path} for path in dict.fromkeys(r.path for r in ROUTES)}
+# Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
+EXACT |= {path.removeprefix("/v1"): EXACT[path] for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/models")}
 BELOW = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
 
 

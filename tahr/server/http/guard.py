@@ -58,7 +58,10 @@ def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
 
 
 def presented_key(request: HttpRequest) -> str:
-    scheme, _, rest = request.header("authorization").partition(" ")
+    sent = request.header("authorization")
+    if not sent:
+        return request.header("x-api-key").strip()  # as Anthropic's clients send it
+    scheme, _, rest = sent.partition(" ")
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2]

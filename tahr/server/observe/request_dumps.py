@@ -64,7 +64,7 @@ class RequestDumps(Observer):
 
     def request_finished(self, record: RequestRecord) -> None:
         """Queue a request to be written."""
-        if record.path not in ROUTES or record.method != "POST":
+        if record.route not in ROUTES or record.method != "POST":
             return
         if not self._pending.acquire(blocking=False):
             log.warning("A request is not dumped: %d others wait to be written.", MAX_PENDING)
@@ -81,7 +81,7 @@ class RequestDumps(Observer):
     def _write(self, record: RequestRecord, name: str) -> None:
         try:
             files = contents(record, self._texts) | {"environment": self._environment}
-            write(self._folder / name, files, {"id": name, "route": record.path, "texts": self._texts})
+            write(self._folder / name, files, {"id": name, "route": record.route, "texts": self._texts})
             self._written.append(self._folder / name)
             if len(self._written) > MAX_DUMPS:
                 shutil.rmtree(self._written.popleft(), ignore_errors=True)

@@ -55,18 +55,22 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     turn = turn_of(state, body, caller, model)
     tokens = ChatPrompt(model, body, asked, options).encode(turn)
     prepared = prepared_chat(model, tokens, constraint.over(asked.params) if constraint else asked.params, options)
-    tokens, grammar = prepared.tokens, prepared.params.grammar
-    asked = replace(asked, params=replace(prepared.params, grammar=None, grammar_after=()))
+    tokens, grammar, params = prepared.tokens, prepared.params.grammar, prepared.params
+    if grammar:
+        params = replace(params, grammar=None, grammar_after=())
+    if params is not asked.params:  # making parameters checks them all: most requests go without
+        asked = replace(asked, params=params)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
     params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
     check_output_logprobs("top_logprobs", params, 1)
     params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
     params = replace(params, lora=lora) if lora else params
     shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
+    shown = replace(shown, legacy_calls=True) if body.functions else shown
     return GenerationRequest(
         model=model,
         inputs=[EngineInput(tokens, params)],
-        formatter=ChatFormatter(model.engine.tokenizer, replace(shown, legacy_calls=bool(body.functions))),
+        formatter=ChatFormatter(model.engine.tokenizer, shown),
         is_reply=True,
         reply_format=prepared.reply_format,
         stream=bool(body.stream),
