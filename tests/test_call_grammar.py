@@ -149,5 +149,14 @@ def test_schemas_that_cannot_be_enforced_are_loosened_unless_strict() -> None:
     loose, strict = Tool("f", parameters=schema), Tool("f", parameters=schema, strict=True)
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     assert accepts(CallGrammar(BY_NAME["hermes"], [loose]), call)
-    with pytest.raises(GrammarError, match="not"):
-        call_grammar(CallGrammar(BY_NAME["hermes"], [strict]), Bytes(()).split)
+    for name in ("hermes", "qwen3_coder", "gemma", "lfm2"):
+        with pytest.raises(GrammarError, match="uses not"):
+            call_grammar(CallGrammar(BY_NAME[name], [strict]), Bytes(()).split)
+
+
+def test_a_schema_that_refers_to_itself() -> None:
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    call = "<tool_call>\n<function=f>\n<parameter=next>\n{}\n</parameter>\n</function>\n</tool_call>"
+    assert accepts(CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=schema)]), call)
+    with pytest.raises(GrammarError, match="refers to itself"):
+        call_grammar(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)

@@ -164,7 +164,9 @@ class LarkText:
             between = f"{tags.value_space}{between}" if form.value_open and not form.says_text else between
             lines = "\n" if form.lines else ""
             before = self.literal(f"{form.key_open}{key}{form.key_end}{between}{lines}")
-            return self.sequence(before, self.value(schema, lines + form.value_end), self.literal(tags.space))
+            return self.sequence(
+                before, self.value(schema, lines + form.value_end, tool.strict), self.literal(tags.space)
+            )
 
         inside = self.members(f"arguments_{i}", tool, member, "")
         before = self.call_open(tags.call_open + tool.name + tags.name_end, tags)
@@ -173,7 +175,7 @@ class LarkText:
     def gemma_call(self, i: int, tool: Tool) -> str:
         def member(key: str, schema: Any) -> str:
             if types_of(schema) == {"string"}:
-                return f"{self.literal(f'{key}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE)}"
+                return f"{self.literal(f'{key}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE, tool.strict)}"
             return f"{self.literal(f'{key}:')} {self.json(schema, tool.strict)}"
 
         opens, closes = self.edges()
@@ -199,7 +201,7 @@ class LarkText:
         after, first = "", ""
         shared = {each: tool.parameters[each] for each in ("$defs", "definitions") if each in tool.parameters}
         for i, (key, schema) in reversed(list(enumerate(properties.items()))):
-            one = self.rule(f"{name}_{i}", member(key, {**schema, **shared} if isinstance(schema, dict) else schema))
+            one = self.rule(f"{name}_{i}", member(key, alone(schema, shared, tool.strict)))
             first = self.rule(
                 f"{name}_first_{i}", self.sequence(one, after) + ("" if key in required else f" | {first or EMPTY}")
             )
@@ -209,10 +211,10 @@ class LarkText:
             )
         return first
 
-    def value(self, schema: Any, end: str) -> str:
+    def value(self, schema: Any, end: str, strict: bool) -> str:
         """A value and the mark that ends it. Texts have no quotes; an enumeration is one of its texts."""
         if types_of(schema) != {"string"}:
-            return self.sequence(self.json(schema, strict=False), self.literal(end))
+            return self.sequence(self.json(schema, strict), self.literal(end))
         options = schema.get("enum")
         if isinstance(options, list) and options and all(isinstance(each, str) and each for each in options):
             return self.sequence(f"({' | '.join(map(self.literal, options))})", self.literal(end))
@@ -252,6 +254,19 @@ class LarkText:
 
 
 EMPTY = '""'
+
+
+def alone(schema: Any, shared: Mapping[str, Any], strict: bool) -> Any:
+    """A part of a schema that can stand by itself, with the definitions it may refer to.
+
+    A reference to anything else would point into the part; then any value will do.
+    """
+    if not isinstance(schema, Mapping):
+        return schema
+    refers_to_whole = any(f'"$ref": "{begin}' in json.dumps(schema) for begin in ('#"', "#/properties"))
+    if refers_to_whole and strict:
+        raise GrammarError("The schema of a strict tool refers to itself, which this model's calls cannot: use $defs.")
+    return {} if refers_to_whole else {**schema, **shared}
 
 
 def closed(schema: Any, depth: int) -> Any:
