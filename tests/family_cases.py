@@ -141,4 +141,12 @@ MORE_CASES: dict[str, Config] = {
         sliding_window=5, tie_word_embeddings=True, rope_theta=None, hidden_activation="gelu_pytorch_tanh",
         rope_parameters=GEMMA4_ROPE, layer_types=GEMMA4_TYPES,
     ),
+    "qwen2_moe": family(
+        "qwen2_moe", "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=40, norm_topk_prob=False,
+    ),
+    "granite4": family(
+        "granitemoehybrid", "GraniteMoeHybrid", layer_types=["attention"] * 3, num_local_experts=0,
+        num_experts_per_tok=0, shared_intermediate_size=72, position_embedding_type="rope", **GRANITE,
+    ),
 }  # fmt: skip

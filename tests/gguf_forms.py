@@ -111,12 +111,17 @@ def gemma4(config: Config, arrays: Arrays) -> Arrays:
     return {f"{n}.weight" if n.endswith("layer_scalar") else n: a for n, a in arrays.items()}
 
 
+def qwen2_moe(config: Config, arrays: Arrays) -> Arrays:
+    return {name: a.squeeze() if "shared_expert_gate" in name else a for name, a in arrays.items()}
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gpt_oss": gpt_oss,
     "qwen3_next": qwen3_next,
     "qwen3_5_text": qwen3_5,
     "qwen3_5_moe_text": qwen3_5,
     "gemma4_text": gemma4,
+    "qwen2_moe": qwen2_moe,
     "gpt2": turned,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,

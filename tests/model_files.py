@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "qwen3_5_text": A.QWEN35,
     "qwen3_5_moe_text": A.QWEN35MOE,
     "gemma4_text": A.GEMMA4,
+    "qwen2_moe": A.QWEN2MOE,
     "cohere": A.COMMAND_R,
     "cohere2": A.COHERE2,
     "stablelm": A.STABLELM,

@@ -55,6 +55,7 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
         ("mpt", {"no_bias": False}, "biases"),
         ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
         ("gemma4", {"enable_moe_block": True}, "26B-A4B"),
+        ("granite4", {"layer_types": ["attention", "mamba", "attention"]}, "Mamba layers"),
         ("gemma4", {"use_bidirectional_attention": "all"}, "both directions"),
     ],
 )
@@ -121,3 +122,69 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
     while not all(seq.done for seq in sequences):
         engine.step()
     assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted
+
+
+# The numbers of released config.json files; what is left out equals the family's defaults.
+RELEASED: dict[str, dict[str, Any]] = {
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "attention_bias": True,
+        "max_position_embeddings": 131072, "rope_theta": 150000, "swiglu_limit": 7.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                         "original_max_position_embeddings": 4096},
+        "quantization_config": {"quant_method": "mxfp4"},
+    },
+    "glm-4.5-air": {
+        "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+        "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151552,
+        "n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
+        "attention_bias": True, "rope_theta": 1000000, "max_position_embeddings": 131072,
+    },
+    "qwen3-next-80b-a3b": {
+        "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
+        "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512, "rope_theta": 10000000,
+        "shared_expert_intermediate_size": 512, "max_position_embeddings": 262144,
+    },
+    "phi-4": {
+        "model_type": "phi3", "hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40,
+        "num_attention_heads": 40, "num_key_value_heads": 10, "vocab_size": 100352, "rope_theta": 250000,
+        "max_position_embeddings": 16384, "original_max_position_embeddings": 16384, "sliding_window": None,
+    },
+    "command-r7b": {
+        "model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 256000,
+        "sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 50000, "logit_scale": 0.25,
+        "max_position_embeddings": 132096,
+    },
+    "smollm3-3b": {
+        "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
+        "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256, "rope_theta": 5000000.0,
+        "max_position_embeddings": 65536, "no_rope_layers": [1, 1, 1, 0] * 9,
+    },
+    "falcon-40b": {
+        "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+        "num_kv_heads": 8, "vocab_size": 65024, "new_decoder_architecture": True, "parallel_attn": True,
+    },
+    "bloom-176b": {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112,
+                   "vocab_size": 250880, "seq_length": 2048},
+}  # fmt: skip
+FACTS = {  # layers, key heads, head width, layers with a window, experts, layers with a state
+    "gpt-oss-20b": (24, 8, 64, 12, 32, 0),
+    "glm-4.5-air": (46, 8, 128, 0, 128, 0),
+    "qwen3-next-80b-a3b": (48, 2, 256, 0, 512, 36),
+    "phi-4": (40, 10, 128, 0, 0, 0),
+    "command-r7b": (32, 8, 128, 24, 0, 0),
+    "smollm3-3b": (36, 4, 128, 0, 0, 0),
+    "falcon-40b": (60, 8, 64, 0, 0, 0),
+    "bloom-176b": (70, 112, 128, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_configs_are_read(name: str) -> None:
+    cfg = from_hf(RELEASED[name])
+    windows, states = sum(map(bool, cfg.windows)), sum(kind.recurrent for kind in cfg.kinds)
+    n_experts = cfg.moe.n_experts if cfg.moe else 0
+    assert (cfg.n_layers, cfg.n_kv_heads, cfg.head_dim, windows, n_experts, states) == FACTS[name]

@@ -21,12 +21,12 @@ from tahr.models.families.gpt.mpt import MPT
 from tahr.models.families.gpt.starcoder2 import STARCODER2
 from tahr.models.families.gpt_oss import GPT_OSS
 from tahr.models.families.granite import GRANITE
-from tahr.models.families.granite_moe import GRANITE_MOE
+from tahr.models.families.granite_moe import GRANITE_4, GRANITE_MOE
 from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
 from tahr.models.families.ministral3 import MINISTRAL3
 from tahr.models.families.olmo import OLMO2, OLMO3
 from tahr.models.families.phi3 import PHI3
-from tahr.models.families.qwen2 import QWEN2
+from tahr.models.families.qwen2 import QWEN2, QWEN2_MOE
 from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
 from tahr.models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tahr.models.families.smollm3 import SMOLLM3
@@ -52,6 +52,7 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe": GLM4_MOE,
     "gpt_oss": GPT_OSS,
     "qwen2": QWEN2,
+    "qwen2_moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_next": QWEN3_NEXT,
@@ -61,6 +62,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe_text": QWEN3_5_MOE,
     "granite": GRANITE,
     "granitemoe": GRANITE_MOE,
+    "granitemoehybrid": GRANITE_4,
     "granitemoeshared": GRANITE_MOE,
     "gemma": GEMMA,
     "gemma2": GEMMA2,
@@ -80,6 +82,7 @@ FAMILIES: dict[str, Family] = {
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {
+    "qwen2moe": QWEN2_MOE,
     "qwen3moe": QWEN3_MOE,
     "qwen3next": QWEN3_NEXT,
     "qwen35": QWEN3_5,
@@ -119,7 +122,6 @@ LOOKALIKES = frozenset(
     [
         "gemma3n",
         "gemma3n_text",
-        "granitemoehybrid",
         "llama4",
         "llama4_text",
         "mistral4",
@@ -130,7 +132,6 @@ LOOKALIKES = frozenset(
         "phimoe",
         "qwen",
         "qwen2_5_vl",
-        "qwen2_moe",
         "qwen2_vl",
         "qwen3_vl",
     ]

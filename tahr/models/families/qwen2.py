@@ -1,14 +1,16 @@
-"""Qwen2 and Qwen2.5: llama with biases on queries, keys and values."""
+"""Qwen2 and Qwen2.5: llama with biases on queries, keys and values; some sizes use experts and a gated shared one."""
 
 from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models import config as limits
+from tahr.models.arrange import Tensors
 from tahr.models.config import ModelConfig
 from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.hf import with_windows
+from tahr.models.gguf import gguf_experts
+from tahr.models.hf import hf_experts, with_experts, with_windows
 from tahr.models.rope import MOST_CONTEXT
 
 
@@ -24,3 +26,39 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 QWEN2 = Family("qwen2", llama.build, SamplingParams(temperature=0.7, top_k=20, top_p=0.8), refine_hf=refine_hf)
+
+
+def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    shared = f.count("shared_expert_intermediate_size", limits.MOST_FFN)
+    name = "num_experts" if f.get("num_local_experts") is None else "num_local_experts"
+    moe = hf_experts(
+        *(f, name, "moe_intermediate_size"),
+        renormalise=f.flag("norm_topk_prob"),
+        shared_width=shared,
+        shared_gate=True,
+    )
+    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
+    sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
+    window = f.count("sliding_window", MOST_CONTEXT, default=4096) if f.flag("use_sliding_window") else 0
+    last = f.count("max_window_layers", limits.MOST_LAYERS, default=28, least=0)
+    cfg = with_windows(f, cfg, window, sliding=lambda i: i % 2 == 0 and i < last)
+    return with_experts(replace(cfg, qkv_bias=f.flag("qkv_bias", True)), moe, sparse)
+
+
+def refine_moe_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    shared = f.count("expert_shared_feed_forward_length", limits.MOST_FFN)
+    return with_experts(cfg, gguf_experts(f, renormalise=False, shared_width=shared, shared_gate=True))
+
+
+def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    tensors.as_matrix("mlp.shared_expert_gate")
+    return tensors
+
+
+QWEN2_MOE = Family(
+    *("qwen2_moe", llama.build, QWEN2.sampling, refine_moe_hf, refine_moe_gguf),
+    hf_defaults={"num_experts": 60, "num_experts_per_tok": 4},
+    gguf_names={"ffn_gate_inp_shexp": "mlp.shared_expert_gate"},
+    hf_names={"mlp.shared_expert": "mlp.shared_experts"},
+    arrange=arrange,
+)
