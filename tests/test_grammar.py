@@ -366,9 +366,19 @@ def test_a_grammar_is_compiled_once_while_it_is_in_the_cache(monkeypatch: pytest
     mine.close()
 
 
+def test_a_grammar_that_computes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = GrammarCompiler(tokenizer())
+    monkeypatch.setattr("tahr.grammar.trial_process.CPU_S", 0.2)
+    wide = {"type": "object", "properties": {f"p{i}": {} for i in range(9000)}}
+    with pytest.raises(GrammarError, match="to compile: simplify it"):
+        mine.compile(Grammar("json_schema", wide))
+    mine.compile(Grammar("regex", "[0-9]{7}"))
+    mine.close()
+
+
 def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = GrammarCompiler(tokenizer())
-    monkeypatch.setattr("tahr.grammar.trial_process.TIME_S", 0.001)
+    monkeypatch.setattr("tahr.grammar.trial_process.WALL_S", 0.001)
     with pytest.raises(GrammarError, match="to compile: simplify it"):
         mine.compile(Grammar("regex", "[0-9]{2}"))
     monkeypatch.undo()

@@ -28,6 +28,12 @@ def wait_at_most(seconds: int) -> None:
         signal.alarm(seconds)
 
 
+def compute_at_most(seconds: float) -> None:
+    """Let the process end when it has computed for so long; 0 takes it back."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
 def problem(llguidance: Any, tokenizer: Any, grammar: str, limits: Any) -> str:
     """What is wrong with a grammar; empty if nothing is."""
     is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
@@ -54,13 +60,16 @@ def walk(matcher: Any, seed: int) -> str:
 def main() -> None:
     options = json.loads(sys.argv[1])
     limit_memory(options.pop("memory_bytes"))
+    cpu_s = options.pop("cpu_s")
     import llguidance
 
     limits, tokenizer = llguidance.LLParserLimits(**options), llguidance.LLTokenizer("byte")
     wait_at_most(IDLE_S)
     for line in sys.stdin:
         wait_at_most(0)
+        compute_at_most(cpu_s)
         print(json.dumps(problem(llguidance, tokenizer, json.loads(line), limits)), flush=True)
+        compute_at_most(0)
         wait_at_most(IDLE_S)
 
 

@@ -11,7 +11,8 @@ from tahr.errors import GrammarError
 
 PROGRAM = Path(__file__).with_name("trial.py")
 MEMORY_BYTES = 1 << 30
-TIME_S = 5.0
+CPU_S = 3.0
+WALL_S = 30.0  # on a machine with much else to do
 AT_ONCE_S = 0.1  # an idle process may have ended by itself, just before it was given a grammar
 MEANINGS = {  # of messages by their beginnings
     "NoExtensionBias": "no text is in its language.",
@@ -43,7 +44,7 @@ class TrialProcess:
             reply = self._ask(grammar)
         if reply is None:
             raise GrammarError(
-                f"The grammar needs more than {TIME_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
+                f"The grammar needs more than {CPU_S:g} s or {MEMORY_BYTES >> 20} MiB to compile: simplify it."
             )
         if message := json.loads(reply):
             raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
@@ -59,7 +60,7 @@ class TrialProcess:
         """The process's answer; None if it died or took too long."""
         process = self._running()
         assert process.stdin and process.stdout
-        deadline = threading.Timer(TIME_S, process.kill)
+        deadline = threading.Timer(WALL_S, process.kill)
         deadline.daemon = True
         deadline.start()
         try:
@@ -77,7 +78,7 @@ class TrialProcess:
     def _running(self) -> "subprocess.Popen[str]":
         if self._process is None or self._process.poll() is not None:
             self.close()
-            options = json.dumps(LIMITS | {"memory_bytes": MEMORY_BYTES})
+            options = json.dumps(LIMITS | {"memory_bytes": MEMORY_BYTES, "cpu_s": CPU_S})
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(PROGRAM), options],
                 stdin=subprocess.PIPE,
