@@ -23,9 +23,9 @@ constexpr int VECTORS = 2 * N > ROWS ? ROWS_VECTORS : 4;
 constexpr int STRIP = VECTORS<ROWS> * LANES;
 static_assert(KV_TILE % LANES == 0);
 
-// ---- a piece of work: some queries of one sequence against one key head, over a range of spans ----
+// ---- a task: some queries of one sequence against one key head, over a range of spans ----
 
-struct Piece {
+struct AttentionTask {
   int seq, kv_head;
   int first, n_tokens;          // queries, as rows of the step
   int begin_span, end_span;     // spans any of the queries can see, or one of them when spans are shared out
@@ -47,14 +47,14 @@ bool shared_by_span(const AttentionOp& op) {
   return false;
 }
 
-// Finds the numbered pieces of a step. Numbers only grow while a thread works, so the search goes on where it was.
-class Pieces {
+// Finds the numbered tasks of a step. Numbers only grow while a thread works, so the search goes on where it was.
+class TaskFinder {
  public:
-  explicit Pieces(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / group(op)) {}
+  explicit TaskFinder(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / group(op)) {}
 
-  bool find(int64_t number, Piece& piece) {
+  bool find(int64_t number, AttentionTask& task) {
     for (; seq_ < op_.counts[2]; before_ += count(seq_++))
-      if (number < before_ + count(seq_)) return describe(int(number - before_), piece), true;
+      if (number < before_ + count(seq_)) return describe(int(number - before_), task), true;
     return false;
   }
 
@@ -64,27 +64,27 @@ class Pieces {
   int n_parts(int seq) const { return shared_by_span(op_) ? spans(op_.lengths[seq]) : 1; }
   int64_t count(int seq) const { return int64_t{n_tiles(seq)} * op_.kv.n_heads * n_parts(seq); }
 
-  void describe(int number, Piece& piece) const {
+  void describe(int number, AttentionTask& task) const {
     const int part = number % n_parts(seq_), rest = number / n_parts(seq_);
     const int tile = n_tiles(seq_) - 1 - rest / op_.kv.n_heads;  // the last tile sees most: begin with it
     const int from = tile * tokens_per_tile_, left = n_queries(seq_) - from;
-    piece.seq = seq_;
-    piece.kv_head = rest % op_.kv.n_heads;
-    piece.first = op_.starts[seq_] + from;
-    piece.n_tokens = left < tokens_per_tile_ ? left : tokens_per_tile_;
-    const int last = op_.positions[piece.first + piece.n_tokens - 1];
-    piece.begin_span = first_seen(op_, op_.positions[piece.first]) / KV_SPAN;
-    piece.end_span = spans(last + 1);
+    task.seq = seq_;
+    task.kv_head = rest % op_.kv.n_heads;
+    task.first = op_.starts[seq_] + from;
+    task.n_tokens = left < tokens_per_tile_ ? left : tokens_per_tile_;
+    const int last = op_.positions[task.first + task.n_tokens - 1];
+    task.begin_span = first_seen(op_, op_.positions[task.first]) / KV_SPAN;
+    task.end_span = spans(last + 1);
     if (shared_by_span(op_)) {
-      piece.begin_span = part < piece.begin_span ? part + 1 : part;
-      piece.end_span = part + 1 < piece.end_span ? part + 1 : piece.end_span;
+      task.begin_span = part < task.begin_span ? part + 1 : part;
+      task.end_span = part + 1 < task.end_span ? part + 1 : task.end_span;
     }
   }
 
   const AttentionOp& op_;
   const int tokens_per_tile_;
   int seq_ = 0;
-  int64_t before_ = 0;  // pieces of the sequences before
+  int64_t before_ = 0;  // tasks of the sequences before
 };
 
 // ---- the state of a running softmax ----
@@ -129,7 +129,7 @@ void finish(const AttentionOp& op, const State& total, int64_t at) {
 
 // ---- a thread's workspace ----
 
-struct Workspace {
+struct AttentionWorkspace {
   int n_rows;          // query rows: tokens x grouped heads
   int dim, padded;     // numbers of a head; the same in whole vectors
   int begin, end;      // what is looked at of a tile, in whole vectors
@@ -146,11 +146,11 @@ constexpr size_t WORKSPACE_FLOATS =
     size_t{MAX_HEAD_DIM} * (2 * KV_TILE + 3 * MAX_QUERY_TILE) + size_t{MAX_QUERY_TILE} * (KV_TILE + LANES);
 static_assert(WORKSPACE_FLOATS * sizeof(float) <= WORKER_SCRATCH_BYTES);
 
-Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
-  Workspace w;
+AttentionWorkspace make_workspace(const AttentionOp& op, const AttentionTask& task, std::byte* scratch) {
+  AttentionWorkspace w;
   w.dim = op.kv.head_dim;
   w.padded = (w.dim + LANES - 1) / LANES * LANES;
-  w.n_rows = piece.n_tokens * group(op);
+  w.n_rows = task.n_tokens * group(op);
   float* next = reinterpret_cast<float*>(scratch);
   const auto take = [&next](int n) { return (next += n) - n; };
   w.keys = take(w.dim * KV_TILE);
@@ -165,18 +165,18 @@ Workspace make_workspace(const AttentionOp& op, const Piece& piece, std::byte* s
   return w;
 }
 
-const float* query(const AttentionOp& op, const Piece& piece, int row) {
-  const int64_t head = piece.kv_head * group(op) + row % group(op);
-  return op.q + ((piece.first + row / group(op)) * int64_t{op.n_q_heads} + head) * op.kv.head_dim;
+const float* query(const AttentionOp& op, const AttentionTask& task, int row) {
+  const int64_t head = task.kv_head * group(op) + row % group(op);
+  return op.q + ((task.first + row / group(op)) * int64_t{op.n_q_heads} + head) * op.kv.head_dim;
 }
 
 // ---- one tile of keys and values ----
 
 // Calls `use(page, offset, n, at)` for the runs of tokens [begin, end) that lie in one page: `n` from token `at` on.
 template <class Use>
-TAHR_INLINE void for_runs(const AttentionOp& op, const Piece& piece, int begin, int end, Use use) {
+TAHR_INLINE void for_runs(const AttentionOp& op, const AttentionTask& task, int begin, int end, Use use) {
   const KvLayer& kv = op.kv;
-  const int32_t* pages = op.page_table + int64_t{piece.seq} * op.n_pages_per_seq;
+  const int32_t* pages = op.page_table + int64_t{task.seq} * op.n_pages_per_seq;
   for (int at = begin; at < end;) {
     const int offset = at % kv.page_size;
     const int n = end - at < kv.page_size - offset ? end - at : kv.page_size - offset;
@@ -187,7 +187,7 @@ TAHR_INLINE void for_runs(const AttentionOp& op, const Piece& piece, int begin, 
 
 // Tokens [begin, end) of the tile at `tile`, and as many neighbours as make whole vectors of keys. Where pages are not
 // made of such, zeros stand for the neighbours: what lies in the workspace could be numbers that are slow to multiply.
-void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, int end, Workspace& w) {
+void load_tile(const AttentionOp& op, const AttentionTask& task, int tile, int begin, int end, AttentionWorkspace& w) {
   const KvLayer& kv = op.kv;
   w.begin = (begin - tile) / LANES * LANES;
   w.end = (end - tile + LANES - 1) / LANES * LANES;
@@ -195,22 +195,22 @@ void load_tile(const AttentionOp& op, const Piece& piece, int tile, int begin, i
   if (!whole) memset(w.keys, 0, size_t(w.dim) * KV_TILE * sizeof(float));
   const int first = whole ? tile + w.begin : begin, last = whole ? tile + w.end : end;
   with_type(kv.key_type, [&](auto stored) {
-    for_runs(op, piece, first, last, [&](int64_t page, int offset, int n, int at) {
-      stored.read_keys(kv, kv.keys_at(page, piece.kv_head), offset, n, w.keys + at - tile, KV_TILE);
+    for_runs(op, task, first, last, [&](int64_t page, int offset, int n, int at) {
+      stored.read_keys(kv, kv.keys_at(page, task.kv_head), offset, n, w.keys + at - tile, KV_TILE);
     });
   });
   with_type(kv.value_type, [&](auto stored) {
-    for_runs(op, piece, begin, end, [&](int64_t page, int offset, int n, int at) {
-      stored.read_values(kv, kv.values_at(page, piece.kv_head), offset, n, w.values + (at - tile) * w.padded, w.padded);
+    for_runs(op, task, begin, end, [&](int64_t page, int offset, int n, int at) {
+      stored.read_values(kv, kv.values_at(page, task.kv_head), offset, n, w.values + (at - tile) * w.padded, w.padded);
     });
   });
 }
 
 // Asks for the pages of a tile before it is their turn: each lies elsewhere in memory.
-void prefetch_tile(const AttentionOp& op, const Piece& piece, int begin, int end) {
+void prefetch_tile(const AttentionOp& op, const AttentionTask& task, int begin, int end) {
   const int64_t key_bytes = op.kv.key_part_bytes(), value_bytes = op.kv.value_part_bytes();
-  for_runs(op, piece, begin, end, [&](int64_t page, int, int, int) {
-    const std::byte *keys = op.kv.keys_at(page, piece.kv_head), *values = op.kv.values_at(page, piece.kv_head);
+  for_runs(op, task, begin, end, [&](int64_t page, int, int, int) {
+    const std::byte *keys = op.kv.keys_at(page, task.kv_head), *values = op.kv.values_at(page, task.kv_head);
     for (int64_t i = 0; i < key_bytes; i += 64) prefetch(keys + i);
     for (int64_t i = 0; i < value_bytes; i += 64) prefetch(values + i);
   });
@@ -218,7 +218,7 @@ void prefetch_tile(const AttentionOp& op, const Piece& piece, int begin, int end
 
 // The scores of N rows for V vectors of tokens from `token` on.
 template <int N, int V>
-void score_block(const Workspace& w, int row, int token) {
+void score_block(const AttentionWorkspace& w, int row, int token) {
   Floats sums[N][V];
   for (auto& of_row : sums)
     for (auto& s : of_row) s = set1(0.0f);
@@ -230,7 +230,7 @@ void score_block(const Workspace& w, int row, int token) {
 }
 
 template <int N, int V = VECTORS<N>>
-void score_rows(const Workspace& w, int row, int token, int end) {
+void score_rows(const AttentionWorkspace& w, int row, int token, int end) {
   for (; token + V * LANES <= end; token += V * LANES) score_block<N, V>(w, row, token);
   if constexpr (V > 1)
     if (token < end) score_rows<N, V - 1>(w, row, token, end);
@@ -247,7 +247,7 @@ TAHR_INLINE void fill_outside(float* scores, Tokens seen, Tokens all, float valu
 }
 
 // Turns the scores `all` of a row into weights; tokens that are not seen get none.
-TAHR_INLINE void weigh(const AttentionOp& op, Workspace& w, int row, Tokens seen, Tokens all) {
+TAHR_INLINE void weigh(const AttentionOp& op, AttentionWorkspace& w, int row, Tokens seen, Tokens all) {
   float* scores = w.scores + row * KV_TILE;
   State& state = w.span[row];
   if (op.softcap > 0) {
@@ -272,22 +272,22 @@ void add_slope(float* scores, float slope, int query, Tokens all) {
   for (int t = all.begin; t < all.end; t++) scores[t] += slope * float(t - query);
 }
 
-TAHR_INLINE void weigh_rows(const AttentionOp& op, const Piece& piece, int tile, Workspace& w, Tokens all) {
+TAHR_INLINE void weigh_rows(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w, Tokens all) {
   const int n_heads = group(op);
-  for (int row = 0, token = piece.first; row < w.n_rows; token++) {
+  for (int row = 0, token = task.first; row < w.n_rows; token++) {
     const int low = first_seen(op, op.positions[token]) - tile, high = op.positions[token] + 1 - tile;
     const Tokens some = {low > all.begin ? low : all.begin, high < all.end ? high : all.end};
     const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
     if (op.slopes)
       for (int head = 0; head < n_heads; head++)
-        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[piece.kv_head * n_heads + head], high - 1, all);
+        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.kv_head * n_heads + head], high - 1, all);
     for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
   }
 }
 
 // weighted = weighted * shrink + weights @ values, for N rows and V vectors of columns.
 template <int N, int V>
-void gather_block(Workspace& w, int row, int col, int begin, int end) {
+void gather_block(AttentionWorkspace& w, int row, int col, int begin, int end) {
   Floats sums[N][V];
   for (int r = 0; r < N; r++)
     for (int v = 0; v < V; v++)
@@ -300,7 +300,7 @@ void gather_block(Workspace& w, int row, int col, int begin, int end) {
 }
 
 template <int N, int V = VECTORS<N>>
-void gather_rows(Workspace& w, int row, int col, int end_col, int begin, int end) {
+void gather_rows(AttentionWorkspace& w, int row, int col, int end_col, int begin, int end) {
   for (; col + V * LANES <= end_col; col += V * LANES) gather_block<N, V>(w, row, col, begin, end);
   if constexpr (V > 1)
     if (col < end_col) gather_rows<N, V - 1>(w, row, col, end_col, begin, end);
@@ -316,54 +316,54 @@ void for_rows(const Rows& f, int n_rows, int row = 0) {
 
 // Calls `use(from, to)` for the strips of [begin, end), or once where the rows are few.
 template <class Use>
-TAHR_INLINE void for_strips(const Workspace& w, int begin, int end, Use use) {
+TAHR_INLINE void for_strips(const AttentionWorkspace& w, int begin, int end, Use use) {
   const int size = w.n_rows < ROWS ? end - begin : STRIP;
   for (int from = begin; from < end; from += size) use(from, from + size < end ? from + size : end);
 }
 
 struct Score {
-  const Workspace& w;
+  const AttentionWorkspace& w;
   int begin, end;
   template <int N>
   void run(int row) const { score_rows<N>(w, row, begin, end); }
 };
 
 struct Gather {
-  Workspace& w;
+  AttentionWorkspace& w;
   int col, end_col;  // of the values
   int begin, end;    // tokens
   template <int N>
   void run(int row) const { gather_rows<N>(w, row, col, end_col, begin, end); }
 };
 
-void attend_tile(const AttentionOp& op, const Piece& piece, int tile, Workspace& w) {
-  const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
-  const int seen = first_seen(op, op.positions[piece.first]);
+void attend_tile(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w) {
+  const int last = op.positions[task.first + task.n_tokens - 1] + 1;
+  const int seen = first_seen(op, op.positions[task.first]);
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
-  load_tile(op, piece, tile, begin, end, w);
+  load_tile(op, task, tile, begin, end, w);
 
   for_strips(w, w.begin, w.end, [&](int from, int to) { for_rows(Score{w, from, to}, w.n_rows); });
   // Most tiles are whole, and then the loops have a known length.
-  if (w.end - w.begin == KV_TILE) weigh_rows(op, piece, tile, w, {0, KV_TILE});
-  else weigh_rows(op, piece, tile, w, {w.begin, w.end});
+  if (w.end - w.begin == KV_TILE) weigh_rows(op, task, tile, w, {0, KV_TILE});
+  else weigh_rows(op, task, tile, w, {w.begin, w.end});
   for_strips(w, 0, w.padded, [&](int col, int end_col) {
     for_rows(Gather{w, col, end_col, begin - tile, end - tile}, w.n_rows);
   });
 }
 
-void attend_span(const AttentionOp& op, const Piece& piece, int span, Workspace& w) {
+void attend_span(const AttentionOp& op, const AttentionTask& task, int span, AttentionWorkspace& w) {
   for (int row = 0; row < w.n_rows; row++) {
     clear(w.span[row], w.padded);
     store(w.sums + row * LANES, set1(0.0f));
   }
-  const int last = op.positions[piece.first + piece.n_tokens - 1] + 1;
-  const int seen = first_seen(op, op.positions[piece.first]) / KV_TILE * KV_TILE;
+  const int last = op.positions[task.first + task.n_tokens - 1] + 1;
+  const int seen = first_seen(op, op.positions[task.first]) / KV_TILE * KV_TILE;
   const int begin = seen > span * KV_SPAN ? seen : span * KV_SPAN;
   const int end = last < (span + 1) * KV_SPAN ? last : (span + 1) * KV_SPAN;
   for (int tile = begin; tile < end; tile += KV_TILE) {
     const int next = tile + KV_TILE, after = next + KV_TILE < end ? next + KV_TILE : end;
-    if (w.n_rows <= ROWS) prefetch_tile(op, piece, next, after);
-    attend_tile(op, piece, tile, w);
+    if (w.n_rows <= ROWS) prefetch_tile(op, task, next, after);
+    attend_tile(op, task, tile, w);
   }
   for (int row = 0; row < w.n_rows; row++) w.span[row].sum = sum(load(w.sums + row * LANES));
 }
@@ -374,29 +374,29 @@ float* partial(const AttentionOp& op, int64_t token, int64_t head, int64_t span)
   return op.partials + ((token * op.n_q_heads + head) * op.n_spans + span) * (op.kv.head_dim + 2);
 }
 
-void keep_partials(const AttentionOp& op, const Piece& piece, int span, const Workspace& w) {
+void keep_partials(const AttentionOp& op, const AttentionTask& task, int span, const AttentionWorkspace& w) {
   for (int row = 0; row < w.n_rows; row++) {
-    float* out = partial(op, piece.first + row / group(op), piece.kv_head * group(op) + row % group(op), span);
+    float* out = partial(op, task.first + row / group(op), task.kv_head * group(op) + row % group(op), span);
     memcpy(out, w.span[row].weighted, size_t(w.dim) * sizeof(float));
     out[w.dim] = w.span[row].sum;
     out[w.dim + 1] = w.span[row].top;
   }
 }
 
-void work(const AttentionOp& op, const Piece& piece, std::byte* scratch) {
-  Workspace w = make_workspace(op, piece, scratch);
+void work(const AttentionOp& op, const AttentionTask& task, std::byte* scratch) {
+  AttentionWorkspace w = make_workspace(op, task, scratch);
   for (int row = 0; row < w.n_rows; row++) {
-    const float* q = query(op, piece, row);
+    const float* q = query(op, task, row);
     for (int i = 0; i < w.dim; i++) w.q[row * w.dim + i] = q[i] * op.scale;
     clear(w.total[row], w.padded);
   }
-  for (int span = piece.begin_span; span < piece.end_span; span++) {
-    attend_span(op, piece, span, w);
-    if (shared_by_span(op)) return keep_partials(op, piece, span, w);
+  for (int span = task.begin_span; span < task.end_span; span++) {
+    attend_span(op, task, span, w);
+    if (shared_by_span(op)) return keep_partials(op, task, span, w);
     for (int row = 0; row < w.n_rows; row++) merge(w.total[row], w.span[row], w.dim);
   }
   if (shared_by_span(op)) return;
-  for (int row = 0; row < w.n_rows; row++) finish(op, w.total[row], query(op, piece, row) - op.q);
+  for (int row = 0; row < w.n_rows; row++) finish(op, w.total[row], query(op, task, row) - op.q);
 }
 
 // The head-th of all the heads of all tokens.
@@ -415,8 +415,8 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
 }  // namespace
 
 void attention(const AttentionOp& op, Worker worker) {
-  Pieces pieces(op);
-  for (Piece piece; pieces.find(claim(worker), piece);) work(op, piece, worker.scratch);
+  TaskFinder finder(op);
+  for (AttentionTask task; finder.find(claim(worker), task);) work(op, task, worker.scratch);
 }
 
 void merge_spans(const AttentionOp& op, Worker worker) {

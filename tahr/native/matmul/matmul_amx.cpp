@@ -27,16 +27,16 @@ struct Panel {
   ScaleMin scales[CHUNK * 2];                // per group of columns
 };
 
-struct Workspace {
+struct AmxWorkspace {
   Panel panel;
   alignas(64) int32_t dots[2][AMX_TILE_ROWS][LANES];
   alignas(64) QuantBlock x[CHUNK][MAX_BLOCK_ROWS];
   alignas(64) float sums[MAX_PANELS][MAX_BLOCK_ROWS][LANES];
 };
-static_assert(sizeof(Workspace) <= WORKER_SCRATCH_BYTES);
+static_assert(sizeof(AmxWorkspace) <= WORKER_SCRATCH_BYTES);
 
 // Which pieces of the columns are at work.
-struct Pieces {
+struct PieceRange {
   int64_t first;
   int n;
 };
@@ -51,7 +51,7 @@ tiles::Shape shape() {
 }
 
 template <Format F>
-void unpack_panel(const std::byte* packed, int64_t cols, Pieces pieces, Panel& panel) {
+void unpack_panel(const std::byte* packed, int64_t cols, PieceRange pieces, Panel& panel) {
   constexpr FormatRow row = row_of(F);
   constexpr int n_groups = 32 / row.group;
   const auto* codes = reinterpret_cast<const uint8_t*>(packed);
@@ -68,7 +68,7 @@ void unpack_panel(const std::byte* packed, int64_t cols, Pieces pieces, Panel& p
 
 // Products of group `g` of the chunk's columns, for the tile of rows from `row` on.
 template <Format F>
-TAHR_INLINE void multiply(Workspace& work, int64_t row, int g) {
+TAHR_INLINE void multiply(AmxWorkspace& work, int64_t row, int g) {
   constexpr int group = row_of(F).group, n_groups = 32 / group;
   const int piece = g / n_groups, at = g % n_groups * group;
   tiles::load<X>(work.x[piece][row].codes + at, sizeof(QuantBlock));
@@ -91,7 +91,7 @@ TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x,
 }
 
 template <Format F>
-TAHR_INLINE void combine(const Workspace& work, int64_t row, int g, Floats (&sums)[AMX_TILE_ROWS]) {
+TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int g, Floats (&sums)[AMX_TILE_ROWS]) {
   constexpr int n_groups = 32 / row_of(F).group;
   const ScaleMin s = work.panel.scales[g];
   const QuantBlock* x = work.x[g / n_groups] + row;
@@ -102,7 +102,7 @@ TAHR_INLINE void combine(const Workspace& work, int64_t row, int g, Floats (&sum
 
 // Adds the chunk's columns to the sums of a tile of rows. Tiles are one group ahead of the vectors.
 template <Format F>
-void add_chunk(Workspace& work, Pieces pieces, int64_t row, float (*kept)[LANES]) {
+void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, float (*kept)[LANES]) {
   const int n_groups = pieces.n * (32 / row_of(F).group);
   Floats sums[AMX_TILE_ROWS];
 #pragma GCC unroll 16
@@ -116,7 +116,7 @@ void add_chunk(Workspace& work, Pieces pieces, int64_t row, float (*kept)[LANES]
   for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
 }
 
-void copy_x(const RowBlock& block, Pieces pieces, Workspace& work) {
+void copy_x(const RowBlock& block, PieceRange pieces, AmxWorkspace& work) {
   for (int r = 0; r < block.n_rows; r++) {
     const auto* x = reinterpret_cast<const QuantBlock*>(block.x[r]) + pieces.first;
     for (int i = 0; i < pieces.n; i++) work.x[i][r] = x[i];
@@ -124,7 +124,7 @@ void copy_x(const RowBlock& block, Pieces pieces, Workspace& work) {
 }
 
 template <Format F>
-void add_pieces(const RowBlock& block, Range panels, Pieces pieces, Workspace& work) {
+void add_pieces(const RowBlock& block, Range panels, PieceRange pieces, AmxWorkspace& work) {
   const PackedMatrix& m = *block.matrix;
   copy_x(block, pieces, work);
   for (int64_t panel = panels.begin; panel < panels.end; panel++) {
@@ -134,7 +134,7 @@ void add_pieces(const RowBlock& block, Range panels, Pieces pieces, Workspace& w
   }
 }
 
-void write(const RowBlock& block, Range panels, const Workspace& work) {
+void write(const RowBlock& block, Range panels, const AmxWorkspace& work) {
   for (int r = 0; r < block.n_rows; r++)
     for (int64_t panel = panels.begin; panel < panels.end; panel++) {
       const int64_t first = panel * LANES, left = block.matrix->rows - first;
@@ -145,7 +145,7 @@ void write(const RowBlock& block, Range panels, const Workspace& work) {
 }
 
 template <Format F>
-void run_format(const RowBlock& block, Workspace& work) {
+void run_format(const RowBlock& block, AmxWorkspace& work) {
   if constexpr (!is_dense(F)) {
     const int64_t n_pieces = block.matrix->cols / 32;
     tiles::configure(shape<F>());
@@ -159,7 +159,7 @@ void run_format(const RowBlock& block, Workspace& work) {
   }
 }
 
-using RunFormat = void (*)(const RowBlock&, Workspace&);
+using RunFormat = void (*)(const RowBlock&, AmxWorkspace&);
 
 template <size_t... I>
 constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...>) {
@@ -170,7 +170,7 @@ constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...
 
 void run_amx_block(const RowBlock& block, std::byte* scratch) {
   static constexpr auto formats = make_formats(std::make_index_sequence<N_FORMATS>{});
-  formats[size_t(block.matrix->format)](block, *reinterpret_cast<Workspace*>(scratch));
+  formats[size_t(block.matrix->format)](block, *reinterpret_cast<AmxWorkspace*>(scratch));
 }
 
 }  // namespace tahr::TAHR_ISA

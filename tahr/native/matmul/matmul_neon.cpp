@@ -22,13 +22,13 @@ constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers togeth
 constexpr int64_t MAX_UNITS = MAX_BLOCK_ROWS / UNIT_ROWS;
 constexpr int64_t MAX_ROW_UNITS = CHUNK * MAX_UNITS;  // 24 KiB: the nearest cache holds them beside the codes
 
-struct Workspace {
+struct NeonWorkspace {
   alignas(64) UnitFloats sums[MAX_PANELS][MAX_UNITS];
   alignas(64) uint8_t codes[CHUNK][8 * PLANE];
   alignas(64) GroupScales scales[CHUNK * 2];
   alignas(64) RowUnit units[MAX_ROW_UNITS];  // tile after tile: [pieces][units of the tile]
 };
-static_assert(sizeof(Workspace) <= WORKER_SCRATCH_BYTES);
+static_assert(sizeof(NeonWorkspace) <= WORKER_SCRATCH_BYTES);
 
 // Where the codes and scales of a panel lie.
 template <Format F>
@@ -217,7 +217,7 @@ TAHR_INLINE void for_tiles(int n_units, Use use) {
 }
 
 template <Format F>
-UnpackedPieces<F> unpack_pieces(const PanelView<F>& panel, Chunk chunk, int64_t to_next, Workspace& work) {
+UnpackedPieces<F> unpack_pieces(const PanelView<F>& panel, Chunk chunk, int64_t to_next, NeonWorkspace& work) {
   constexpr int n_groups = Unpacked<F>::N_GROUPS;
   constexpr bool stay = row_of(F).bits == 8;
   for_pieces(panel, chunk.begin, chunk.end, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
@@ -242,7 +242,7 @@ int64_t rows_chunk(int n_units) {
 
 // Adds the columns of a chunk to the sums of a panel. The next panel's columns are asked for meanwhile.
 template <Format F>
-void add_chunk(const PanelView<F>& panel, Chunk columns, int64_t panel_bytes, int n_units, Workspace& work, UnitFloats* sums) {
+void add_chunk(const PanelView<F>& panel, Chunk columns, int64_t panel_bytes, int n_units, NeonWorkspace& work, UnitFloats* sums) {
   using AddTile = void (*)(const UnpackedPieces<F>&, const RowUnit*, UnitFloats*);
   constexpr AddTile of_units[] = {nullptr, add_tile<F, 1>, add_tile<F, 2>, add_tile<F, TILE_UNITS == 4 ? 3 : 2>,
                                   add_tile<F, TILE_UNITS>};
@@ -256,7 +256,7 @@ void add_chunk(const PanelView<F>& panel, Chunk columns, int64_t panel_bytes, in
 }
 
 template <Format F>
-void some_panels(const RowBlock& block, Range panels, Workspace& work) {
+void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
   const PackedMatrix& m = *block.matrix;
   const int n_units = (block.n_rows + UNIT_ROWS - 1) / UNIT_ROWS;
   memset(work.sums, 0, size_t(panels.end - panels.begin) * sizeof work.sums[0]);
@@ -274,7 +274,7 @@ void some_panels(const RowBlock& block, Range panels, Workspace& work) {
 }
 
 template <Format F>
-void run_format(const RowBlock& block, Workspace& work) {
+void run_format(const RowBlock& block, NeonWorkspace& work) {
   if constexpr (!is_dense(F)) {
     const PackedMatrix& m = *block.matrix;
     if (block.n_rows == 1) {
@@ -287,7 +287,7 @@ void run_format(const RowBlock& block, Workspace& work) {
   }
 }
 
-using RunFormat = void (*)(const RowBlock&, Workspace&);
+using RunFormat = void (*)(const RowBlock&, NeonWorkspace&);
 
 template <size_t... I>
 constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...>) {
@@ -298,7 +298,7 @@ constexpr std::array<RunFormat, N_FORMATS> make_formats(std::index_sequence<I...
 
 void run_neon_block(const RowBlock& block, std::byte* scratch) {
   static constexpr auto formats = make_formats(std::make_index_sequence<N_FORMATS>{});
-  formats[size_t(block.matrix->format)](block, *reinterpret_cast<Workspace*>(scratch));
+  formats[size_t(block.matrix->format)](block, *reinterpret_cast<NeonWorkspace*>(scratch));
 }
 
 }  // namespace tahr::TAHR_ISA
