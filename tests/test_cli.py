@@ -373,11 +373,19 @@ def test_stop_seed_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     assert replies[0] == replies[1] != replies[2]
 
 
-def test_a_real_chat(smollm2: Path, tahr: Any) -> None:
+def test_a_real_chat(smollm2: Path, tahr: Any, tmp_path: Path) -> None:
     done = tahr("run", str(smollm2), "--temperature", "0", "-n", "40", "Why", "is", "the", "sky", "blue?")
     assert done.returncode == 0 and "light" in done.stdout
     noted = tahr("run", str(smollm2), "--think", "-p", "hi", "-n", "1")
     assert noted.returncode == 0 and "no switch for thinking" in noted.stderr
+    city = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "get_weather", "parameters": city}]))
+    tools = ["--tools", str(tmp_path / "tools.json"), "--tool-choice", "get_weather", "--no-stats"]
+    called = tahr("run", str(smollm2), *tools, "-p", "Is it warm in Rome?")
+    assert called.stdout in ('get_weather(city="Rome")\n', 'get_weather(city="Oslo")\n'), called.stderr
+    (tmp_path / "tools.json").write_text('[{"no": "name"}]')
+    nameless = tahr("run", "no/such-model", *tools, "-p", "hi")
+    assert nameless.returncode == 3 and "name is missing" in nameless.stderr
     refused = tahr("run", str(smollm2), "--reasoning-effort", "high", "-p", "hi")
     assert refused.returncode == 3 and "does not think" in refused.stderr
 
