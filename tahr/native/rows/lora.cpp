@@ -33,20 +33,27 @@ TAHR_INLINE void for_entries(const LoraTile& tile, Function f) {
 // low = scale * a x for Count rows of a and N rows of x. Every sum goes through the columns in the same order.
 template <int Count, class T, int N>
 TAHR_INLINE void multiply(const T* a, int64_t stride, const float* const (&x)[N], int64_t n_cols, Floats (&sums)[N][Count]) {
+#pragma GCC unroll 4
   for (int r = 0; r < N; r++)
+#pragma GCC unroll 2
     for (int j = 0; j < Count; j++) sums[r][j] = set1(0.0f);
   int64_t i = 0;
   for (; i + LANES <= n_cols; i += LANES) {
     Floats w[Count];
+#pragma GCC unroll 2
     for (int j = 0; j < Count; j++) w[j] = load(a + j * stride + i);
+#pragma GCC unroll 4
     for (int r = 0; r < N; r++) {
       const Floats v = load(x[r] + i);
+#pragma GCC unroll 2
       for (int j = 0; j < Count; j++) sums[r][j] = fma(v, w[j], sums[r][j]);
     }
   }
   if (i == n_cols) return;
+#pragma GCC unroll 4
   for (int r = 0; r < N; r++) {
     const Floats v = load_part(x[r] + i, int(n_cols - i));
+#pragma GCC unroll 2
     for (int j = 0; j < Count; j++) sums[r][j] = fma(v, load(a + j * stride + i), sums[r][j]);
   }
 }
@@ -61,10 +68,13 @@ TAHR_INLINE void shrink_tile(const LoraOp& op, int round, const LoraTile& tile, 
   for_entries(tile, [&](int64_t at, auto n) {
     constexpr int N = decltype(n)::value;
     const float* x[N];
+#pragma GCC unroll 4
     for (int r = 0; r < N; r++) x[r] = op.x + rows[at + r] * op.n_cols;
     Floats sums[N][Count];
     multiply<Count>(a, stride, x, op.n_cols, sums);
+#pragma GCC unroll 4
     for (int r = 0; r < N; r++)
+#pragma GCC unroll 2
       for (int j = 0; j < Count; j++)
         op.low_of(round, at + r, target)[first + j] = slot.scale * scales[at + r] * sum(sums[r][j]);
   });
@@ -82,19 +92,25 @@ TAHR_INLINE void expand_tile(const LoraOp& op, int round, const LoraTile& tile, 
     constexpr int N = decltype(n)::value;
     const float* low[N];
     Floats sums[N][VECTORS];
+#pragma GCC unroll 4
     for (int r = 0; r < N; r++) {
       low[r] = op.low_of(round, at + r, t);
+#pragma GCC unroll 2
       for (int v = 0; v < VECTORS; v++) sums[r][v] = set1(0.0f);
     }
     for (int j = 0; j < slot.rank; j++)
+#pragma GCC unroll 2
       for (int v = 0; v < VECTORS; v++) {
         const Floats w = load(b + j * LORA_PANEL + v * LANES);
+#pragma GCC unroll 4
         for (int r = 0; r < N; r++) sums[r][v] = fma(set1(low[r][j]), w, sums[r][v]);
       }
+#pragma GCC unroll 2
     for (int v = 0; v < VECTORS; v++) {
       const int64_t left = target.n_out - column - v * LANES;
-      const int n_left = left < LANES ? int(left) : LANES;
-      for (int r = 0; r < N && n_left > 0; r++) {
+      const int n_left = left < 0 ? 0 : left < LANES ? int(left) : LANES;
+#pragma GCC unroll 4
+      for (int r = 0; r < N; r++) {
         float* out = target.out + rows[at + r] * target.n_out + column + v * LANES;
         store_some(out, add(load_some(out, n_left), sums[r][v]), n_left);
       }

@@ -1,0 +1,157 @@
+"""What adapters cost: requests without and with one, on an engine with adapters, beside an engine without any.
+
+usage: benchmarks/lora.py [--model MODEL] [--backend cpu|cuda] [--adapters 8] [--rank 16] [--requests 32] [--tokens 64]
+                          [--rounds 5] [--threads N] [--cpu-time] [--check]
+
+On the CPU the model is a real one (smollm2:135m); on CUDA it is Qwen3's 8B shape with random bf16 weights, as in
+gpu_cells.py. Adapters are random, in bf16, of all linears but the head. Both engines share the weights and take turns.
+A rate is that of decode alone: tokens per second once all requests have their first. --cpu-time counts the seconds this
+process ran instead of those that passed: with one thread that is fair on a machine that others use too. --check exits with 1 if base
+requests have less than 98 %, or requests with adapters less than 85 % of what they are compared with.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tahr import hub
+from tahr.backends import open_backend
+from tahr.backends.api import Backend, LinearShape, LoraFactors
+from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
+from tahr.engine.adapters.registry import PreparedAdapter
+from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
+from tahr.models.decoder import Decoder
+from tahr.models.loader import load, open_model
+from tahr.models.lora import Adapter
+from tahr.tools.environment import environment, line
+from tahr.weights.formats import FORMATS
+from tahr.weights.tensor import HostTensor
+
+N_PROMPT = 32
+LEAST = {"base requests": 0.98, "with adapters": 0.85}
+
+
+class Silent:
+    """A writer for requests whose text nobody reads."""
+
+    stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
+
+    def push(self, token: int) -> tuple[()]:
+        return ()
+
+    def flush(self) -> tuple[()]:
+        return ()
+
+
+def bf16(name: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> HostTensor:
+    bits = (0.02 * rng.standard_normal((n_rows, n_cols), np.float32)).view(np.uint32) >> 16
+    return HostTensor(name, FORMATS["BF16"], (n_rows, n_cols), bits.astype(np.uint16).reshape(-1).view(np.uint8))
+
+
+def random_adapter(linears: dict[str, LinearShape], rank: int) -> Adapter:
+    """All linears but the head. Equal shapes share their numbers: only the memory they take counts."""
+    rng, made, factors = np.random.default_rng(1), {}, {}
+    for name, shape in linears.items():
+        size = shape.n_rows, shape.n_cols
+        if name == "lm_head":
+            continue
+        if size not in made:
+            made[size] = LoraFactors(bf16("a", rank, size[1], rng), bf16("b", size[0], rank, rng), 1.0)
+        factors[name] = made[size]
+    return Adapter(factors, "random")
+
+
+def real_model(args: argparse.Namespace) -> tuple[Backend, Decoder]:
+    files = hub.resolve(args.model or hub.DEFAULT_MODEL)
+    backend = open_backend("cpu", args.threads)
+    return backend, load(open_model(files.weights, files.directory), backend).decoder
+
+
+def random_model(args: argparse.Namespace) -> tuple[Backend, Decoder]:
+    from gpu_cells import SHAPES, RandomBackend, make_decoder  # needs torch
+
+    backend = RandomBackend()
+    return backend, make_decoder(SHAPES[args.model or "8B"], backend)[0]
+
+
+MODELS: dict[str, Callable[[argparse.Namespace], tuple[Backend, Decoder]]] = {"cpu": real_model, "cuda": random_model}
+
+
+def decode_rate(engine: Engine, loras: list[str], args: argparse.Namespace) -> float:
+    """Tokens per second of as many requests as there are names, once all have their first token; "" is the base."""
+    rng = np.random.default_rng(7)
+    requests = []
+    for name in loras:
+        prompt = rng.integers(5, 4000, N_PROMPT).tolist()
+        requests.append(engine.submit(prompt, asked(name, args.tokens), Silent))
+    while any(seq.n_generated == 0 for seq in requests):
+        engine.step()
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    n_before, began = sum(seq.n_generated for seq in requests), clock()
+    while engine.busy:
+        engine.step()
+    return (sum(seq.n_generated for seq in requests) - n_before) / (clock() - began)
+
+
+def asked(lora: str, n_tokens: int) -> SamplingParams:
+    return replace(NEUTRAL_SAMPLING, temperature=0.0, ignore_eos=True, max_tokens=n_tokens, lora=lora or ())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--backend", choices=list(MODELS), default="cpu")
+    for name, default in (("adapters", 8), ("rank", 16), ("requests", 32), ("tokens", 64), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    backend, decoder = MODELS[args.backend](args)
+    config = EngineConfig(max_batch_size=args.requests, context_size=512, prefix_cache=False, kv_bytes=2 << 30)
+    bare, engine = (build_engine(backend, decoder, config)[0] for _ in range(2))
+    adapter = random_adapter(decoder.linears, args.rank)
+    for i in range(args.adapters):
+        data = engine.runner.adapter_rows().bank.prepare(adapter.factors)
+        engine.adapters.add(f"a{i}", PreparedAdapter("", adapter, data))
+    names = [f"a{i % args.adapters}" for i in range(args.requests)]
+    cases = {
+        "no adapters": (bare, [""] * args.requests),
+        "base requests": (engine, [""] * args.requests),
+        "with adapters": (engine, names),
+        "half and half": (engine, [name if i % 2 else "" for i, name in enumerate(names)]),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    for turn in range(args.rounds + 1):
+        for name, (each, loras) in cases.items():
+            rate = decode_rate(each, loras, args)
+            if turn:  # the first is for plans and caches
+                rates[name].append(rate)
+    return report(rates, adapter, args)
+
+
+def report(rates: dict[str, list[float]], adapter: Adapter, args: argparse.Namespace) -> int:
+    print(line(environment()))
+    print(
+        f"{args.requests} requests, {args.adapters} adapters of rank {args.rank}, {adapter.n_bytes / 1e6:.1f} MB each"
+    )
+    best = {name: statistics.median(values) for name, values in rates.items()}
+    shares = {name: rate / best["no adapters"] for name, rate in best.items()}
+    for name, rate in best.items():
+        spread = (max(rates[name]) - min(rates[name])) / rate
+        print(f"{name:<14} {rate:9.1f} tokens/s  {100 * shares[name]:6.1f} %  (spread {100 * spread:.1f} %)")
+    fine = shares["base requests"] >= LEAST["base requests"]
+    fine &= best["with adapters"] / best["base requests"] >= LEAST["with adapters"]
+    return 0 if fine or not args.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
