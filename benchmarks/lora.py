@@ -6,8 +6,8 @@ usage: benchmarks/lora.py [--model MODEL] [--backend cpu|cuda] [--adapters 8] [-
 On the CPU the model is a real one (smollm2:135m); on CUDA it is Qwen3's 8B shape with random bf16 weights, as in
 gpu_cells.py. Adapters are random, in bf16, of all linears but the head. Both engines share the weights and take turns.
 A rate is that of decode alone: tokens per second once all requests have their first. --cpu-time counts the seconds this
-process ran instead of those that passed: with one thread that is fair on a machine that others use too. --check exits with 1 if base
-requests have less than 98 %, or requests with adapters less than 85 % of what they are compared with.
+process ran instead of those that passed: with one thread that is fair on a machine that others use too. --check exits
+with 1 if base requests have less than 98 % of the engine without adapters, or those with one less than 85 % of these.
 """
 
 import argparse

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
+from tahr.engine.adapters.applied import LoraPath, LoraStack
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.grammar import Grammar
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
@@ -39,6 +40,7 @@ class InferenceEngine:
         self.config = config
         self._loaded: LoadedModel | None = None
         self._metrics = Metrics()
+        self._loras = LoraStack()
 
     @classmethod
     def from_hub(cls, reference: str, *, quant: str | None = None, **settings: Any) -> "InferenceEngine":
@@ -305,6 +307,49 @@ class InferenceEngine:
         """The counters now, with rates."""
         return self._metrics.snapshot()
 
+    # ---- adapters ---------------------------------------------------------------------------------------------
+
+    def push_lora(self, lora: LoraPath, scale: float = 1.0) -> None:
+        """Put an adapter on the stack, a folder of PEFT's or a GGUF file. Nothing changes before it is applied."""
+        self._loras.push(lora, scale)
+
+    def pop_lora(self) -> tuple[LoraPath, float] | None:
+        """Take the last adapter off the stack; None if there is none."""
+        return self._loras.wanted.pop() if self._loras.wanted else None
+
+    def clear_loras(self) -> None:
+        """Empty the stack; what is applied stays."""
+        self._loras.wanted.clear()
+
+    def lora_stack(self) -> list[tuple[LoraPath, float]]:
+        """The adapters on the stack with their scales, the last pushed last."""
+        return list(self._loras.wanted)
+
+    def apply_lora_stack(self) -> None:
+        """Change the model by the sum of the stack, in place of what was applied before; an empty one does nothing.
+
+        The text in memory is computed again.
+        """
+        model = self._model
+        if self._loras.wanted:
+            self._apply(self._loras, model)
+
+    def apply_lora_adapters(self, lora: LoraPath) -> None:
+        """Change the model by one adapter alone, whatever is on the stack."""
+        model, alone = self._model, LoraStack()
+        alone.push(lora, 1.0)
+        self._apply(alone, model)
+
+    def _apply(self, stack: LoraStack, model: LoadedModel) -> None:
+        if stack.apply(model.engine.adapters):
+            model.session.compute_again()
+
+    def unapply_all_loras(self) -> None:
+        """The model as it was loaded, and an empty stack; before loading there is nothing to do."""
+        self._loras.wanted.clear()
+        if self._loaded:
+            self._apply(self._loras, self._loaded)
+
     # ---- snapshots --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
@@ -318,8 +363,17 @@ class InferenceEngine:
         return read_info(data)
 
     @classmethod
-    def resume(cls, data: bytes, model_path: str | None = None, *, download: bool = False) -> "InferenceEngine":
+    def resume(
+        cls,
+        data: bytes,
+        model_path: str | None = None,
+        *,
+        download: bool = False,
+        loras: ListOf[tuple[LoraPath, float]] = (),
+    ) -> "InferenceEngine":
         """A loaded engine that goes on where the snapshot was taken; its file may have moved, but not changed.
+
+        `loras` are the adapters that were applied then, with their scales, if there were any.
 
         A snapshot may come from a stranger, so the model it names is fetched only where `download` says so.
         """
@@ -331,6 +385,9 @@ class InferenceEngine:
             )
         engine = cls(replace(info.config, model_path=path, context_size=info.context_size, kv_dtype=info.kv_dtype))
         engine.load_model()
+        for lora, scale in loras:
+            engine.push_lora(lora, scale)
+        engine.apply_lora_stack()
         put_back(engine._model.session, info, layers)
         return engine
 

@@ -22,6 +22,7 @@ class KvCopy:
     dtype: str
     model: object  # whose they are: restoring into another model is refused
     states: tuple[Floats, ...] = ()  # of the layers that have one, after the last token: [1, *shape]
+    adapter: str = ""  # the digest of the adapters they were computed with
 
     @property
     def n_bytes(self) -> int:
@@ -29,11 +30,12 @@ class KvCopy:
 
     def first(self, n_tokens: int) -> "KvCopy":
         """The same for the beginning of the text; states cannot go back."""
-        if n_tokens == len(self.tokens) and all(layer.shape[1] == n_tokens for layer in self.layers):
+        if n_tokens == len(self.tokens) and all(len(layer) == n_tokens for layer in self.layers):
             return self
         if self.states:
             raise ConfigError("The model has states, which are those after the last token: restore the whole copy.")
-        return KvCopy(self.tokens[:n_tokens], tuple(x[:, :n_tokens] for x in self.layers), self.dtype, self.model)
+        layers = tuple(layer[:n_tokens] for layer in self.layers)
+        return KvCopy(self.tokens[:n_tokens], layers, self.dtype, self.model, adapter=self.adapter)
 
 
 class Session:
@@ -86,6 +88,18 @@ class Session:
                 self._seq = None
         return self._last.row
 
+    @property
+    def adapter(self) -> str:
+        """The digest of the adapters that texts are computed with."""
+        return self.engine.adapters.default.digest
+
+    def compute_again(self) -> None:
+        """Compute the text with the weights as they are now."""
+        tokens = self.tokens
+        self.truncate(0)
+        if tokens:
+            self.feed(tokens)
+
     def truncate(self, n_tokens: int) -> None:
         """Behave as if only the first n tokens had been fed."""
         if not 0 <= n_tokens <= self.length:
@@ -101,7 +115,8 @@ class Session:
         if self._seq:
             self._feeder.resume(self._seq)
         layers = tuple(layer[: self.length] for layer in self._read_layers())
-        return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, tuple(self._read_states()))
+        states = tuple(self._read_states())
+        return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, states, self.adapter)
 
     def empty_layers(self) -> list[Bytes]:
         """What a copy of nothing would hold: only its shapes say something."""
@@ -127,6 +142,8 @@ class Session:
             raise ConfigError(
                 "The KV copy was made by another model, so it means nothing to this one: prefill instead."
             )
+        if copy.adapter != self.adapter and copy.tokens:
+            raise ConfigError("The KV copy was made with other adapters than those applied now: prefill instead.")
         self.truncate(0)
         if not copy.tokens:
             return

@@ -44,6 +44,7 @@ class SnapshotInfo:
     kv_dtype: str
     kv_shapes: tuple[Shape, ...]  # per layer [n_tokens, n_heads, bytes of a key and a value]
     state_bytes: tuple[int, ...] = ()  # per layer that has a state in place of keys and values
+    adapter: str = ""  # the digest of the adapters they were computed with
 
     @property
     def kv_bytes(self) -> int:
@@ -58,7 +59,9 @@ def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str)
     copy = session.copy()
     shapes = tuple((len(copy.tokens), *layer.shape[1:]) for layer in copy.layers)
     states = tuple(state.nbytes for state in copy.states)
-    info = SnapshotInfo(arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states)
+    info = SnapshotInfo(
+        arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states, copy.adapter
+    )
     return pack(info, [*copy.layers, *(np.ascontiguousarray(state).view(np.uint8) for state in copy.states)])
 
 
@@ -144,19 +147,24 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
         kv_dtype=str(header["kv_dtype"]),
         kv_shapes=tuple(tuple(shape) for shape in header["kv_shapes"]),
         state_bytes=tuple(header.get("state_bytes", ())),
+        adapter=str(header.get("adapter", "")),
     )
     numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
     if not all(type(n) is int and n >= 0 for n in numbers):
         raise ValueError("a number is not one")
     if any(len(shape) != 3 or shape[0] != len(info.tokens) for shape in info.kv_shapes):
         raise ValueError("keys and values do not fit the tokens")
-    if set(header) | {"state_bytes"} != {f.name for f in fields(SnapshotInfo)}:
+    if set(header) | {"state_bytes", "adapter"} != {f.name for f in fields(SnapshotInfo)}:
         raise ValueError("unknown fields")
     return info
 
 
 def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
     """Let a session of the same model hold what a snapshot holds."""
+    if info.adapter != session.adapter:
+        raise SnapshotIncompatible(
+            "The snapshot was made with other adapters than those applied now: give the same to resume(loras=...)."
+        )
     if [layer.shape[1:] for layer in session.empty_layers()] != [shape[1:] for shape in info.kv_shapes]:
         raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
     shapes = session.state_shapes() if info.tokens else []
@@ -164,7 +172,8 @@ def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) ->
         raise SnapshotIncompatible("The snapshot's states do not fit the model: make the snapshot anew.")
     n_kv = len(info.kv_shapes)
     states = [raw.view(np.float32).reshape(1, *shape) for raw, shape in zip(layers[n_kv:], shapes, strict=True)]
-    session.restore(KvCopy(info.tokens, layers[:n_kv], info.kv_dtype, session.model, tuple(states)))
+    copy = KvCopy(info.tokens, layers[:n_kv], info.kv_dtype, session.model, tuple(states), info.adapter)
+    session.restore(copy)
 
 
 # ---- fingerprints -----------------------------------------------------------------------------------------------
