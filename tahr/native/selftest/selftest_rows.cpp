@@ -63,10 +63,10 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
                    n_kv_heads, dim, page};
   const Vector q = random_rows(n_all * n_q_heads * dim, 6, 1), key = random_rows(n_all * n_kv_heads * dim, 7, 1);
   const Vector value = random_rows(n_all * n_kv_heads * dim, 8, 1), gain(size_t(dim), 1.25f);
-  const Vector cos_sin = random_rows(n_all * dim, 9, 1);
+  const Vector cos_sin = random_rows(n_all * dim, 9, 1), mean = random_rows(n_kv_heads * dim, 12, 1);
   Vector turned(q.size()), out(size_t(n_new * n_q_heads * dim));
   run(pool, RopeCacheOp{&n_all, n_q_heads, q.data(), key.data(), value.data(), cos_sin.data(), dim / 2, RopeStyle::halves,
-                    gain.data(), gain.data(), 1e-6f, gain.data(), slots.data(), kv, turned.data()}, k.rope_and_cache);
+                    gain.data(), gain.data(), 1e-6f, mean.data(), slots.data(), kv, turned.data()}, k.rope_and_cache);
 
   const int32_t counts[] = {n_new, 1, 1}, starts[] = {0, n_new};
   const int64_t first = n_all - n_new;
