@@ -6,6 +6,9 @@ usage: benchmarks/speculation.py lookup [MODEL]             prompt lookup on tex
 
 The draft model and its target have random weights in the shape of real ones (Q8_0 on a CPU, bf16 on a GPU). They run
 as they would, but whether a draft token is right is drawn: with probability `--agree`, whatever the models say.
+
+--cpu-time runs on one thread and counts its own seconds, which other programs on the machine disturb little. One thread
+computes half as fast as two but reads weights almost as fast, so verification looks dearer than it is on two.
 """
 
 import argparse
@@ -20,6 +23,8 @@ from statistics import median
 import numpy as np
 
 import tahr.engine.engine as engine_module
+import tahr.engine.runner as runner_module
+import tahr.engine.speculation.draft_model as draft_module
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, Weight
@@ -107,10 +112,10 @@ def make_decoder(name: str, backend: Backend, form: str) -> Decoder:
     return load(opened, backend).decoder
 
 
-def open_device(name: str) -> tuple[Backend, str]:
+def open_device(name: str, n_threads: int | None) -> tuple[Backend, str]:
     """The backend, and the format of its matrices; a GPU makes them itself."""
     if name != "cuda":
-        return open_backend(name, None, False), "Q8_0"
+        return open_backend(name, n_threads, False), "Q8_0"
     import torch
 
     from tahr.backends.cuda.backend import CudaBackend
@@ -151,6 +156,17 @@ def agreeing(share: float) -> Iterator[None]:
 # ---- measuring --------------------------------------------------------------------------------------------------
 
 
+clock = time.perf_counter
+
+
+def use_cpu_time() -> None:
+    """Everything is timed by what this process computes, the draft lengths included."""
+    global clock
+    clock = time.process_time
+    for module in (engine_module, runner_module, draft_module):
+        module.perf_counter = time.process_time  # type: ignore[attr-defined]
+
+
 class Silent:
     """A writer for requests whose text nobody reads."""
 
@@ -170,18 +186,18 @@ def decode_rate(engine: Engine, n_requests: int, n_out: int = N_OUT) -> float:
     sequences = [engine.submit(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent) for _ in range(n_requests)]
     while not all(seq.n_generated for seq in sequences):
         engine.step()
-    begin, n_before = time.perf_counter(), sum(seq.n_generated for seq in sequences)
+    begin, n_before = clock(), sum(seq.n_generated for seq in sequences)
     while engine.busy:
         engine.step()
-    return (n_requests * n_out - n_before) / (time.perf_counter() - begin)
+    return (n_requests * n_out - n_before) / (clock() - begin)
 
 
-def in_turn(*runs: Callable[[], float]) -> list[list[float]]:
+def in_turn(turns: int, *runs: Callable[[], float]) -> list[list[float]]:
     """The results of each run, one turn after the other, each turn the other way round."""
     found: list[list[float]] = [[] for _ in runs]
     for run in runs:
         run()  # warm: plans are recorded, lengths learned
-    for turn in range(TURNS):
+    for turn in range(turns):
         for i in range(len(runs))[:: 1 if turn % 2 else -1]:
             found[i].append(runs[i]())
     return found
@@ -200,7 +216,7 @@ def report(label: str, plain: list[float], ours: list[float], speculator: Specul
 
 def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
     """One without speculation and one with, around the same models."""
-    backend, form = open_device(args.backend)
+    backend, form = open_device(args.backend, args.threads)
     target, draft = make_decoder(args.target, backend, form), make_decoder(args.draft, backend, form)
     config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False, spec_tokens=args.tokens)
     plain, _ = build_engine(backend, target, config)
@@ -215,7 +231,7 @@ def run_draft(args: argparse.Namespace) -> None:
         if ours.speculator:
             ours.speculator = Speculator(ours.speculator.proposer, args.tokens)
         with agreeing(args.agree):
-            rates = in_turn(lambda n=n: decode_rate(plain, n), lambda n=n: decode_rate(ours, n))
+            rates = in_turn(args.turns, lambda n=n: decode_rate(plain, n), lambda n=n: decode_rate(ours, n))
         report(f"{n} request{'s' * (n > 1)}", *rates, ours.speculator)
 
 
@@ -231,7 +247,7 @@ def run_table(args: argparse.Namespace) -> None:
         for k in [*range(1, args.tokens + 1), None]:
             ours.speculator = Speculator(proposer, k or args.tokens, adapts=k is None)
             with agreeing(agree):
-                first, second = in_turn(lambda: decode_rate(plain, 1), lambda: decode_rate(ours, 1))
+                first, second = in_turn(args.turns, lambda: decode_rate(plain, 1), lambda: decode_rate(ours, 1))
             cells.append(f"{median(b / a for a, b in zip(first, second, strict=True)):.2f}")
         print(f"| {agree:.0%} | " + " | ".join(cells) + " |", flush=True)
 
@@ -251,8 +267,8 @@ TASKS = {
 
 
 def run_lookup(args: argparse.Namespace) -> None:
-    plain = LLM(args.model, context_size=2048)
-    ours = LLM(args.model, context_size=2048, spec_ngram=True)
+    plain = LLM(args.model, context_size=2048, n_threads=args.threads)
+    ours = LLM(args.model, context_size=2048, n_threads=args.threads, spec_ngram=True)
     params = SamplingParams(temperature=0.0, max_tokens=192)
     print(f"{plain.name}, prompt lookup, one request, {plain.backend_summary}")
 
@@ -262,7 +278,7 @@ def run_lookup(args: argparse.Namespace) -> None:
 
     for name, task in TASKS.items():
         same = plain.chat(task, params, progress=False).token_ids == ours.chat(task, params, progress=False).token_ids
-        rates = in_turn(lambda task=task: rate(plain, task), lambda task=task: rate(ours, task))
+        rates = in_turn(args.turns, lambda task=task: rate(plain, task), lambda task=task: rate(ours, task))
         report(name, *rates, ours.engine.speculator, "; same tokens" if same else "; OTHER TOKENS")
 
 
@@ -276,7 +292,12 @@ def main() -> None:
     parser.add_argument("--agree", type=float, default=0.8)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
+    args.threads = 1 if args.cpu_time else None
+    if args.cpu_time:
+        use_cpu_time()
     {"lookup": run_lookup, "draft": run_draft, "table": run_table}[args.what](args)
 
 

@@ -1,5 +1,6 @@
 """Steps on a GPU: tokens the host does not know yet, inputs that are rewritten at once, several tokens per sequence."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tahr.backends.api import StepLimits
 from tahr.backends.cuda.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
+from tahr.engine.speculation.setup import Draft
 from tahr.models import load, open_model
 
 pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -117,3 +119,24 @@ def test_steps_in_flight_change_no_text(tmp_path: Path) -> None:
 
     assert open_backend("cuda").overlaps
     assert texts(overlaps=True) == texts(overlaps=False)
+
+
+def test_drafts_change_no_text(tmp_path: Path) -> None:
+    """Draft passes feed each other on the device, beside sequences that run ahead."""
+    config = {**CASES["llama"], "num_hidden_layers": 1}
+    source = open_model([], write_hf(tmp_path, config, make_weights(config)))
+
+    def texts(drafts: bool) -> list[list[int]]:
+        be = open_backend("cuda", deterministic=True)
+        asked = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
+        decoder = load(source, be).decoder
+        eng = build_engine(be, decoder, asked, draft=Draft("itself", decoder) if drafts else None)[0]
+        if eng.speculator:
+            eng.speculator.adapts = False
+        params = [*REQUESTS, replace(REQUESTS[0], speculative=False)]
+        sequences = [eng.submit([1 + i, 5, 9, 7 * i + 2], each, Tally) for i, each in enumerate(params)]
+        run(eng, *sequences)
+        assert (eng.snapshot().spec_accepted_tokens > 0) == drafts
+        return [seq.tokens for seq in sequences]
+
+    assert texts(drafts=True) == texts(drafts=False)
