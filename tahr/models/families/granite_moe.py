@@ -27,7 +27,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_4(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if any(kind != "attention" for kind in f.items("layer_types", cfg.n_layers) or ["mamba"]):
+    if any(kind not in ("attention", "full_attention") for kind in f.items("layer_types", cfg.n_layers) or ["mamba"]):
         raise UnsupportedModel(
             "This Granite 4 has Mamba layers (the H sizes), which Tahr does not run yet; choose one without, such as "
             "granite-4.0-micro."
