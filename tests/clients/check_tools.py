@@ -91,7 +91,7 @@ def count(client: OpenAI) -> None:
 def loop(client: OpenAI) -> None:
     """A call, its result, and an answer that has seen both."""
     messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
-    options = {"model": MODEL, "temperature": 0, "max_tokens": 60, "tools": TOOLS}
+    options = {"model": MODEL, "temperature": 0, "max_tokens": 60, "tools": TOOLS, "parallel_tool_calls": False}
     first = client.chat.completions.create(messages=messages, tool_choice="required", **options).choices[0]
     assert first.finish_reason == "tool_calls"
     messages += [first.message]
