@@ -23,6 +23,9 @@ tests=(
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py tests/test_families.py"
     "cuda tests/test_windows.py"
+    "cuda tests/test_speculation.py tests/test_grammar.py"
+    "reference,cuda tests/test_lora_files.py"
+    "cuda tests/test_lora_engine.py"
     "cuda tests/test_kv_q8.py tests/test_prefix.py"
     "cuda tests/test_sampler.py tests/test_sample_op.py tests/test_cuda_sampling.py"
 )

@@ -50,9 +50,9 @@ def loaded(path: Path) -> tuple[Loaded, Tokenizer]:
 
 
 def engine(path: Path, late: bool = False, **options: object) -> Engine:
-    """An engine of its own for every test; the model is loaded once. A `late` one has steps in flight."""
+    """An engine of its own for every test; the model is loaded once. A `late` one has steps in flight, as a GPU has."""
     config = EngineConfig(**{"context_size": 256, "page_size": 8, **options})  # type: ignore[arg-type]
-    device = LateBackend(here()) if late else here()
+    device = LateBackend(here()) if late and not here().overlaps else here()
     return build_engine(device, loaded(path)[0].decoder, config)[0]  # type: ignore[arg-type]
 
 

@@ -246,7 +246,7 @@ def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
     if "global_head_dim" in config:
         n_pairs, n_turning = config["global_head_dim"] // 2, config["global_head_dim"] // 8
         out["rope_freqs.weight"] = np.array([1.0] * n_turning + [1e30] * (n_pairs - n_turning), np.float32)
-    if "short_factor" in config.get("rope_scaling", {}):
+    if "short_factor" in (config.get("rope_scaling") or {}):
         for kind in ("short", "long"):
             out[f"rope_factors_{kind}.weight"] = np.array(config["rope_scaling"][f"{kind}_factor"], np.float32)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":

@@ -70,7 +70,7 @@ def speculating(
 ) -> Engine:
     """An engine that always guesses k tokens, unless it `adapts`."""
     settings = {"context_size": 256, "page_size": 8, "spec_tokens": k, "spec_ngram": True, **options}
-    device = LateBackend(here()) if late else here()
+    device = LateBackend(here()) if late and not here().overlaps else here()
     decoder = loaded(path)[0].decoder
     drafts = {"itself": decoder, "another": rounded(path) if kind == "another" else None}
     draft = drafts.get(kind)

@@ -1,9 +1,11 @@
 """Runs `trial.py`: grammars are compiled in a process of their own first, within limits of time and memory."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 
@@ -85,8 +87,18 @@ class TrialProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 encoding="utf-8",
+                env=environment(),
             )
         return self._process
+
+
+def environment() -> dict[str, str]:
+    """The process finds llguidance where this one does, and has no threads: stacks and heaps of one per core would be
+    counted as the grammar's memory."""
+    package = find_spec("llguidance")
+    assert package and package.origin, "asked for before"
+    found = str(Path(package.origin).parents[1])
+    return os.environ | {"PYTHONPATH": found, "RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 
 def first_sentence(message: str) -> str:

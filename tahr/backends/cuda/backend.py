@@ -226,13 +226,13 @@ class CudaBackend(api.Backend):
         dtype = x.data.math
         if self._is_vector(x, w):
             return vector_product(w)(values(x), w, bias, dtype)
-        if isinstance(w, PackedMatrix) and w.dense is not None:
-            return self._multiply(x, w.dense, bias)
         out_dtype = F32 if x.rows is Rows.LOGITS else dtype
         if isinstance(w, Fp8Matrix):
             return fp8.fp8_linear(values(x), w, bias, out_dtype)
         if dtype == F32:
             return linear.tiled_linear(values(x), packed.unpacked_matrix(w, F32), bias, F32)
+        if w.dense is not None:
+            return self._multiply(x, w.dense, bias)
         return linear.blas_linear(values(x), packed.unpacked_matrix(w, dtype), bias, out_dtype)
 
     def _is_vector(self, x: Tensor, w: torch.Tensor | Compact) -> bool:

@@ -154,11 +154,13 @@ def activated(x, act: tl.constexpr):
 def gated(g, u, act: tl.constexpr):
     """act(g) * u, or what the activation of that name makes of both."""
     if act == "clamped_swiglu":
-        g, u = tl.minimum(g, 7.0), tl.minimum(tl.maximum(u, -7.0), 7.0)
-        return g * tl.sigmoid(1.702 * g) * (u + 1.0)
-    if act == "sigmoid":
-        return tl.sigmoid(g) * u
-    return activated(g, act) * u
+        below = tl.minimum(g, 7.0)
+        result = below * tl.sigmoid(1.702 * below) * (tl.minimum(tl.maximum(u, -7.0), 7.0) + 1.0)
+    elif act == "sigmoid":
+        result = tl.sigmoid(g) * u
+    else:
+        result = activated(g, act) * u
+    return result
 
 
 @triton.jit
