@@ -171,6 +171,7 @@ class Silent:
     """A writer for requests whose text nobody reads."""
 
     stopped = False
+    forced: tuple[int, ...] = ()
 
     def push(self, token: int) -> tuple[()]:
         return ()
@@ -179,16 +180,18 @@ class Silent:
         return ()
 
 
-def decode_rate(engine: Engine, n_requests: int, n_out: int = N_OUT) -> float:
+def decode_rate(engine: Engine, n_requests: int, n_out: int) -> float:
     """Tokens per second of requests that begin together, their prompts not counted."""
     params, rng = replace(precedence(GREEDY), ignore_eos=True, max_tokens=n_out), np.random.default_rng(n_requests)
     n_vocab = engine.n_vocab
     sequences = [engine.submit(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent) for _ in range(n_requests)]
-    while not all(seq.n_generated for seq in sequences):
+    while not all(seq.n_generated or seq.done for seq in sequences):
         engine.step()
     begin, n_before = clock(), sum(seq.n_generated for seq in sequences)
     while engine.busy:
         engine.step()
+    if error := next((seq.error for seq in sequences if seq.error), None):
+        raise error
     return (n_requests * n_out - n_before) / (clock() - begin)
 
 
@@ -218,9 +221,10 @@ def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
     """One without speculation and one with, around the same models."""
     backend, form = open_device(args.backend, args.threads)
     target, draft = make_decoder(args.target, backend, form), make_decoder(args.draft, backend, form)
-    config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False, spec_tokens=args.tokens)
+    config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False)
     plain, _ = build_engine(backend, target, config)
-    ours, _ = build_engine(backend, target, config, draft=Draft(args.draft, draft))
+    asked = replace(config, spec_draft=args.draft, spec_tokens=args.tokens)
+    ours, _ = build_engine(backend, target, asked, draft=Draft(args.draft, draft))
     return plain, ours
 
 
@@ -231,7 +235,9 @@ def run_draft(args: argparse.Namespace) -> None:
         if ours.speculator:
             ours.speculator = Speculator(ours.speculator.proposer, args.tokens)
         with agreeing(args.agree):
-            rates = in_turn(args.turns, lambda n=n: decode_rate(plain, n), lambda n=n: decode_rate(ours, n))
+            rates = in_turn(
+                args.turns, lambda n=n: decode_rate(plain, n, args.out), lambda n=n: decode_rate(ours, n, args.out)
+            )
         report(f"{n} request{'s' * (n > 1)}", *rates, ours.speculator)
 
 
@@ -247,7 +253,9 @@ def run_table(args: argparse.Namespace) -> None:
         for k in [*range(1, args.tokens + 1), None]:
             ours.speculator = Speculator(proposer, k or args.tokens, adapts=k is None)
             with agreeing(agree):
-                first, second = in_turn(args.turns, lambda: decode_rate(plain, 1), lambda: decode_rate(ours, 1))
+                first, second = in_turn(
+                    args.turns, lambda: decode_rate(plain, 1, args.out), lambda: decode_rate(ours, 1, args.out)
+                )
             cells.append(f"{median(b / a for a, b in zip(first, second, strict=True)):.2f}")
         print(f"| {agree:.0%} | " + " | ".join(cells) + " |", flush=True)
 
@@ -292,6 +300,7 @@ def main() -> None:
     parser.add_argument("--agree", type=float, default=0.8)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--out", type=int, default=N_OUT, help="tokens of a reply")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
