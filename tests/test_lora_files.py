@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import story_model
 from backends_here import NAMES, backend
 from gguf_maker import Gguf, Stored, Typed
 from lora_files import fill_rows, host, peft_tensors, write_peft, write_safetensors
@@ -15,9 +17,12 @@ from model_cases import CASES, FAMILY_CASES, N_TOKENS, NO_GGUF, Config, make_wei
 from model_files import ARCHITECTURES, gguf_arrays, to_gguf, write_hf
 from model_runs import Runs
 from tahr.backends.api import Backend, LinearShape, Rows
+from tahr.cli.main import main
 from tahr.errors import AdapterError, LoadError, TahrError
 from tahr.models import Loaded, load, open_model
+from tahr.models.convert import convert
 from tahr.models.lora import Adapter, AdapterTarget, open_adapter
+from tahr.tools.lora_merge import merged as merged_parts
 
 RANK = 4
 Tensors = dict[str, np.ndarray]
@@ -317,3 +322,35 @@ def test_a_name_of_another_base_is_a_note_not_an_error(tmp_path: Path) -> None:
     assert adapter.base == "meta/Other-7B" and "Other-7B" in adapter.notes[0]
     folder = write_peft(tmp_path / "a", tensors, r=RANK, base_model_name_or_path="/models/Tiny/")
     assert open_adapter(folder, base).notes == ()
+
+
+# ---- merging --------------------------------------------------------------------------------------------------
+
+
+def test_merging_writes_what_the_adapter_says(tmp_path: Path) -> None:
+    """The merged file, read again, gives the logits of the base with the adapter; a quantised one nearly so."""
+    base, be = story_model.write(tmp_path / "story"), backend("reference")
+    loaded = load(open_model([base]), be)
+    linears = {n: s for n, s in loaded.decoder.linears.items() if n != "lm_head"}
+    folder = write_peft(tmp_path / "adapter", peft_tensors(linears, RANK, seed=2, strength=0.2), r=RANK)
+    wanted = logits(loaded, be, open_adapter(folder, target_of(loaded)), scale=0.5)
+    assert np.abs(wanted - logits(loaded, be)).max() > 0.05
+    for more, tolerance in (((), 1e-4), (("--type", "Q8_0"), 0.2)):
+        out = tmp_path / "merged.gguf"
+        assert main(["merge", str(base), str(folder), str(out), "--scale", "0.5", *more]) == 0
+        assert np.abs(logits(load(open_model([out]), be), be) - wanted).max() <= tolerance
+    assert main(["merge", str(base), str(tmp_path / "nowhere"), str(tmp_path / "no.gguf")]) == 3
+    assert not (tmp_path / "no.gguf").exists()
+
+
+@pytest.mark.parametrize("case", ["llama", "granite", "qwen3_moe", "gemma3"])
+def test_merging_into_a_checkpoint_follows_the_order_of_its_gguf(case: str, tmp_path: Path) -> None:
+    folder, weights = write_hf(tmp_path / "base", CASES[case], make_weights(CASES[case])), make_weights(CASES[case])
+    linears = plain_linears(load(open_model([], folder), backend("reference")))
+    tensors = peft_tensors(linears, RANK, seed=2, strength=0.2)
+    adapter = write_peft(tmp_path / "adapter", tensors, r=RANK, lora_alpha=RANK)
+    files = SimpleNamespace(weights=[], directory=folder, name="tiny")
+    parts = merged_parts(convert(open_model([], folder)).parts, files, adapter)  # type: ignore[arg-type]
+    wanted = gguf_arrays(CASES[case], merged(weights, tensors, 1.0))
+    for part in parts:
+        np.testing.assert_allclose(part.make().dense(), wanted[part.name], rtol=0, atol=1e-5)

@@ -44,6 +44,7 @@ VERBS = {
     "detokenize": Verb("verbs.detokenize"),
     "quantize": Verb("verbs.quantize"),
     "convert": Verb("verbs.convert"),
+    "merge": Verb("verbs.merge"),
     "bench": Verb("bench.bench"),
     "bench-serve": Verb("bench.bench_serve"),
     "compare": Verb("bench.compare"),

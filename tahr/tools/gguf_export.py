@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tahr.errors import ConfigError, QuantError
 from tahr.models.convert import convert
 from tahr.models.loader import open_model
 from tahr.text.gguf_fields import gguf_fields
+from tahr.tools.lora_merge import merged
 from tahr.weights import open_gguf
 from tahr.weights.dequantise.bits import Bytes
 from tahr.weights.formats import FORMATS, Format
@@ -46,12 +47,22 @@ class Written:
 
 
 def export(
-    files: hub.ModelFiles, out: Path, mix: str | None, *, requantize: bool = False, progress: hub.Progress | None = None
+    files: hub.ModelFiles,
+    out: Path,
+    mix: str | None,
+    *,
+    requantize: bool = False,
+    progress: hub.Progress | None = None,
+    lora: tuple[Path, float] | None = None,
 ) -> Written:
-    """Write the model to `out` in the formats of `mix`; None keeps matrices as they are."""
+    """Write the model to `out` in the formats of `mix`; None keeps matrices as they are.
+
+    `lora` is an adapter to add to the weights, and its scale.
+    """
     refuse_overwriting(files, out)
     name, recipe_of = (None, None) if mix is None else mix_named(mix)
     model = read_gguf(files) if files.format == "gguf" else read_checkpoint(files)
+    model = replace(model, parts=merged(model.parts, files, *lora)) if lora else model
     recipe = recipe_for(recipe_of, {part.name: part.shape for part in model.parts}) if recipe_of else None
     if recipe and not requantize:
         refuse_twice(model.parts, recipe)

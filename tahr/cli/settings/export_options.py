@@ -1,4 +1,4 @@
-"""What `tahr quantize` and `tahr convert` share."""
+"""What `tahr quantize`, `tahr convert` and `tahr merge` share."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,14 @@ from tahr.cli.chat.console import note
 from tahr.cli.settings.model_files import find
 
 
-def export(model: str, out: Path, mix: str | None, *, requantize: bool = False) -> int:
+def export(
+    model: str, out: Path, mix: str | None, *, requantize: bool = False, lora: tuple[Path, float] | None = None
+) -> int:
     """Write the model, progress on stderr, and say what came of it."""
     from tahr.hub.progress import Progress, human_bytes
     from tahr.tools.gguf_export import export as write
 
-    done = write(find(model), out, mix, requantize=requantize, progress=Progress(sys.stderr))
+    done = write(find(model), out, mix, requantize=requantize, progress=Progress(sys.stderr), lora=lora)
     for line in done.notes:
         note(line)
     formats = ", ".join(f"{n} {name}" for name, n in sorted(done.formats.items()))

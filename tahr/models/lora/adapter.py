@@ -81,6 +81,11 @@ def refuse_unknown(raw: Mapping[str, RawFactors], target: AdapterTarget) -> None
             f"The adapter changes the experts of a mixture ({shown}), which Tahr does not do: use one that changes "
             "attention and the other linears alone, or merge it into the checkpoint with PEFT."
         )
+    if "lm_head" in unknown:
+        raise AdapterError(
+            "The adapter changes the head, which this model shares with its embedding table, so they cannot be merged: "
+            "use the adapter as it is."
+        )
     if any(name.endswith("embed_tokens") for name in unknown):
         raise AdapterError(
             "The adapter changes the embedding table, which Tahr does not do: merge it into the checkpoint with PEFT."
