@@ -9,9 +9,9 @@ import numpy as np
 from tahr import hub
 from tahr.backends.api import LinearShape, LoraFactors
 from tahr.models.convert import in_memory
-from tahr.models.convert_keys import PAIRED
 from tahr.models.loader import open_model
 from tahr.models.lora import AdapterTarget, open_adapter
+from tahr.models.lora.rope_order import REORDERED
 from tahr.models.registry import family_of
 from tahr.models.weights import gguf_name
 from tahr.weights.gguf_write import Part
@@ -21,7 +21,7 @@ from tahr.weights.tensor import HostTensor
 def merged(parts: Sequence[Part], files: hub.ModelFiles, adapter: Path, scale: float = 1.0) -> list[Part]:
     """The parts of a GGUF, those that the adapter changes with it added; refused if it does not fit the model."""
     cfg = open_model(files.weights, files.directory).model_config()
-    if cfg.family in PAIRED:
+    if cfg.family in REORDERED:
         cfg = replace(cfg, rope_style="pairs")  # as the parts have it, also those of a converted checkpoint
     names = {part.name: canonical(part.name, family_of(cfg).gguf_names) for part in parts}
     linears = {names[p.name]: LinearShape(*p.shape) for p in parts if len(p.shape) == 2 and is_linear(names[p.name])}

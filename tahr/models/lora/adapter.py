@@ -14,6 +14,38 @@ from tahr.weights.tensor import HostTensor
 
 KEPT = ("F32", "F16", "BF16")  # formats that backends take as they are; block formats become F32
 MOST_SCALE = 1e6
+# Families whose adapters are known to be right, from files of either kind on files of either kind.
+ADAPTED = frozenset(
+    [
+        "cohere",
+        "cohere2",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "glm",
+        "glm4",
+        "glm4_moe",
+        "gpt_oss",
+        "granite",
+        "granitemoe",
+        "granitemoeshared",
+        "llama",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "olmo3",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    ]
+)
 N_NAMED = 3  # linears named in an error
 DIGEST_BYTES = 16
 HALF_EXPONENT = {"F16": 0x7C00, "BF16": 0x7F80}  # all of its bits are set in numbers that are not finite
@@ -63,6 +95,10 @@ class RawFactors:
 
 def make_adapter(raw: Mapping[str, RawFactors], target: AdapterTarget, base: str, notes: tuple[str, ...]) -> Adapter:
     """The adapter, if every tensor of it fits the model."""
+    if target.config.family not in ADAPTED:
+        raise AdapterError(
+            f"Tahr does not run adapters of {target.config.family} models yet: merge it into the checkpoint with PEFT."
+        )
     if not raw:
         raise AdapterError("The adapter has no tensors: there is nothing to add to the model.")
     refuse_unknown(raw, target)

@@ -8,17 +8,18 @@ from typing import Any
 
 from tahr.errors import AdapterError
 from tahr.models.config import ModelConfig
-from tahr.models.convert_keys import ARCHITECTURES, PAIRED
+from tahr.models.convert_keys import ARCHITECTURES
 from tahr.models.fields import Fields
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
-from tahr.models.lora.rope_order import to_halves
-from tahr.models.registry import family_of
+from tahr.models.lora.rope_order import REORDERED, to_halves
+from tahr.models.registry import family_of, family_of_gguf
 from tahr.models.weights import gguf_name
 from tahr.weights import HostTensor, open_gguf
 
 TENSOR = re.compile(r"(?P<name>.+\.weight)\.lora_(?P<side>[ab])")
 MOST_ALPHA = 1e6
+SHARED = {"mixtral": "llama", "ministral": "llama", "olmo3": "olmo2"}  # families that have no architecture of their own
 
 
 def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
@@ -38,7 +39,7 @@ def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
         home = gguf_name(found["name"], names).removesuffix(".weight")
         sides.setdefault(home, {})[found["side"]] = tensor
     factors = {name: RawFactors(two.get("a"), two.get("b"), alpha) for name, two in sides.items()}
-    if cfg.family in PAIRED and cfg.rope_style == "halves":
+    if cfg.family in REORDERED and cfg.rope_style == "halves":
         factors = {name: in_halves(name, raw, cfg) for name, raw in factors.items()}
     base = file.metadata.get("general.base_model.0.name") or file.metadata.get("general.name")
     return ReadAdapter(factors, base if isinstance(base, str) else "")
@@ -50,8 +51,12 @@ def check_kind(metadata: Mapping[str, Any], cfg: ModelConfig) -> None:
         raise AdapterError("The GGUF holds no adapter (its general.type says so): name an adapter's file.")
     if metadata.get("adapter.type") != "lora":
         raise AdapterError(f"The adapter is a {metadata.get('adapter.type')!r}; Tahr knows 'lora' alone.")
-    ours, theirs = ARCHITECTURES.get(cfg.family, cfg.family), metadata.get("general.architecture")
-    if theirs != ours:
+    ours, theirs = (
+        SHARED.get(cfg.family) or ARCHITECTURES.get(cfg.family, cfg.family),
+        metadata.get("general.architecture"),
+    )
+    family = family_of_gguf(theirs)
+    if theirs != ours and not (family and family.name == cfg.family):
         raise AdapterError(
             f"The adapter was made for a {theirs!r} model, but this one is a {ours!r}: use it with its own base model."
         )

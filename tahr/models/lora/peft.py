@@ -12,12 +12,11 @@ from typing import Any
 
 from tahr.backends.api import MAX_RANK
 from tahr.errors import AdapterError
-from tahr.models.convert_keys import PAIRED
 from tahr.models.fields import Fields
 from tahr.models.loader import read_json
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
-from tahr.models.lora.rope_order import to_pairs
+from tahr.models.lora.rope_order import REORDERED, to_pairs
 from tahr.models.registry import family_of
 from tahr.models.weights import hf_name
 from tahr.weights import HostTensor, open_safetensors
@@ -59,7 +58,7 @@ def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
     scaling = LoraScaling(config)
     factors = {name: scaling.factors(name, two) for name, two in sides.items()}
     refuse_missing(config, factors, target)
-    if target.config.family in PAIRED and target.config.rope_style == "pairs":
+    if target.config.family in REORDERED and target.config.rope_style == "pairs":
         factors = {
             name: replace(raw, b=to_pairs(name, raw.b, target.config)) if raw.b else raw
             for name, raw in factors.items()

@@ -4,6 +4,12 @@ from tahr.errors import AdapterError
 from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
 
+# Families whose checkpoints hold queries and keys in halves order and whose GGUF files in pairs order. Others keep one
+# order in both.
+REORDERED = frozenset(
+    ["llama", "mistral", "ministral", "ministral3", "mixtral", "smollm3", "granite", "granitemoe", "granitemoeshared"]
+)
+
 
 def to_pairs(name: str, b: HostTensor, cfg: ModelConfig) -> HostTensor:
     """From the order of checkpoints to that of GGUF files, where the linear is one of queries or keys."""
