@@ -64,7 +64,8 @@ class CudaLoraBank(LoraBank):
         self._device = device
         self._n_seqs = limits.n_seqs
         kernels = {shape.kernel.rpartition(" ")[2] for shape in shapes.values()}
-        self.dtype = DTYPES["f32" if "f32" in kernels else min(kernels)]
+        # Block-quantised matrices meet rows in bf16.
+        self.dtype = DTYPES["f32" if "f32" in kernels else "f16" if kernels == {"f16"} else "bf16"]
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
