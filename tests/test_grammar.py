@@ -9,6 +9,7 @@ import pytest
 
 from assets import stories
 from engines import engine, loaded, run
+from late_backend import LateBackend
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
@@ -203,8 +204,8 @@ def test_steps_overlap_with_grammars_too() -> None:
     assert [seq.tokens for seq in (*found, *found[3].forks)] == [seq.tokens for seq in (*expected, *expected[3].forks)]
     alone = engine(stories(), late=True)
     run(alone, submit(alone, hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)))
-    n_late = alone.runner.backend.n_late  # type: ignore[attr-defined]
-    assert n_late > alone.scheduler.n_steps / 2
+    if isinstance(alone.runner.backend, LateBackend):  # a GPU does not count
+        assert alone.runner.backend.n_late > alone.scheduler.n_steps / 2
 
 
 def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

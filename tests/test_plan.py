@@ -9,7 +9,7 @@ import backends_here
 from model_cases import CASES, FAMILY_CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Part, Runs
-from tahr.backends.api import Plan, StepLimits
+from tahr.backends.api import Plan, StateShape, StepLimits
 from tahr.models import load, open_model
 
 IDS = token_ids()
@@ -51,10 +51,13 @@ def test_replay_equals_eager(case: str, name: str, tmp_path: Path) -> None:
     backend = backends_here.backend(name)
     loaded = load(open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]))), backend)
     replay, eager = Replay(Runs(loaded, backend, n_seqs=2)), Runs(loaded, backend, n_seqs=2)
+    has_states = any(isinstance(shape, StateShape) for shape in loaded.decoder.memory)
     for parts in STEPS:
         wanted = eager.eager(parts)
         counts = [len(ids) for _, ids in parts]
-        for bucket in backend.buckets(eager.limits):
-            if bucket.hold(sum(counts), sum(counts), len(parts), max(counts)):
-                assert np.abs(replay.logits(parts, bucket) - wanted).max() <= TOLERANCE, (parts, bucket)
+        fitting = [
+            b for b in backend.buckets(eager.limits) if b.hold(sum(counts), sum(counts), len(parts), max(counts))
+        ]
+        for bucket in fitting[:1] if has_states else fitting:  # a step changes states, and must not be run again
+            assert np.abs(replay.logits(parts, bucket) - wanted).max() <= TOLERANCE, (parts, bucket)
     assert replay.plans, "no bucket held any step"

@@ -158,6 +158,17 @@ def test_prompts_share_the_budget_but_the_first_is_always_taken() -> None:
     assert [item.n_tokens for item in model.step()] == [6, 4], "the second gets what the first leaves"
 
 
+def test_forced_tokens_and_prompts_share_the_budget() -> None:
+    model = NullModel(scheduler(n_pages=100, prefill_chunk=16, n_prefill_tokens=16))
+    talker = sequence(2, 50)
+    add(model, talker)
+    model.step()
+    talker.tokens += [1, 2]  # what a grammar forces
+    add(model, sequence([0] * 12, 1), sequence([1] * 12, 1))
+    n_tokens = [item.n_tokens for item in model.step()]
+    assert len(n_tokens) == 3 and sum(n_tokens) == 16
+
+
 def test_no_more_read_or_write_in_a_step_than_allowed() -> None:
     model = NullModel(scheduler(100, n_seqs=6, n_prefill_seqs=2, n_decode_seqs=3, prefill_chunk=4, n_prefill_tokens=99))
     everyone = [sequence([i] * 6, 9) for i in range(8)]

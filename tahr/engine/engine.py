@@ -19,7 +19,7 @@ from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import NO_ROW, Output, Sequence, State
-from tahr.engine.speculation.speculator import SpeculationStats, Speculator
+from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may_speculate
 from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
@@ -267,7 +267,9 @@ class Engine:
         params = sampling.params
         ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         bound = sampling.follows_text or params.thinking_budget is not None
-        return Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
+        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
+        seq.speculates = self.speculator is not None and may_speculate(seq)  # until the speculator says otherwise
+        return seq
 
     # ---- one step ---------------------------------------------------------------------------------------------
 

@@ -95,6 +95,7 @@ class PrefillBudget:
         self._chunk = min(limits.prefill_chunk, n_most or limits.prefill_chunk)
         self._n_together = min(limits.n_prefill_tokens, n_most or limits.n_prefill_tokens)
         self.n_tokens = max(self._n_together, self._chunk)
+        self._n_forced = 0  # tokens of sequences that decode
 
     @property
     def open(self) -> bool:
@@ -113,10 +114,11 @@ class PrefillBudget:
     def spend(self, seq: Sequence, n: int) -> None:
         """A sequence, whose tokens are scheduled now, uses n tokens of the budget."""
         if seq.state is State.DECODING:
+            self._n_forced += n
             self.n_tokens -= n
             return
         if self.n_seqs == self._limits.n_prefill_seqs:
-            self.n_tokens = self._n_together  # whatever the budget is, the first one was within it
+            self.n_tokens = self._n_together - self._n_forced  # whatever the budget is, the first one was within it
         self.n_seqs -= 1
         self.n_tokens -= n
         self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.first_row))
