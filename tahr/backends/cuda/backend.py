@@ -11,7 +11,7 @@ from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.fp8 import Fp8Matrix
 from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, linear, packed, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
-from tahr.backends.cuda.packed import PackedMatrix
+from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
 from tahr.backends.cuda.sampling import CudaSampler
 from tahr.backends.cuda.steps import (
@@ -30,7 +30,7 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
-Compact = PackedMatrix | Fp8Matrix  # matrices with kernels of their own
+Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own
 N_PICKS = 1 << 16  # tokens sampled at once
 
 
@@ -156,13 +156,13 @@ class CudaBackend(api.Backend):
 
     def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
         inputs, n = self.context.enter(step), self._n_tokens(step)
-        embed = packed.packed_embed if isinstance(table.data, PackedMatrix) else rows.embed
+        embed = packed.packed_embed if isinstance(table.data, CodedMatrix) else rows.embed
         found = embed(table.data, inputs, n, scale)
         return made(found, Rows.TOKENS, table.data.dtype)
 
     def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
         inputs, n = self.context.enter(step), self._n_tokens(step)
-        dense = packed.unpacked_matrix(table.data, F32) if isinstance(table.data, PackedMatrix) else table.data
+        dense = packed.unpacked_matrix(table.data, F32) if isinstance(table.data, CodedMatrix) else table.data
         return made(rows.embed_positions(dense, inputs, n), Rows.TOKENS, table.data.dtype)
 
     def rms_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
@@ -339,7 +339,7 @@ class CudaBackend(api.Backend):
 
 
 VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
-    PackedMatrix: packed.packed_vector_linear,
+    CodedMatrix: packed.packed_vector_linear,
     Fp8Matrix: fp8.fp8_vector_linear,
 }
 

@@ -23,7 +23,7 @@ Bytes: TypeAlias = torch.Tensor  # uint8 [n, bytes of a block]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CodeKind:
     """How packed values are computed: code * scale - offset, or (code - shift) * scale, or table[code] * scale."""
 
     name: str
@@ -34,10 +34,10 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PackedMatrix:
+class CodedMatrix:
     """A matrix `[n_rows, n_cols]` in packed form; `dtype` is what it is multiplied in."""
 
-    kind: Kind
+    kind: CodeKind
     codes: torch.Tensor  # int32 [n_rows, words]
     high: torch.Tensor  # int32 [n_rows, words]
     scales: torch.Tensor  # int32 [n_rows, n_cols / BLOCK]: two f16
@@ -54,11 +54,11 @@ class PackedMatrix:
         planes = [self.codes, self.high, self.scales, *([] if self.dense is None else [self.dense])]
         return sum(int(plane.numel() * plane.element_size()) for plane in planes)
 
-    def rows(self, begin: int, end: int) -> "PackedMatrix":
+    def rows(self, begin: int, end: int) -> "CodedMatrix":
         """Some of its rows."""
         codes, high, scales = (part[begin:end] for part in (self.codes, self.high, self.scales))
         dense = None if self.dense is None else self.dense[begin:end]
-        return PackedMatrix(self.kind, codes, high, scales, (end - begin, self.shape[1]), self.dtype, dense)
+        return CodedMatrix(self.kind, codes, high, scales, (end - begin, self.shape[1]), self.dtype, dense)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Codes:
 
 
 TABLES = {"iq4": IQ4_VALUES, "fp4": FP4_VALUES}
-FOUR, FIVE = Kind("4-bit", 4, has_offset=True), Kind("5-bit", 5, has_offset=True)
-SIX, EIGHT = Kind("6-bit", 6, shift=32), Kind("8-bit", 8)
-IQ4, FP4 = Kind("IQ4", 4, table="iq4"), Kind("FP4", 4, table="fp4")
+FOUR, FIVE = CodeKind("4-bit", 4, has_offset=True), CodeKind("5-bit", 5, has_offset=True)
+SIX, EIGHT = CodeKind("6-bit", 6, shift=32), CodeKind("8-bit", 8)
+IQ4, FP4 = CodeKind("IQ4", 4, table="iq4"), CodeKind("FP4", 4, table="fp4")
 
 
-def packed_matrix(tensor: HostTensor, device: torch.device) -> PackedMatrix | None:
+def packed_matrix(tensor: HostTensor, device: torch.device) -> CodedMatrix | None:
     """A matrix in packed form on the device; None where its format has no kernel or its scales do not fit."""
     if tensor.format.name not in FORMATS or len(tensor.shape) != 2:
         return None
@@ -91,11 +91,11 @@ def packed_matrix(tensor: HostTensor, device: torch.device) -> PackedMatrix | No
             return None
         n = len(chunk) // row_bytes
         codes, high, scales = (plane.reshape(n, -1) for plane in part)
-        parts.append(PackedMatrix(kind, codes, high, scales, (n, n_cols)))
+        parts.append(CodedMatrix(kind, codes, high, scales, (n, n_cols)))
     return joined(parts)
 
 
-def joined(parts: Sequence[PackedMatrix]) -> PackedMatrix:
+def joined(parts: Sequence[CodedMatrix]) -> CodedMatrix:
     """Matrices of one kind, one below the other."""
     first = parts[0]
     if len(parts) == 1:
@@ -104,7 +104,7 @@ def joined(parts: Sequence[PackedMatrix]) -> PackedMatrix:
     codes, high, scales = (torch.cat(plane) for plane in zip(*planes, strict=True))
     n_rows, copies = sum(part.shape[0] for part in parts), [part.dense for part in parts if part.dense is not None]
     dense = torch.cat(copies) if len(copies) == len(parts) else None
-    return PackedMatrix(first.kind, codes, high, scales, (n_rows, first.shape[1]), first.dtype, dense)
+    return CodedMatrix(first.kind, codes, high, scales, (n_rows, first.shape[1]), first.dtype, dense)
 
 
 def halves(blocks: Bytes) -> torch.Tensor:
@@ -191,14 +191,14 @@ def mxfp4(blocks: Bytes) -> Codes:
     )
 
 
-FORMATS: dict[str, tuple[Kind, Callable[[Bytes], Codes]]] = {
+FORMATS: dict[str, tuple[CodeKind, Callable[[Bytes], Codes]]] = {
     "Q4_0": (FOUR, q4_0), "Q4_1": (FOUR, q4_1), "Q4_K": (FOUR, q4_k), "Q5_0": (FIVE, q5_0), "Q5_1": (FIVE, q5_1),
     "Q5_K": (FIVE, q5_k), "Q6_K": (SIX, q6_k), "Q8_0": (EIGHT, q8_0), "IQ4_NL": (IQ4, iq4_nl),
     "IQ4_XS": (IQ4, iq4_xs), "MXFP4": (FP4, mxfp4),
 }  # fmt: skip
 
 
-def pack(kind: Kind, parts: Codes) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+def pack(kind: CodeKind, parts: Codes) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Codes, words of high bits and scales, block by block; None where a scale does not fit an f16."""
     n_blocks = parts.codes.numel() // BLOCK
     pair = [parts.scales, parts.offsets] if parts.offsets is not None else list(by_halves(parts.scales, n_blocks))

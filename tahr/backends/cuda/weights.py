@@ -13,7 +13,7 @@ import torch
 from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.fp8 import Fp8Matrix, fp8_matrix, joined_fp8
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
-from tahr.backends.cuda.packed import PackedMatrix, joined, packed_matrix
+from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix
 from tahr.weights.tensor import HostTensor
 
 # Formats kept as they are, and how a NumPy array shows their numbers to torch.
@@ -26,7 +26,7 @@ CHUNK = 1 << 23  # values that travel at a time
 class JoinedMatrix:
     """The matrices of several linears as one, one below the other."""
 
-    values: torch.Tensor | PackedMatrix | Fp8Matrix
+    values: torch.Tensor | CodedMatrix | Fp8Matrix
     bias: torch.Tensor | None
     heights: list[int]
 
@@ -50,7 +50,7 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
     return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
 
 
-def has_room(device: torch.device, matrix: PackedMatrix, free_share: float) -> bool:
+def has_room(device: torch.device, matrix: CodedMatrix, free_share: float) -> bool:
     """Whether a dense copy leaves that share of the card free."""
     if device.type != "cuda":
         return False
@@ -98,7 +98,7 @@ def join(linears: Sequence[Linear]) -> JoinedLinears:
         return JoinedLinears(tuple(linears))
     heights = [linear.weight.n_rows for linear in linears]
     matrices = [linear.weight.data for linear in linears]
-    one: torch.Tensor | PackedMatrix | Fp8Matrix
+    one: torch.Tensor | CodedMatrix | Fp8Matrix
     if isinstance(matrices[0], torch.Tensor):
         one = torch.cat(matrices)
         views = list(one.split(heights))
@@ -118,6 +118,6 @@ def joinable(linears: Sequence[Linear]) -> bool:
     return len(kinds) == 1
 
 
-def kind_of(matrix: torch.Tensor | PackedMatrix | Fp8Matrix) -> object:
+def kind_of(matrix: torch.Tensor | CodedMatrix | Fp8Matrix) -> object:
     """What matrices that may become one have in common."""
-    return matrix.kind if isinstance(matrix, PackedMatrix) else (type(matrix), matrix.dtype)
+    return matrix.kind if isinstance(matrix, CodedMatrix) else (type(matrix), matrix.dtype)

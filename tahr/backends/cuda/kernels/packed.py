@@ -14,7 +14,7 @@ from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES
 from tahr.backends.cuda.kernels.rows import activated, narrow
-from tahr.backends.cuda.packed import TABLES, UNIT, PackedMatrix
+from tahr.backends.cuda.packed import TABLES, UNIT, CodedMatrix
 from tahr.backends.cuda.presence import interprets
 
 MOST_VECTORS = 4  # rows up to which the matrix is read once for each of them
@@ -355,13 +355,13 @@ def table_on(name: str, device: torch.device) -> torch.Tensor:
     return torch.tensor(TABLES[name], device=device)
 
 
-def planes(w: PackedMatrix) -> tuple[torch.Tensor, ...]:
+def planes(w: CodedMatrix) -> tuple[torch.Tensor, ...]:
     """The memory that kernels read of a matrix."""
     high = w.high if w.high.numel() else w.scales  # never read
     return w.codes, high, w.scales, table_on(w.kind.table, w.codes.device) if w.kind.table else w.scales
 
 
-def constants(w: PackedMatrix) -> dict[str, Any]:
+def constants(w: CodedMatrix) -> dict[str, Any]:
     kind = w.kind
     return {
         "n_bits": kind.n_bits, "has_offset": kind.has_offset, "shift": kind.shift, "has_table": bool(kind.table),
@@ -370,7 +370,7 @@ def constants(w: PackedMatrix) -> dict[str, Any]:
 
 
 def packed_vector_linear(
-    x: torch.Tensor, w: PackedMatrix, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
+    x: torch.Tensor, w: CodedMatrix, bias: torch.Tensor | None, dtype: torch.dtype, act: Activation | None = None
 ) -> torch.Tensor:
     """x @ w.T + bias for a few rows in f32; with `act`, w is a gate above an up matrix: act(gate) * up in `dtype`."""
     n_rows, n_out, n_words = len(x), w.shape[0] // (2 if act else 1), w.codes.shape[1]
@@ -386,7 +386,7 @@ def packed_vector_linear(
     return out
 
 
-def unpacked_matrix(w: PackedMatrix, dtype: torch.dtype) -> torch.Tensor:
+def unpacked_matrix(w: CodedMatrix, dtype: torch.dtype) -> torch.Tensor:
     """The matrix dense in a scratch."""
     n_out, n_words = w.codes.shape
     dense = torch.empty(w.shape, dtype=dtype, device=w.codes.device)
@@ -398,7 +398,7 @@ def unpacked_matrix(w: PackedMatrix, dtype: torch.dtype) -> torch.Tensor:
     return dense
 
 
-def packed_embed(w: PackedMatrix, inputs: Any, n_tokens: int, factor: float) -> torch.Tensor:
+def packed_embed(w: CodedMatrix, inputs: Any, n_tokens: int, factor: float) -> torch.Tensor:
     """factor * w[ids] in f32 for the live ones of `n_tokens` tokens, zeros below them."""
     out = torch.empty((n_tokens, w.shape[1]), dtype=torch.float32, device=w.codes.device)
     packed_embed_kernel[(n_tokens, triton.cdiv(w.shape[1], DENSE_COLS))](
