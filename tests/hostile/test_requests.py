@@ -277,7 +277,7 @@ class StuckEngine(ScriptedEngine):
 
     embedding = False
 
-    async def embed(self, texts: Any, pooling: str, *, lora: Any = ()) -> Any:
+    async def embed(self, texts: Any, pooling: str, lora: Any = ()) -> Any:
         self.embedding = True
         try:
             await asyncio.Event().wait()
