@@ -49,6 +49,7 @@ SAID = {
     "json_schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
     "schema": {"response_format": {"type": "json_object", "schema": SCHEMA}},
     "guided_json": {"guided_json": SCHEMA},
+    "json_schema of llama.cpp": {"json_schema": SCHEMA},
     "guided_json as text": {"guided_json": json.dumps(SCHEMA)},
     "structured json": {"structured_outputs": {"json": SCHEMA}},
 }

@@ -22,7 +22,7 @@ class Size(Enum):
 
 class Leg(BaseModel):
     side: Literal["left", "right"]
-    length: float = Field(ge=0, le=99)
+    length: int = Field(ge=0, le=99)  # a number with a fraction may have digits without end
 
 
 class Animal(BaseModel):

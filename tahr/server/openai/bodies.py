@@ -88,6 +88,7 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     response_format: Any = None  # these are read by `grammars`
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
+    json_schema: Any = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None

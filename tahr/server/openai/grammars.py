@@ -144,4 +144,5 @@ FIELDS: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
     "guided_choice": of_kind("choice"),
     "guided_grammar": lark_or_gbnf,
     "grammar": of_kind("gbnf"),
+    "json_schema": of_kind("json_schema"),
 }

@@ -84,7 +84,9 @@ def text_of(message: Message, where: str) -> str:
     if isinstance(message.content, str):
         return message.content
     for i, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
+        if part.type == "text" and part.text is None:
+            raise bad_field("messages", f"{where}.content[{i}] is of type 'text' and has no text: give one.")
+        if part.type != "text":
             raise bad_field(
                 "messages", f"{where}.content[{i}] is of type {part.type!r}, but this server reads text parts only."
             )
