@@ -1,5 +1,7 @@
 """Adapters in an engine: many in one batch, each as if it were alone; loaded and removed while requests run."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -264,3 +266,17 @@ def test_rows_are_grouped_by_adapter_in_tiles() -> None:
     scale_of = dict(zip(rows.rows[0, :23].tolist(), rows.scales[0, :23].tolist(), strict=True))
     assert scale_of[23] == 0.5 and scale_of[0] == 1.0 and scale_of[25] == 0.25
     assert rows.rows[1, :2].tolist() == [23, 24] and rows.scales[1, :2].tolist() == [3.0, 3.0]
+
+
+def test_adapters_read_at_the_same_time_come_to_one_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eng = engine(path)
+    made = eng.runner.backend.lora_bank
+
+    def slow_bank(*args: object) -> object:
+        time.sleep(0.05)
+        return made(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(eng.runner.backend, "lora_bank", slow_bank)
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(eng.runner.adapter_rows) for _ in range(4)]
+    assert len({id(each.result()) for each in found}) == 1

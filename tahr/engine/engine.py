@@ -464,10 +464,10 @@ def accept_forced(seq: Sequence, deltas: Deltas, now: float) -> tuple[tuple[int,
     them, and why the last one is the last, if it is.
     """
     reason: str | None = None
-    n_before = len(seq.tokens)
+    n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
     for token in forced_tokens(seq):
         more, reason = accept_token(seq, SampledToken(token, 0.0), now)
-        deltas += more
+        shown += more
         if reason:
             break
-    return tuple(seq.tokens[n_before:]), deltas, reason
+    return tuple(seq.tokens[n_before:]), tuple(shown), reason

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from time import perf_counter
 from typing import NamedTuple
 
@@ -110,6 +111,7 @@ class Runner:
         self._hidden = PlanSet(decoder.hidden, [most])
         self._adapted: dict[tuple[object, ...], PlanSet] = {}  # of steps in which sequences have adapters
         self._adapter_rows: AdapterRows | None = None
+        self._making_rows = Lock()
         self._sample_plan: SamplePlan | None = None
 
     def launch(self, work: list[WorkItem]) -> InFlight:
@@ -148,7 +150,9 @@ class Runner:
     def adapter_rows(self) -> AdapterRows:
         """Where adapters are kept, and which rows of a step meet them; made when the first one is loaded."""
         if self._adapter_rows is None:
-            self._adapter_rows = AdapterRows(self.backend.lora_bank(self.decoder.linears, self.step.limits))
+            with self._making_rows:  # adapters are read on any thread, several at once
+                rows = self._adapter_rows or AdapterRows(self.backend.lora_bank(self.decoder.linears, self.step.limits))
+                self._adapter_rows = rows
         return self._adapter_rows
 
     def _with_adapters(self, plans: PlanSet, n_rounds: int) -> PlanSet:
@@ -208,8 +212,6 @@ class SamplePlan:
 
     A sequence with drafts is sampled from as many rows as it computes tokens, each as if the drafts before it were its
     own. The plan is kept while the same sequences are sampled from the same rows.
-
-    It is kept while the same sequences are sampled from the same rows.
     """
 
     def __init__(self, work: WorkColumns):
