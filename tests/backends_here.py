@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tahr.backends import BACKENDS, open_backend
-from tahr.backends.api import Backend, KVStore, LayerShape, MemoryLayout, Weight
+from tahr.backends.api import Backend, ExpertMLPs, KVStore, LayerShape, Linear, MemoryLayout, Rows, Tensor, Weight
 from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.reference import DenseMatrix, ReferenceBackend
 from tahr.weights.tensor import HostTensor
@@ -39,6 +39,21 @@ class DenseReference(ReferenceBackend):
             values = weight.data.values if is_packed else round_to_bf16(weight.data.values)
             object.__setattr__(weight, "data", DenseMatrix(values, int8=False))
         return weight
+
+
+class RoundedReference(ReferenceBackend):
+    """The oracle with rows rounded to bf16 before and after products, as any engine does that multiplies in bf16."""
+
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        y = super().linear(in_bf16(x), linear)
+        return y if x.rows is Rows.LOGITS else in_bf16(y)
+
+    def experts(self, x: Tensor, scores: Tensor, mlps: ExpertMLPs) -> Tensor:
+        return super().experts(in_bf16(x), scores, mlps)
+
+
+def in_bf16(x: Tensor) -> Tensor:
+    return Tensor(x.width, x.rows, round_to_bf16(np.ascontiguousarray(x.data)))
 
 
 def tolerance_of(name: str, case: str, stated: float) -> float:

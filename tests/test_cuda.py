@@ -355,13 +355,20 @@ def test_looking_for_a_gpu_does_not_import_torch() -> None:
 @pytest.mark.skipif(cuda_presence.interprets(), reason="Triton's interpreter cannot multiply bf16")
 @pytest.mark.parametrize("case", CASES)
 def test_families_in_bf16(case: str, tmp_path: Path) -> None:
-    """Weights and rows in bf16 stay within 2e-2 of the same weights computed in f32, as a share of all logits.
+    """bf16 weights and rows cost at most twice what rounding the rows of the reference to bf16 costs.
 
-    A single logit may be further off: where two experts nearly tie, the other one may be chosen.
+    Some tiny models magnify any rounding: a delta rule with few and narrow heads may answer a query with next to
+    nothing, which its norm then enlarges. Of the rows the median counts, because one in which two experts nearly tie
+    may choose the other one.
     """
     folder = write_hf(tmp_path, CASES[case], make_weights(CASES[case]), "BF16")
-    found, wanted = (
+    found, rounded, wanted = (
         Runs(load(open_model([], folder), be), be).eager([(0, token_ids())])
-        for be in (backends_here.backend("cuda"), ReferenceBackend())
+        for be in (backends_here.backend("cuda"), backends_here.RoundedReference(), ReferenceBackend())
     )
-    assert np.sqrt(np.square(found - wanted).mean() / np.square(wanted).mean()) <= 2e-2
+    assert typical_error(found, wanted) <= 2 * typical_error(rounded, wanted) <= 0.1
+
+
+def typical_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The median over rows of the error as a share of the row."""
+    return float(np.median(np.sqrt(np.square(found - wanted).sum(axis=1) / np.square(wanted).sum(axis=1))))
