@@ -157,7 +157,7 @@ class ScriptedReply:
             if reason and not writer.stopped:
                 deltas += writer.flush()
             picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
-            completion = self.completion(reason, writer.n_reasoning_tokens) if reason else None
+            completion = self.completion(reason, writer) if reason else None
             yield Chunk(deltas, [token], reason, completion, index, picks)
             if reason:
                 return
@@ -167,10 +167,12 @@ class ScriptedReply:
         form, tokenizer, stops = self.reply_format, self.engine.tokenizer, self.params.stop
         return TextWriter(tokenizer, stops) if form is None or form.is_plain else ReplyWriter(tokenizer, stops, form)
 
-    def completion(self, reason: str, n_reasoning: int) -> Completion:
+    def completion(self, reason: str, writer: TextWriter | ReplyWriter | None = None) -> Completion:
         stats = self.stats
         return Completion(
-            "", [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats, n_reasoning_tokens=n_reasoning
+            *("", [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats),
+            n_reasoning_tokens=writer.n_reasoning_tokens if writer else 0,
+            matched_stop=writer.matched_stop if writer else None,
         )
 
     def word(self, name: str) -> int:

@@ -12,10 +12,10 @@ import pytest
 from scripted_engine import BOS, EOS, ScriptedEngine, reply_to, serving
 from tahr import __version__
 from tahr.config import SamplingParams, sampling_names
-from tahr.server.app import ROUTES
 from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import bodies
 from tahr.server.openai.sampling import SPELLED
+from tahr.server.routes import ROUTES
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

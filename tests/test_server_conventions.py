@@ -9,9 +9,9 @@ import pytest
 
 from scripted_engine import BOS, ScriptedEngine, ScriptedReply, pick_of, serving
 from tahr.library.outputs import Chunk
-from tahr.server.app import ROUTES
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import ServedModel
+from tahr.server.routes import ROUTES
 from tahr.server.settings import Settings
 from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta
 
@@ -156,7 +156,7 @@ class TypedReply(ScriptedReply):
         for at, deltas in enumerate(self.engine.deltas):  # type: ignore[attr-defined]
             self.stats.n_generated_tokens = at + 1
             reason = "stop" if at == len(self.engine.deltas) - 1 else None  # type: ignore[attr-defined]
-            yield Chunk(deltas, [65], reason, self.completion(reason, 0) if reason else None, index, picks)
+            yield Chunk(deltas, [65], reason, self.completion(reason) if reason else None, index, picks)
 
 
 class TypedEngine(ScriptedEngine):

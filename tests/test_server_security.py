@@ -15,11 +15,11 @@ import pytest
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError, ServerError
 from tahr.server import models as served_models
-from tahr.server.app import ROUTES
 from tahr.server.http import protocol, rate_limit
 from tahr.server.http.rate_limit import RateLimit
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import STALLED_AFTER_S, Health, ServedModel
+from tahr.server.routes import ROUTES
 from tahr.server.settings import Settings
 
 CHAT = "/v1/chat/completions"

@@ -20,6 +20,9 @@ class Writer(Protocol):
     def flush(self) -> Deltas: ...
     @property
     def stopped(self) -> bool: ...
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that was found."""
 
 
 def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
@@ -40,6 +43,10 @@ class TextWriter:
     @property
     def stopped(self) -> bool:
         return self._matcher.hit is not None
+
+    @property
+    def matched_stop(self) -> str | None:
+        return self._matcher.hit
 
     def push(self, token: int) -> Deltas:
         text = self._detokenizer.push(token)
@@ -83,6 +90,10 @@ class ReplyWriter:
     @property
     def stopped(self) -> bool:
         return self._matcher.hit is not None or self._parser.stopped
+
+    @property
+    def matched_stop(self) -> str | None:
+        return self._matcher.hit
 
     def push(self, token: int) -> Deltas:
         """What the token completes. A block of thinking that has used up its budget is closed next."""

@@ -32,6 +32,7 @@ class Completion:
     parsed: Any = None  # the object that response_format asked for
     parse_error: str = ""  # why there is none, although the reply is complete
     n_reasoning_tokens: int = 0  # of the tokens, those of the reasoning
+    matched_stop: str | None = None  # the stop string that ended it
 
 
 @dataclass(slots=True)  # not frozen: one is made per token, and freezing costs three times as much as the rest
@@ -100,6 +101,7 @@ class Choice:
             reasoning=reasoning_of(self.deltas),
             tool_calls=tool_calls_of(self.deltas),
             n_reasoning_tokens=seq.writer.n_reasoning_tokens if seq.writer else 0,
+            matched_stop=seq.writer.matched_stop if seq.writer else None,
         )
 
 

@@ -1,55 +1,15 @@
-"""The ASGI application: a table of routes, and what becomes of an error."""
+"""The ASGI application: which route a request goes to, who may use it, and what becomes of an error."""
 
 from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
-from tahr.server import adapters
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
-from tahr.server.observe import status
-from tahr.server.openai import bodies, chat, completions, embeddings, openapi, replies, tokenize
 from tahr.server.route import Route
+from tahr.server.routes import methods_of
 from tahr.server.state import ServerState
-
-
-async def openapi_document(request: HttpRequest, state: ServerState) -> None:
-    """This API, described by the tables it is made of."""
-    await request.respond_json(openapi.document(ROUTES))
-
-
-ROUTES = [
-    Route("POST", "/v1/chat/completions", chat.chat, bodies.ChatBody, replies.ChatReply),
-    Route("POST", "/v1/completions", completions.complete, bodies.CompletionBody, replies.TextReply),
-    Route("POST", "/v1/embeddings", embeddings.embed, bodies.EmbeddingBody, replies.EmbeddingReply),
-    Route("GET", "/v1/models", status.models, gives=replies.ModelList),
-    Route("GET", "/v1/models/", status.model, gives=replies.ModelCard),
-    Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
-    Route("POST", "/detokenize", tokenize.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
-    Route("POST", "/apply-template", chat.apply_template, bodies.TemplateBody, replies.TemplateReply),
-    Route("POST", "/admin/loras", adapters.add, adapters.AdapterBody, adapters.AdapterCard, is_admin=True),
-    Route("GET", "/admin/loras", adapters.listed, gives=adapters.AdapterList, is_admin=True),
-    Route("DELETE", "/admin/loras/", adapters.remove, gives=adapters.AdapterCard, is_admin=True),
-    Route("POST", "/v1/load_lora_adapter", adapters.load_like_vllm, adapters.LoadAdapterBody, is_admin=True),
-    Route("POST", "/v1/unload_lora_adapter", adapters.unload_like_vllm, adapters.UnloadAdapterBody, is_admin=True),
-    Route("GET", "/health", status.health, gives=replies.HealthReply, is_open=True),
-    Route("GET", "/ready", status.ready, is_open=True),
-    Route("GET", "/metrics", status.metrics),
-    Route("GET", "/version", status.version, gives=replies.Version),
-    Route("GET", "/openapi.json", openapi_document),
-    Route("GET", "/", status.page),
-]
-EXACT = {path: {r.method: r for r in ROUTES if r.path == path} for path in dict.fromkeys(r.path for r in ROUTES)}
-# Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
-EXACT |= {path.removeprefix("/v1"): EXACT[path] for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/models")}
-BELOW = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
-
-
-def find(path: str, method: str) -> Route | None:
-    """The route of a path: the one with that method, if there is one."""
-    routes = EXACT.get(path) or {route.method: route for route in BELOW if path.startswith(route.path)}
-    return routes.get("GET" if method == "HEAD" else method) or next(iter(routes.values()), None)
 
 
 class App:
@@ -63,7 +23,10 @@ class App:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
         request = HttpRequest(scope, receive, send, self._limits)
         request.response_headers["x-request-id"] = request_id()
-        route = find(request.path, request.method)
+        methods = methods_of(request.path)
+        route = methods.get("GET" if request.method == "HEAD" else request.method) or next(iter(methods.values()), None)
+        if route:
+            request.error_reply = route.errors
         record = request.record
         try:
             await self._handle(request, route)
@@ -91,7 +54,7 @@ class App:
             message = f"There is no route {request.path[:256]}: /openapi.json lists them."
             raise HttpError(404, message, code="route_not_found")
         if request.method not in (route.method, "HEAD" if route.method == "GET" else ""):
-            allowed = ", ".join(EXACT.get(route.path, {}) or [route.method])
+            allowed = ", ".join(methods_of(request.path))
             message = f"{request.path} takes {allowed}, not {request.method}."
             raise HttpError(405, message, headers={"allow": allowed})
         if route.method == "POST":

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from tahr.server.http.errors import Envelope, ErrorReply
 from tahr.server.http.request import HttpRequest
 from tahr.server.state import ServerState
 
@@ -11,7 +12,10 @@ Handler = Callable[[HttpRequest, ServerState], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, what it takes and gives (for /openapi.json), and its handler. A path ending in / takes all below it."""
+    """A path, what it takes and gives (for /openapi.json), and its handler.
+
+    A path that ends in / takes all paths below it; `{id}` inside a path stands for one segment.
+    """
 
     method: str
     path: str
@@ -20,7 +24,15 @@ class Route:
     gives: type | None = None
     is_open: bool = False  # needs no key
     is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
+    errors: type[ErrorReply] = Envelope  # the shape of its errors
+    aliases: tuple[str, ...] = ()  # other paths with the same handler
 
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip()
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """What a path of this route begins and ends with, where something variable stands between."""
+        prefix, _, suffix = self.path.partition("{id}")
+        return prefix, suffix

@@ -1,9 +1,10 @@
-"""How requests fail: one exception, one envelope, one table from errors to status codes."""
+"""How requests fail: one exception, one table from errors to status codes, and the envelope of OpenAI's API."""
 
 import logging
 import random
 import traceback
 from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -43,12 +44,6 @@ class ErrorBody(msgspec.Struct):
     code: str | None
 
 
-class Envelope(msgspec.Struct):
-    """The body of every response that is not a success."""
-
-    error: ErrorBody
-
-
 class HttpError(Exception):
     """A request that ends with an error: the status, a sentence, and the field that is wrong."""
 
@@ -65,10 +60,22 @@ class HttpError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
 
-    @property
-    def body(self) -> bytes:
-        """The envelope as JSON."""
-        return msgspec.json.encode(Envelope(ErrorBody(self.message, TYPES[self.status], self.param, self.code)))
+
+class ErrorReply(Protocol):
+    """The body of a response that is not a success, in the shape of one API."""
+
+    @classmethod
+    def of(cls, error: HttpError, request_id: str) -> msgspec.Struct: ...
+
+
+class Envelope(msgspec.Struct):
+    """OpenAI's shape, which every route has that names no other."""
+
+    error: ErrorBody
+
+    @classmethod
+    def of(cls, error: HttpError, request_id: str) -> "Envelope":
+        return cls(ErrorBody(error.message, TYPES[error.status], error.param, error.code))
 
 
 def bad_field(param: str, message: str, code: str | None = None) -> HttpError:

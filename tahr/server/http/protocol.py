@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tahr.server.http.connection import COMPLETE, CONNECTION, CoalescingTransport, Connection
-from tahr.server.http.errors import HttpError, request_id
+from tahr.server.http.errors import Envelope, HttpError, request_id
 
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
@@ -133,8 +134,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: bytes, message: str) -> None:
         if not self.transport.is_closing():
-            body = HttpError(400, message).body
-            self.transport.write(HEAD % (status, request_id().encode()) + TAIL % (len(body), body))
+            id = request_id()
+            body = msgspec.json.encode(Envelope.of(HttpError(400, message), id))
+            self.transport.write(HEAD % (status, id.encode()) + TAIL % (len(body), body))
             self.transport.close()
 
     def _close_after(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tahr.server.http.connection import COMPLETE, CONNECTION, Connection
-from tahr.server.http.errors import HttpError
+from tahr.server.http.errors import Envelope, ErrorReply, HttpError
 from tahr.server.observe.records import RequestRecord
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -41,6 +41,7 @@ class HttpRequest:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.response_headers: dict[str, str] = {}  # that every response to this request gets
         self.record = RequestRecord(self.method, self.path, self.headers)  # what observers get to see
+        self.error_reply: type[ErrorReply] = Envelope
         self.status = 0
         self.data = b""  # the body, once it is read
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
@@ -100,8 +101,11 @@ class HttpRequest:
         await self.respond(msgspec.json.encode(value), status=status)
 
     async def respond_error(self, error: HttpError) -> None:
-        """The error envelope."""
-        await self.respond(error.body, status=error.status, headers=error.headers)
+        """An error, in the shape of the route's API."""
+        await self.respond(self.error_body(error), status=error.status, headers=error.headers)
+
+    def error_body(self, error: HttpError) -> bytes:
+        return msgspec.json.encode(self.error_reply.of(error, self.response_headers.get("x-request-id", "")))
 
     async def begin_stream(self, headers: Headers) -> None:
         """A response that comes in chunks: `send_chunk`, `drained` where it returns False, at last `end_stream`."""

@@ -1,5 +1,6 @@
-"""/v1/chat/completions, and the prompt a template makes of a conversation."""
+"""Chats: /v1/chat/completions, what other APIs make of theirs, and the prompt a template makes of a conversation."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode, lora_of
 from tahr.server.openai.chat_fields import budget_of, field_error, options_of, rendering_options
-from tahr.server.openai.formatters import ChatFormatter, ReplyOptions
+from tahr.server.openai.formatters import ChatFormatter, FormatterMaker, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import check_chat_size, conversation_of, template_of
@@ -30,12 +31,27 @@ BODY = msgspec.json.Decoder(ChatBody)
 TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat of any API: the body that all of them become, and how the reply is written."""
+
+    body: ChatBody
+    formatter: FormatterMaker = ChatFormatter
+
+
 async def chat(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation."""
+    await reply_to_chat(request, state, lambda data: ChatRequest(decode(BODY, data)))
+
+
+async def reply_to_chat(request: HttpRequest, state: ServerState, read: Callable[[bytes], ChatRequest]) -> None:
+    """Reply to a conversation; `read` makes a chat of the bytes of the body, and runs on the text pool."""
     data = await request.body()
     caller = Caller(presented_key(request), request.header("x-tahr-session"))
-    work = partial(prepare, state, data, caller, salt_of(request, state))
-    await generate(request, state, await state.text_pool.run(work, len(data)))
+    salt = salt_of(request, state)
+    await generate(
+        request, state, await state.text_pool.run(lambda: prepare(state, read(data), caller, salt), len(data))
+    )
 
 
 def salt_of(request: HttpRequest, state: ServerState) -> str:
@@ -43,9 +59,9 @@ def salt_of(request: HttpRequest, state: ServerState) -> str:
     return "" if state.settings.shared_prefix_cache else tenant_of(request, state.settings.api_keys)
 
 
-def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> GenerationRequest:
+def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: str) -> GenerationRequest:
     """Everything that can be wrong with a request is found here, before it costs the engine anything."""
-    body = decode(BODY, data)
+    body = asked_chat.body
     model, lora = chosen_model(state.models, body.model, lora_of(body))
     check_limited(body)
     check_stream(body)
@@ -66,15 +82,14 @@ def prepare(state: ServerState, data: bytes, caller: Caller, salt: str) -> Gener
     params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
     params = replace(params, lora=lora) if lora else params
     shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
-    shown = replace(shown, legacy_calls=True) if body.functions else shown
+    shown = replace(shown, legacy_calls=bool(body.functions), n_prompt_tokens=len(tokens))
     return GenerationRequest(
         model=model,
         inputs=[EngineInput(tokens, params)],
-        formatter=ChatFormatter(model.engine.tokenizer, shown),
+        formatter=asked_chat.formatter(model.engine.tokenizer, shown),
         is_reply=True,
         reply_format=prepared.reply_format,
         stream=bool(body.stream),
-        include_usage=shown.include_usage,
         return_progress=bool(body.return_progress),
         turn=turn,
         grammar_field="tools" if is_call_grammar(grammar) else constraint.field if constraint else "",

@@ -1,6 +1,7 @@
 """/v1/completions: texts and lists of tokens, continued."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -11,7 +12,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.models import ServedModel
 from tahr.server.openai.bodies import CompletionBody, check_limited, decode, lora_of
 from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
-from tahr.server.openai.formatters import Echo, TextFormatter
+from tahr.server.openai.formatters import Echo, FormatterMaker, TextFormatter
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import encode_inputs, separate
@@ -21,16 +22,29 @@ from tahr.server.state import ServerState
 BODY = msgspec.json.Decoder(CompletionBody)
 
 
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A completion of any API: the body that all of them become, and how the reply is written, if not as here."""
+
+    body: CompletionBody
+    formatter: FormatterMaker | None = None
+
+
 async def complete(request: HttpRequest, state: ServerState) -> None:
     """Continue one text, or several at once."""
+    await continue_texts(request, state, lambda data: TextRequest(decode(BODY, data)))
+
+
+async def continue_texts(request: HttpRequest, state: ServerState, read: Callable[[bytes], TextRequest]) -> None:
+    """Continue texts; `read` makes a completion of the bytes of the body, and runs on the text pool."""
     data = await request.body()
-    work = partial(prepare, state, data, salt_of(request, state))
-    await generate(request, state, await state.text_pool.run(work, len(data)))
+    salt = salt_of(request, state)
+    await generate(request, state, await state.text_pool.run(lambda: prepare(state, read(data), salt), len(data)))
 
 
-def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
+def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> GenerationRequest:
     """Check and tokenise everything; refused as a whole if any prompt cannot run."""
-    body = decode(BODY, data)
+    body = asked_text.body
     model, lora = chosen_model(state.models, body.model, lora_of(body))
     check_limited(body)
     check_stream(body)
@@ -47,13 +61,14 @@ def prepare(state: ServerState, data: bytes, salt: str) -> GenerationRequest:
     if lora:
         inputs = [replace(each, params=replace(each.params, lora=lora)) for each in inputs]
     options = reply_options(body, model, len(inputs), asked.params.n, asked.params.logprobs is not None)
+    options = replace(options, n_prompt_tokens=sum(len(each.tokens) for each in inputs))
+    make = asked_text.formatter or partial(TextFormatter, echoes=echoes(model, body, inputs))
     return GenerationRequest(
         model=model,
         inputs=inputs,
-        formatter=TextFormatter(model.engine.tokenizer, options, echoes(model, body, inputs)),
+        formatter=make(model.engine.tokenizer, options),
         is_reply=False,
         stream=bool(body.stream),
-        include_usage=options.include_usage,
         return_progress=bool(body.return_progress),
         prefill_only=prefill_only,
         grammar_field=constraint.field if constraint else "",

@@ -2,14 +2,15 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
 from tahr.server.engine_port import EngineStream, PromptProgress
-from tahr.server.http.sse import encode
+from tahr.server.http.errors import Envelope, HttpError
+from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
 from tahr.server.openai.logprobs import chat_logprobs, prompt_logprobs, shown, text_logprobs
 from tahr.server.openai.replies import (
     CalledFunction,
@@ -27,7 +28,7 @@ from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reason
 
 if TYPE_CHECKING:
     from tahr.engine.sampler import SampledToken
-    from tahr.library.outputs import Chunk
+    from tahr.library.outputs import Chunk, Completion
     from tahr.text.tokenizer import Tokenizer
 
 
@@ -37,7 +38,11 @@ class ChoiceOutput:
 
     deltas: list[Delta] = field(default_factory=list)
     logprobs: "list[SampledToken]" = field(default_factory=list)
-    finish_reason: str = ""
+    completion: "Completion | None" = None  # once it is finished
+
+    @property
+    def finish_reason(self) -> str:
+        return self.completion.finish_reason if self.completion else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class ReplyOptions:
     fingerprint: str
     n_choices: int
     n_per_prompt: int
+    n_prompt_tokens: int = 0
     logprobs: bool = False
     prompt_logprobs: bool = False
     include_usage: bool = False
@@ -55,20 +61,32 @@ class ReplyOptions:
 
 
 class Formatter(Protocol):
-    """One route's way to write outputs."""
+    """One route's way to write outputs. A stream is: opening, chunks, a closing per choice, ending (or failure)."""
 
     id: str
     has_logprobs: bool
+    headers: Mapping[str, str]  # of a stream
+    keep_alive: bytes  # what is sent while there is nothing to send
 
     def opening(self) -> bytes: ...
     def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes: ...
     def is_heavy(self, choice: int) -> bool:
         """Whether the next chunk of a choice may take long to format."""
 
-    def closing(self, choice: int, reason: str) -> bytes: ...
-    def usage(self, usage: Usage) -> bytes: ...
+    def closing(self, choice: int, chunk: "Chunk") -> bytes:
+        """After the last chunk of a choice, which has its finish reason."""
+
+    def ending(self, usage: Usage) -> bytes:
+        """After all choices."""
+
+    def failure(self, error: HttpError) -> bytes:
+        """In place of all that is still to come."""
+
     def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes: ...
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> Struct: ...
+
+
+FormatterMaker = Callable[["Tokenizer", ReplyOptions], Formatter]
 
 
 class EventFrame:
@@ -102,10 +120,19 @@ class EventFrame:
 class BaseFormatter:
     """What both formatters share."""
 
+    headers: Mapping[str, str] = HEADERS
+    keep_alive = KEEP_ALIVE
+
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions, frame: EventFrame):
         self._tokenizer, self._options, self._frame = tokenizer, options, frame
-        self.id, self.usage, self.progress = frame.id, frame.usage, frame.progress
+        self.id, self.progress = frame.id, frame.progress
         self.has_logprobs = options.logprobs or options.prompt_logprobs
+
+    def ending(self, usage: Usage) -> bytes:
+        return self._frame.usage(usage) + DONE if self._options.include_usage else DONE
+
+    def failure(self, error: HttpError) -> bytes:
+        return event(encode(Envelope.of(error, self.id))) + DONE
 
     def _prompt_logprobs(self, index: int, streams: Sequence[EngineStream]) -> PromptLogprobs | UnsetType:
         """Of a prompt, once: with its first choice."""
@@ -167,8 +194,8 @@ class ChatFormatter(BaseFormatter):
         called["name"] = delta.name
         return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": called}]}
 
-    def closing(self, choice: int, reason: str) -> bytes:
-        reason = finish_reason_of(reason, self._has_calls[choice], self._options.legacy_calls)
+    def closing(self, choice: int, chunk: "Chunk") -> bytes:
+        reason = finish_reason_of(chunk.finish_reason or "", self._has_calls[choice], self._options.legacy_calls)
         tail = b'},"logprobs":null,"finish_reason":%b}' % encode(reason)
         return self._heads[choice] + tail + self._frame.foot
 
@@ -250,8 +277,8 @@ class TextFormatter(BaseFormatter):
         logprobs = encode(joined(parts)) if parts else b"null"
         return self._event(choice, text, logprobs, b"null")
 
-    def closing(self, choice: int, reason: str) -> bytes:
-        return self._event(choice, "", b"null", encode(reason))
+    def closing(self, choice: int, chunk: "Chunk") -> bytes:
+        return self._event(choice, "", b"null", encode(chunk.finish_reason))
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> TextReply:
         choices = [self._choice(i, output, streams) for i, output in enumerate(outputs)]

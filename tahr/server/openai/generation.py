@@ -1,4 +1,4 @@
-"""From a prepared request to its response, streamed or whole; chats and completions differ only in their formatter."""
+"""From a prepared request to its response, streamed or whole; routes and APIs differ only in their formatter."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
@@ -15,7 +15,7 @@ from tahr.library.outputs import Chunk
 from tahr.server.engine_port import EngineStream
 from tahr.server.http.errors import HttpError, bad_field, logged_error
 from tahr.server.http.request import ClientGone, HttpRequest
-from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
+from tahr.server.http.sse import encode
 from tahr.server.models import ServedModel
 from tahr.server.observe.observer import Observers
 from tahr.server.observe.records import GenerationRecord
@@ -48,7 +48,6 @@ class GenerationRequest:
     is_reply: bool  # to a conversation; else it continues a text
     reply_format: ReplyFormat | None = None  # how reasoning and tool calls are told from text
     stream: bool = False
-    include_usage: bool = False
     return_progress: bool = False
     turn: Turn | None = None  # of a session
     prefill_only: bool = False  # nothing is to be generated
@@ -88,7 +87,7 @@ async def generate(request: HttpRequest, state: ServerState, asked: GenerationRe
             if not request.status:  # no byte is sent yet, so the error can be a status
                 raise
             record.finish = "error"
-            await request.end_stream(event(logged_error(error).body) + DONE)
+            await request.end_stream(asked.formatter.failure(logged_error(error)))
 
 
 def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> GenerationRecord:
@@ -169,7 +168,7 @@ async def respond_whole(active: ActiveGeneration) -> None:
             output = outputs[first_choice + chunk.index]
             output.deltas += chunk.deltas
             output.logprobs.extend(shown(tokenizer, chunk))
-            output.finish_reason = chunk.finish_reason or ""
+            output.completion = chunk.completion
             return True
 
         return on_chunk
@@ -199,8 +198,8 @@ async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
 
 
 async def respond_streamed(active: ActiveGeneration) -> None:
-    """Events up to [DONE]; what goes wrong on the way becomes an event too, in `generate`."""
-    await active.request.begin_stream(HEADERS)
+    """Events up to the end; what goes wrong on the way becomes an event too, in `generate`."""
+    await active.request.begin_stream(active.asked.formatter.headers)
     opening = active.asked.formatter.opening()
     if active.asked.return_progress:
         opening += active.asked.formatter.progress(active.streams[0].progress, perf_counter() - active.record.began)
@@ -210,8 +209,7 @@ async def respond_streamed(active: ActiveGeneration) -> None:
         last = await send_chunks(active)
     finally:
         keeping_alive.cancel()
-    tail = active.asked.formatter.usage(usage(active.record)) if active.asked.include_usage else b""
-    await active.request.end_stream(last + tail + DONE)
+    await active.request.end_stream(last + active.asked.formatter.ending(usage(active.record)))
 
 
 async def send_chunks(active: ActiveGeneration) -> bytes:
@@ -268,7 +266,7 @@ class EventWriter:
     def _format(self, at: int, choice: int, chunk: Chunk) -> bytes:
         formatter = self._active.asked.formatter
         data = formatter.chunk(choice, chunk, self._active.streams[at])
-        return data + formatter.closing(choice, chunk.finish_reason) if chunk.finish_reason else data
+        return data + formatter.closing(choice, chunk) if chunk.finish_reason else data
 
     def _send(self, choice: int, chunk: Chunk, data: bytes) -> bool:
         """Whether the client keeps up."""
@@ -281,7 +279,7 @@ class EventWriter:
 
 
 async def keep_alive(active: ActiveGeneration) -> None:
-    """Progress while the prompt is in prefill; comments while there is no event, so that no proxy closes the stream.
+    """Progress while the prompt is in prefill; a keep-alive while there is no event, lest a proxy close the stream.
 
     A client that reads neither is cut off by its connection.
     """
@@ -296,7 +294,7 @@ async def keep_alive(active: ActiveGeneration) -> None:
             n_reported, quiet_since = progress.n_computed, now
             await active.request.send(active.asked.formatter.progress(progress, now - record.began))
         elif now - quiet_since >= active.keep_alive_s * 0.9:
-            await active.request.send(KEEP_ALIVE)
+            await active.request.send(active.asked.formatter.keep_alive)
             quiet_since = now
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tahr import __version__
-from tahr.server.http.errors import Envelope
 from tahr.server.openai.openapi_constraints import tighten
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ EVENT = {  # each of them
 
 def document(routes: "Sequence[Route]") -> dict[str, Any]:
     """An OpenAPI 3.1 document."""
-    types = {each for route in routes for each in (route.takes, route.gives) if each} | {Envelope}
+    types = {each for route in routes for each in (route.takes, route.gives, route.errors) if each}
     ordered = sorted(types, key=lambda each: each.__name__)
     references, schemas = msgspec.json.schema_components(ordered, ref_template=REFERENCE)
     tighten(schemas, {route.takes for route in routes if route.takes})
@@ -44,14 +43,14 @@ def shown_path(route: "Route") -> str:
     return route.path + "{id}" if route.path.endswith("/") and route.path != "/" else route.path
 
 
-def operation(route: "Route", known: dict[type, dict[str, Any]]) -> dict[str, Any]:
+def operation(route: "Route", known: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """One route: what it takes, gives, and how it refuses."""
     good: dict[str, Any] = {"description": "success"}
     if route.gives:
         good["content"] = {"application/json": {"schema": known[route.gives]}}
         if "stream" in getattr(route.takes, "__struct_fields__", ()):
             good["content"][STREAMED] = {"schema": EVENT}
-    refused = {"description": "refused", "content": {"application/json": {"schema": known[Envelope]}}}
+    refused = {"description": "refused", "content": {"application/json": {"schema": known[route.errors]}}}
     made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
     if route.takes:
         content = {"application/json": {"schema": known[route.takes]}}

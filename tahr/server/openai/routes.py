@@ -1,0 +1,23 @@
+"""The routes of OpenAI's API, with those of vLLM's and llama.cpp's servers for tokens and templates."""
+
+from tahr.server.observe import status
+from tahr.server.openai import bodies, chat, completions, embeddings, replies, tokenize
+from tahr.server.route import Route
+
+# Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
+ROUTES = [
+    Route(
+        *("POST", "/v1/chat/completions", chat.chat, bodies.ChatBody, replies.ChatReply),
+        aliases=("/chat/completions",),
+    ),
+    Route("POST", "/v1/completions", completions.complete, bodies.CompletionBody, replies.TextReply),
+    Route(
+        *("POST", "/v1/embeddings", embeddings.embed, bodies.EmbeddingBody, replies.EmbeddingReply),
+        aliases=("/embeddings",),
+    ),
+    Route("GET", "/v1/models", status.models, gives=replies.ModelList, aliases=("/models",)),
+    Route("GET", "/v1/models/", status.model, gives=replies.ModelCard),
+    Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
+    Route("POST", "/detokenize", tokenize.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
+    Route("POST", "/apply-template", chat.apply_template, bodies.TemplateBody, replies.TemplateReply),
+]

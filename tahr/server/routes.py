@@ -1,0 +1,67 @@
+"""The table of routes, put together from those of each API, and the search in it."""
+
+from tahr.server import adapters
+from tahr.server.http.request import HttpRequest
+from tahr.server.observe import status
+from tahr.server.openai import openapi, replies
+from tahr.server.openai import routes as openai
+from tahr.server.route import Route
+from tahr.server.state import ServerState
+
+
+async def openapi_document(request: HttpRequest, state: ServerState) -> None:
+    """This API, described by the tables it is made of."""
+    await request.respond_json(openapi.document(ROUTES))
+
+
+OWN = [
+    Route("POST", "/admin/loras", adapters.add, adapters.AdapterBody, adapters.AdapterCard, is_admin=True),
+    Route("GET", "/admin/loras", adapters.listed, gives=adapters.AdapterList, is_admin=True),
+    Route("DELETE", "/admin/loras/", adapters.remove, gives=adapters.AdapterCard, is_admin=True),
+    Route("POST", "/v1/load_lora_adapter", adapters.load_like_vllm, adapters.LoadAdapterBody, is_admin=True),
+    Route("POST", "/v1/unload_lora_adapter", adapters.unload_like_vllm, adapters.UnloadAdapterBody, is_admin=True),
+    Route("GET", "/health", status.health, gives=replies.HealthReply, is_open=True),
+    Route("GET", "/ready", status.ready, is_open=True),
+    Route("GET", "/metrics", status.metrics),
+    Route("GET", "/version", status.version, gives=replies.Version),
+    Route("GET", "/openapi.json", openapi_document),
+    Route("GET", "/", status.page),
+]
+ROUTES = [*openai.ROUTES, *OWN]
+
+Methods = dict[str, Route]
+
+
+def by_path(routes: list[Route]) -> dict[str, Methods]:
+    """The routes of every path, its other names among them."""
+    found: dict[str, Methods] = {}
+    for route in routes:
+        for path in (route.path, *route.aliases):
+            found.setdefault(path, {})[route.method] = route
+    return found
+
+
+def by_ends(routes: list[Route]) -> list[tuple[tuple[str, str], Methods]]:
+    """The routes of paths with something variable in them, the longest first."""
+    found: dict[tuple[str, str], Methods] = {}
+    for route in routes:
+        if route.path != "/" and (route.path.endswith("/") or "{id}" in route.path):
+            found.setdefault(route.ends, {})[route.method] = route
+    return sorted(found.items(), key=lambda each: -sum(map(len, each[0])))
+
+
+EXACT = by_path(ROUTES)
+VARIABLE = by_ends(ROUTES)
+
+
+def methods_of(path: str) -> Methods:
+    """The routes of a path by their methods; none, if there is no such path."""
+    if path in EXACT:
+        return EXACT[path]
+    return next((methods for ends, methods in VARIABLE if fits(path, *ends)), {})
+
+
+def fits(path: str, prefix: str, suffix: str) -> bool:
+    if not path.startswith(prefix) or not path.endswith(suffix) or len(path) <= len(prefix) + len(suffix):
+        return False
+    return not suffix or "/" not in path[len(prefix) : -len(suffix)]
