@@ -173,6 +173,7 @@ class Tape:
         n_spans: int,
         sinks: int,
         slopes: int,
+        causal: bool,
         quantised_out: int,
     ) -> None: ...
     def delta_net(

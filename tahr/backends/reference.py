@@ -1,6 +1,7 @@
 """The oracle: every op in plain NumPy, obeying the numerics of the interface and slow on purpose."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -395,10 +396,11 @@ def sequence_slots(pages: np.ndarray, positions: np.ndarray, page_size: int) -> 
     return slots
 
 
-def mask(distance: np.ndarray, window: int) -> np.ndarray:
-    """True where a query must not look: the future, and what has left the window."""
-    hidden: np.ndarray = distance > 0
-    return hidden | (distance <= -window) if window else hidden
+def mask(distance: np.ndarray, spec: api.AttentionSpec) -> np.ndarray:
+    """True where a query must not look: what is outside the window, and the future if it is causal."""
+    window = spec.window or sys.maxsize
+    hidden: np.ndarray = (distance <= -window) | (distance >= (1 if spec.causal else window))
+    return hidden
 
 
 def attend(queries: Floats, keys: Floats, values: Floats, distance: np.ndarray, spec: api.AttentionSpec) -> Floats:
@@ -413,7 +415,7 @@ def attend(queries: Floats, keys: Floats, values: Floats, distance: np.ndarray, 
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
     if spec.slopes:
         scores = scores + spec.slopes.data[:, None, None] * distance.astype(np.float32)
-    scores = np.where(mask(distance, spec.window)[None], -np.inf, scores)
+    scores = np.where(mask(distance, spec)[None], -np.inf, scores)
     sinks = np.float32(-np.inf) if spec.sinks is None else spec.sinks.data[:, None, None]
     top = np.maximum(scores.max(axis=2, keepdims=True), sinks)
     p = np.exp(scores - top)

@@ -48,7 +48,8 @@ class Rotation:
 class AttentionSpec:
     """How one layer attends.
 
-    `window` is how many positions a token sees, itself among them (0: all). A `softcap` c > 0 turns a score s into
+    `window` is how many positions a token sees, itself among them (0: all). A token that is not `causal` sees as many
+    after itself too, if its sequence has them in the step or in its pages. A `softcap` c > 0 turns a score s into
     c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `slopes`,
     one per query head, add slope * (position of the key - position of the query) to a score (ALiBi). `cross` attends to
     keys of another text.
@@ -63,12 +64,8 @@ class AttentionSpec:
     cross: bool = False
 
     def extensions(self) -> list[str]:
-        """What this spec asks for beyond causal attention to the sequence's own keys."""
-        asked_for = {
-            "bidirectional attention": not self.causal,
-            "cross-attention": self.cross,
-        }
-        return [name for name, asked in asked_for.items() if asked]
+        """What this spec asks for beyond attention to the sequence's own keys."""
+        return ["cross-attention"] if self.cross else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,7 +328,8 @@ class Backend(ABC):
     def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
         """softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
 
-        A token at position p sees positions max(0, p - window + 1) .. p; what no token of the step sees is not read.
+        A token at position p sees positions max(0, p - window + 1) .. p, and up to p + window - 1 if it is not causal;
+        what no token of the step sees is not read.
         Scores, the running softmax and the sums are f32 whatever the KV dtype. Sums of q8_0 values are rotated back.
         """
 

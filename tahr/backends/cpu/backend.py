@@ -316,6 +316,7 @@ class CpuBackend(RowOps):
             n_spans=n_spans,
             sinks=self._use_vector(spec.sinks),
             slopes=self._use_vector(spec.slopes),
+            causal=spec.causal,
             # Heads are shared out one by one, so each must be whole blocks.
             quantised_out=0 if shape.head_dim % INT8_BLOCK else offer_quantised(self._queue, out),
         )

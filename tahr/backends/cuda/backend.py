@@ -300,7 +300,7 @@ class CudaBackend(api.Backend):
         dtype = attention.product_type(q.data.math, memory.data.dtype)
         call = attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype)
         n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
-        if self.deterministic:
+        if self.deterministic or not spec.causal:
             return like(q, attention.attend_exact(call, n_seqs))
         one_each = step.limits.n_tokens_per_seq == 1
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))

@@ -39,9 +39,16 @@ int first_seen(const AttentionOp& op, int position) {
   return op.window && position >= op.window ? position - op.window + 1 : 0;
 }
 
+// The end of what a query of a sequence sees.
+int end_seen(const AttentionOp& op, int seq, int position) {
+  if (op.causal) return position + 1;
+  const int length = op.lengths[seq];
+  return op.window && position + op.window < length ? position + op.window : length;
+}
+
 // Spans are shared out in small steps, if any sequence has more than one.
 bool shared_by_span(const AttentionOp& op) {
-  if (op.counts[0] > SPLIT_TOKENS) return false;
+  if (op.counts[0] > SPLIT_TOKENS || !op.causal) return false;
   for (int seq = 0; seq < op.counts[2]; seq++)
     if (op.lengths[seq] > KV_SPAN) return true;
   return false;
@@ -74,7 +81,7 @@ class TaskFinder {
     task.n_tokens = left < tokens_per_tile_ ? left : tokens_per_tile_;
     const int last = op_.positions[task.first + task.n_tokens - 1];
     task.begin_span = first_seen(op_, op_.positions[task.first]) / KV_SPAN;
-    task.end_span = spans(last + 1);
+    task.end_span = spans(end_seen(op_, seq_, last));
     if (shared_by_span(op_)) {
       task.begin_span = part < task.begin_span ? part + 1 : part;
       task.end_span = part + 1 < task.end_span ? part + 1 : task.end_span;
@@ -275,12 +282,13 @@ void add_slope(float* scores, float slope, int query, Tokens all) {
 TAHR_INLINE void weigh_rows(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w, Tokens all) {
   const int n_heads = group(op);
   for (int row = 0, token = task.first; row < w.n_rows; token++) {
-    const int low = first_seen(op, op.positions[token]) - tile, high = op.positions[token] + 1 - tile;
+    const int position = op.positions[token];
+    const int low = first_seen(op, position) - tile, high = end_seen(op, task.seq, position) - tile;
     const Tokens some = {low > all.begin ? low : all.begin, high < all.end ? high : all.end};
     const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
     if (op.slopes)
       for (int head = 0; head < n_heads; head++)
-        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.kv_head * n_heads + head], high - 1, all);
+        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.kv_head * n_heads + head], position - tile, all);
     for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
   }
 }
@@ -337,7 +345,7 @@ struct Gather {
 };
 
 void attend_tile(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w) {
-  const int last = op.positions[task.first + task.n_tokens - 1] + 1;
+  const int last = end_seen(op, task.seq, op.positions[task.first + task.n_tokens - 1]);
   const int seen = first_seen(op, op.positions[task.first]);
   const int begin = seen > tile ? seen : tile, end = last < tile + KV_TILE ? last : tile + KV_TILE;
   load_tile(op, task, tile, begin, end, w);
@@ -356,7 +364,7 @@ void attend_span(const AttentionOp& op, const AttentionTask& task, int span, Att
     clear(w.span[row], w.padded);
     store(w.sums + row * LANES, set1(0.0f));
   }
-  const int last = op.positions[task.first + task.n_tokens - 1] + 1;
+  const int last = end_seen(op, task.seq, op.positions[task.first + task.n_tokens - 1]);
   const int seen = first_seen(op, op.positions[task.first]) / KV_TILE * KV_TILE;
   const int begin = seen > span * KV_SPAN ? seen : span * KV_SPAN;
   const int end = last < (span + 1) * KV_SPAN ? last : (span + 1) * KV_SPAN;

@@ -1,4 +1,4 @@
-// Causal attention of grouped heads over paged keys and values, with a running softmax over tiles of tokens.
+// Attention of grouped heads over paged keys and values, with a running softmax over tiles of tokens.
 //
 // Whatever the chunking of a prompt, a query meets the same numbers in the same order: tiles lie at absolute multiples
 // of KV_TILE positions, the running softmax starts anew at every multiple of KV_SPAN, and spans are merged in order.
@@ -36,6 +36,7 @@ struct AttentionOp {
   int32_t n_spans;  // of the longest sequence
   const float* sinks;   // [n_q_heads], or null: logits that take part in the softmax without a value
   const float* slopes;  // [n_q_heads], or null: added to a score per position between query and key
+  bool causal;  // a query sees no later position; else it sees as far ahead as back, in its whole sequence
   std::byte* const* quantised_out;  // of `out`; see quantised_out.h
 };
 

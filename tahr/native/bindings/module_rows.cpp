@@ -100,10 +100,10 @@ void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Ad
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
                int n_pages_per_seq, int n_q_heads, Address q, Address out, const KvLayer& kv, float scale, float softcap,
-               int window, Address partials, int n_spans, Address sinks, Address slopes, Address quantised_out) {
+               int window, Address partials, int n_spans, Address sinks, Address slopes, bool causal, Address quantised_out) {
   const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
                        At{q},      At{out},       kv,         scale,       softcap,        window,          At{partials},
-                       n_spans,    At{sinks},     At{slopes}, At{quantised_out}};
+                       n_spans,    At{sinks},     At{slopes}, causal,      At{quantised_out}};
   self.tape.add(op, self.isa.rows->attention);
   self.tape.add(op, self.isa.rows->merge_spans);
 }
@@ -172,7 +172,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "key_mean"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
-           "n_spans"_a, "sinks"_a, "slopes"_a, "quantised_out"_a)
+           "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a)
       .def("delta_net", delta_net, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "slots"_a, "n_k_heads"_a, "n_v_heads"_a,
            "k_dim"_a, "v_dim"_a, "kernel"_a, "tiled"_a, "qkv"_a, "z"_a, "beta"_a, "alpha"_a, "conv"_a, "decay"_a, "dt_bias"_a,
            "gain"_a, "eps"_a, "mixed"_a, "out"_a, "state"_a, "state_width"_a)

@@ -96,9 +96,10 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     out = torch.zeros_like(call.q)  # rows of padding stay zero
     kernels.exact_kernel[(n_tiles(call, n_seqs, EXACT_ROWS), call.n_kv)](
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
-        inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv,
-        call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, spec.softcap > 0, TYPES[call.dtype],
-        cuda_kv.block_of(store), cuda_kv.rotation_of(store), EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
+        inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
+        spec.softcap > 0, spec.causal, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store),
+        EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
     )  # fmt: skip
     return out
 
