@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import backends_here
+from quantised_files import CASES, joined
 from random_weights import random_tensor
 from tahr.backends.api import Backend, Linear, Tensor
 from tahr.backends.cuda import presence as cuda_presence
@@ -114,3 +115,26 @@ def test_products_of_8_bit_floats(n: int) -> None:
     gated = np.array(be.read(be.gated(x, twice, "silu")))
     want = gate / (1 + np.exp(-gate)) * gate
     assert np.linalg.norm(gated - want) <= 0.1 * np.linalg.norm(want)
+
+
+@needs_cuda
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(
+    ("case", "keep"), [("fp8", False), ("fp8 blocks", False), ("fp8 blocks", True)], indirect=["keep"]
+)
+@pytest.mark.usefixtures("keep")
+def test_products_of_fp8_checkpoints(case: str, n: int) -> None:
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(5)
+    x = unit_rows(be, n, rng)
+    packed = [CASES[case].pack((n_rows, WIDTH), rng) for n_rows in (48, 80)]
+    weights = [be.weight(joined(one.parts, CASES[case].config)) for one in packed]
+    assert weights[0].kernel.startswith("fp8 blocks" if case == "fp8 blocks" else "fp8 rows")
+    rows = np.array(be.read(x))
+    results = be.linears(x, be.join([Linear(weight) for weight in weights]))
+    for one, got in zip(packed, results, strict=True):
+        want = rows @ one.values.T
+        assert np.linalg.norm(np.array(be.read(got)) - want) <= 0.05 * np.linalg.norm(want)  # rows may be rounded too
+    twice = be.join([Linear(weights[0])] * 2)
+    gate = rows @ packed[0].values.T
+    want = gate / (1 + np.exp(-gate)) * gate
+    assert np.linalg.norm(np.array(be.read(be.gated(x, twice, "silu"))) - want) <= 0.1 * np.linalg.norm(want)

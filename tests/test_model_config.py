@@ -71,15 +71,15 @@ def test_unknown_gguf_architecture() -> None:
         from_gguf({}, {})
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "mxfp4"])
-def test_quantised_checkpoints_are_refused(method: str) -> None:
+@pytest.mark.parametrize("method", ["bitsandbytes", "mxfp4", "quanto"])
+def test_quantised_checkpoints_without_a_reader_are_refused(method: str) -> None:
     with pytest.raises(QuantError, match=method):
         from_hf({**LLAMA, "quantization_config": {"quant_method": method, "bits": 4}})
 
 
 def test_quantised_text_part_is_refused() -> None:
-    inner = {**CASES["gemma3"], "quantization_config": {"quant_method": "awq"}}
-    with pytest.raises(QuantError, match="awq"):
+    inner = {**CASES["gemma3"], "quantization_config": {"quant_method": "quanto"}}
+    with pytest.raises(QuantError, match="quanto"):
         from_hf({"model_type": "gemma3", "text_config": inner})
 
 

@@ -79,7 +79,7 @@ class ReferenceBackend(api.Backend):
     def weight(self, tensor: HostTensor) -> api.Weight:
         values = tensor.dense()
         stack, (n_rows, n_cols) = math.prod(values.shape[:-2]), values.shape[-2:]
-        matrix = DenseMatrix(values, int8=tensor.format.block > 1)
+        matrix = DenseMatrix(values, int8=tensor.format.block > 1 and not tensor.format.floats)
         return api.Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
 
     def vector(self, values: Floats) -> api.Vector:

@@ -71,6 +71,11 @@ class Tensors(Mapping[str, HostTensor]):
             codes, scales = (self._made.pop(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
             self._made[f"{prefix}{part}.{kind}"] = mxfp4(codes, scales)
 
+    def replace(self, names: Sequence[str], name: str, make: Callable[[Mapping[str, Make]], HostTensor]) -> None:
+        """Have `name` in place of some tensors, made of them when it is asked for."""
+        stored = {old: self._made.pop(old) for old in names}
+        self._made[name] = lambda: make(stored)
+
     def drop(self, name: str) -> None:
         """Forget `name`, if it is there."""
         self._made.pop(name, None)

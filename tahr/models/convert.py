@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tahr.errors import UnsupportedModel
+from tahr.errors import QuantError, UnsupportedModel
 from tahr.models.config import ModelConfig
 from tahr.models.convert_keys import ARCHITECTURES, PAIRED, check_told, describe, rope_divisors
 from tahr.models.gguf import ROPE_DIVISORS
-from tahr.models.loader import OpenedModel, canonical
+from tahr.models.loader import OpenedModel, canonical, quantised_by
 from tahr.models.registry import family_of
 from tahr.models.requantise import LAYER, gguf_name_of
 from tahr.models.weights import check_format, stacked
@@ -39,6 +39,8 @@ def convert(source: OpenedModel) -> Converted:
     cfg = source.model_config()
     if cfg.family not in ARCHITECTURES:
         raise UnsupportedModel(f"Tahr does not convert {cfg.family} models; it does {', '.join(ARCHITECTURES)}.")
+    if quantised_by(source, family_of(cfg)):
+        raise QuantError("Tahr converts float checkpoints only; this one is quantised. Load it as it is.")
     tensors = canonical(source, cfg)
     if cfg.tied:
         tensors.drop("lm_head.weight")

@@ -7,6 +7,7 @@ from typing import Any
 from tahr.backends.api import Activation
 from tahr.errors import CorruptFile, QuantError, UnsupportedModel
 from tahr.models import config as limits
+from tahr.models.checkpoints.schemes import Scheme, scheme_of
 from tahr.models.config import LayerKind, ModelConfig, MoeConfig
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -30,7 +31,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
     """The numbers in a config.json of that family."""
-    refuse_quantised(config, family)
+    quant_scheme(config, family)
     f = Fields(with_common_names({**family.hf_defaults, **text_part(config)}, family), "config.json")
     return family.refine_hf(f, common(f, family))
 
@@ -54,18 +55,18 @@ def times(name: str, factor: Any) -> Callable[[Mapping[str, Any]], Any]:
     return derived
 
 
-def refuse_quantised(config: Mapping[str, Any], family: Family) -> None:
-    """Quantised checkpoints keep scales and packed integers beside the weights: read plainly they would be noise."""
+def quant_scheme(config: Mapping[str, Any], family: Family) -> Scheme | None:
+    """How the checkpoint keeps scales and packed integers beside or instead of weights, unless its family reads them
+    itself; refused where Tahr has no reader, because read plainly they would be noise."""
     for key in ("quantization_config", "compression_config"):
         quant = text_part(config).get(key)
-        if quant is not None:
-            method = quant.get("quant_method", "unknown") if isinstance(quant, Mapping) else quant
-            if method in family.quantised:
-                continue
-            raise QuantError(
-                f"This checkpoint is quantised with {method!r}, which Tahr does not load yet. "
-                "Use the unquantised checkpoint or a GGUF of the model."
-            )
+        if quant is None:
+            continue
+        if not isinstance(quant, Mapping):
+            raise QuantError(f"config.json has a {key} that is no object; fetch the model again.")
+        if quant.get("quant_method") not in family.quantised:
+            return scheme_of(quant)
+    return None
 
 
 def common(f: Fields, family: Family) -> ModelConfig:

@@ -11,9 +11,12 @@ from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models import sampling
 from tahr.models.arrange import Tensors
+from tahr.models.checkpoints.schemes import Scheme, join_parts
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.family import Family
 from tahr.models.gguf import ROPE_TENSORS
+from tahr.models.hf import quant_scheme
 from tahr.models.registry import family_of, from_gguf, from_hf
 from tahr.models.weights import Change, Progress, Weights, gguf_name, hf_name
 from tahr.weights import HostTensor, open_gguf, open_safetensors
@@ -155,7 +158,15 @@ def canonical(source: OpenedModel, config: ModelConfig) -> Tensors:
         named = {hf_name(n, family.hf_names): t for n, t in source.tensors.items() if not n.endswith(RESTATED)}
     else:
         named = {gguf_name(n, family.gguf_names): t for n, t in source.tensors.items() if n not in ROPE_TENSORS}
-    return family.arrange(config, Tensors(named))
+    tensors = Tensors(named)
+    if scheme := quantised_by(source, family):
+        join_parts(tensors, scheme)
+    return family.arrange(config, tensors)
+
+
+def quantised_by(source: OpenedModel, family: Family) -> Scheme | None:
+    """How a checkpoint keeps scales and packed integers beside or instead of weights; None of a float checkpoint."""
+    return quant_scheme(source.config, family) if source.format == "safetensors" else None
 
 
 def refuse_bad_guess(config: ModelConfig, unused: list[str]) -> None:

@@ -21,6 +21,7 @@ class Format:
     block: int
     block_bytes: int
     dequantise: Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # [n, block_bytes] -> [n, block]
+    floats: bool = False  # blocks of floats: rows that meet them are not rounded to int8
 
     def __repr__(self) -> str:
         return f"Format({self.name})"
@@ -78,6 +79,8 @@ ROWS = (
     Format("F8_E4M3", None, 1, 1, simple.f8_e4m3),
     Format("F8_E5M2", None, 1, 1, simple.f8_e5m2),
     Format("F8_E8M0", None, 1, 1, simple.f8_e8m0),
+    # In no file: what matrices of e4m3 floats become while they are loaded, 128 of them behind their f32 scale.
+    Format("FP8_128", None, 128, 132, simple.fp8_128, floats=True),
 )
 
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}

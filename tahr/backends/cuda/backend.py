@@ -8,7 +8,7 @@ import torch
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.fp8 import Fp8Matrix
+from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
 from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, linear, packed, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
@@ -55,7 +55,7 @@ class CudaBackend(api.Backend):
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
         self.deterministic = deterministic
-        self.rounds_to = () if deterministic else ("fp8",)
+        self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 
 from tahr.backends.api import JoinedLinears, Linear, Weight
-from tahr.backends.cuda.fp8 import Fp8Matrix, fp8_matrix, joined_fp8
+from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix
 from tahr.weights.tensor import HostTensor
@@ -40,6 +40,8 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
         rounded = fp8_matrix(take_dense(tensor, device).data)
         n_rows, n_cols = rounded.shape
         return Weight(tensor.name, tensor.format.name, "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
+    if tensor.format.name == "FP8_128" and packs and len(tensor.shape) == 2 and converts_fp8(device):
+        return take_fp8(tensor, device, free_share)
     packed = packed_matrix(tensor, device) if packs else None
     if packed is None:
         return take_dense(tensor, device)
@@ -50,7 +52,17 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
     return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
 
 
-def has_room(device: torch.device, matrix: CodedMatrix, free_share: float) -> bool:
+def take_fp8(tensor: HostTensor, device: torch.device, free_share: float) -> Weight:
+    """A matrix of an fp8 checkpoint, as it is stored."""
+    matrix = stored_fp8(tensor, device)
+    kernel = "fp8 blocks" if matrix.grouped else "fp8 rows"
+    if matrix.grouped and has_room(device, matrix, free_share):
+        matrix, kernel = with_copy(matrix), f"{kernel} and dense bf16"
+    n_rows, n_cols = matrix.shape
+    return Weight(tensor.name, tensor.format.name, kernel, n_rows, n_cols, matrix.n_bytes, matrix)
+
+
+def has_room(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share: float) -> bool:
     """Whether a dense copy leaves that share of the card free."""
     if device.type != "cuda":
         return False

@@ -32,6 +32,10 @@ def f8_e4m3(blocks: Bytes) -> Floats:
     return np.where(rest == 0x7F, np.float32(np.nan), value)
 
 
+def fp8_128(blocks: Bytes) -> Floats:
+    return f8_e4m3(blocks[:, 4:]) * words(blocks[:, :4], "<f4").astype(np.float32)
+
+
 def f8_e8m0(blocks: Bytes) -> Floats:
     value = np.ldexp(np.float32(1), np.minimum(blocks, 0xFE).astype(np.int32) - 127)
     return np.where(blocks == 0xFF, np.float32(np.nan), value)

@@ -7,7 +7,7 @@ import triton.language as tl
 from tahr.backends.api import Activation
 from tahr.backends.cuda.fp8 import LARGEST, Fp8Matrix
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.linear import TYPES, load_weights
+from tahr.backends.cuda.kernels.linear import TYPES, blas_linear, load_weights
 from tahr.backends.cuda.kernels.rows import activated, narrow
 
 MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
@@ -16,13 +16,31 @@ ALIGN = 16  # rows and columns of a matrix for the library's products of 8-bit f
 
 
 @triton.jit
+def scaled_sums(
+    products, scales, outs, n_out, begin, n_cols: tl.constexpr, group: tl.constexpr, block_n: tl.constexpr,
+    block_k: tl.constexpr,
+):  # fmt: skip
+    """The sums of products [block_n, block_k] from column `begin` on, times the scales of their columns."""
+    if group == n_cols:
+        found = tl.sum(products, 1) * tl.load(scales + outs, mask=outs < n_out, other=0.0)
+    else:
+        sums = tl.sum(tl.reshape(products, (block_n, block_k // group, group)), 2)
+        groups = begin // group + tl.arange(0, block_k // group)
+        inside = (outs[:, None] < n_out) & (groups[None, :] < n_cols // group)
+        at = scales + outs.to(tl.int64)[:, None] * (n_cols // group) + groups[None, :]
+        found = tl.sum(sums * tl.load(at, mask=inside, other=0.0), 1)
+    return found
+
+
+@triton.jit
 def fp8_vector_kernel(
-    out, x, w, scales, bias, n_out, x_stride, n_cols: tl.constexpr, act: tl.constexpr, has_bias: tl.constexpr,
-    dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, w, scales, bias, n_out, x_stride, n_cols: tl.constexpr, group: tl.constexpr, act: tl.constexpr,
+    has_bias: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """out = row @ w.T + bias for one row per program; with `act`, w holds a gate above an up matrix: act(gate) * up.
 
-    The first weights are asked for before the kernels that make the row have finished.
+    Every `group` columns of a row of w have a scale. The first weights are asked for before the kernels that make the
+    row have finished.
     """
     let_next_start()
     outs, index = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1).to(tl.int64)
@@ -35,15 +53,15 @@ def fp8_vector_kernel(
         if begin == 0:
             wait_for_previous()
         row = tl.load(x + index * x_stride + cols, mask=cols < n_cols, other=0.0).to(dtype).to(tl.float32)
-        result += tl.sum(weights.to(tl.float32) * row[None, :], 1)
+        products = weights.to(tl.float32) * row[None, :]
+        result += scaled_sums(products, scales, outs, n_out, begin, n_cols, group, block_n, block_k)
         if act != "none":
-            up_result += tl.sum(up_weights.to(tl.float32) * row[None, :], 1)
+            products = up_weights.to(tl.float32) * row[None, :]
+            up_result += scaled_sums(products, scales, outs + n_out, 2 * n_out, begin, n_cols, group, block_n, block_k)
     inside = outs < n_out
-    result *= tl.load(scales + outs, mask=inside, other=0.0)
     if has_bias:
         result += tl.load(bias + outs, mask=inside, other=0.0)
     if act != "none":
-        up_result *= tl.load(scales + n_out + outs, mask=inside, other=0.0)
         if has_bias:
             up_result += tl.load(bias + n_out + outs, mask=inside, other=0.0)
         result = activated(result, act) * up_result
@@ -72,17 +90,17 @@ def fp8_vector_linear(
     block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
     block_n = max(2, VECTOR_VALUES // block_k) // (2 if act else 1)
     fp8_vector_kernel[(triton.cdiv(n_out, block_n), n_rows)](
-        out, x, w.values, w.scales, out if bias is None else bias, n_out, x.stride(0), n_cols, act or "none",
-        bias is not None, TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
+        out, x, w.values, w.scales, out if bias is None else bias, n_out, x.stride(0), n_cols,
+        n_cols // w.scales.shape[1], act or "none", bias is not None, TYPES[dtype], block_n, block_k,
+        num_warps=4, **OVERLAP,
     )  # fmt: skip
     return out
 
 
 def fp8_linear(x: torch.Tensor, w: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """x @ w.T + bias by the vendor's library, rows rounded to 8-bit floats where it multiplies such."""
-    if not x.is_cuda or w.shape[0] % ALIGN or w.shape[1] % ALIGN:
-        out = x.to(w.dtype) @ w.dense(w.dtype).T
-        return (out if bias is None else out + bias).to(dtype)
+    if w.grouped or not x.is_cuda or w.shape[0] % ALIGN or w.shape[1] % ALIGN:
+        return blas_linear(x, w.dense(w.dtype) if w.copy is None else w.copy, bias, dtype)
     n_rows, n_cols = x.shape
     rounded = torch.empty((n_rows, n_cols), dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty((n_rows, 1), dtype=torch.float32, device=x.device)
@@ -91,6 +109,6 @@ def fp8_linear(x: torch.Tensor, w: Fp8Matrix, bias: torch.Tensor | None, dtype: 
         rounded, scales, x, n_cols, x.stride(0), LARGEST, block, num_warps=8 if block >= 4096 else 4, **OVERLAP
     )
     out = torch._scaled_mm(
-        rounded, w.values.T, scale_a=scales, scale_b=w.scales[None, :], out_dtype=torch.bfloat16, use_fast_accum=True
+        rounded, w.values.T, scale_a=scales, scale_b=w.scales.T, out_dtype=torch.bfloat16, use_fast_accum=True
     )
     return (out if bias is None else out.add_(bias)).to(dtype)
