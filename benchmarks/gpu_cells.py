@@ -87,7 +87,7 @@ class RandomBackend(CudaBackend):
         return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values)
 
 
-def random_packed(kind: packed.Kind, shape: tuple[int, ...], device: torch.device) -> packed.PackedMatrix:
+def random_packed(kind: packed.CodeKind, shape: tuple[int, ...], device: torch.device) -> packed.CodedMatrix:
     """Random codes, with scales of about the usual size."""
     n_rows, n_cols = shape
     n_blocks = n_cols // packed.BLOCK
@@ -98,7 +98,7 @@ def random_packed(kind: packed.Kind, shape: tuple[int, ...], device: torch.devic
     scale = packed.UNIT * 0.07 / 2**kind.n_bits
     pair = [scale, scale * 2 ** (kind.n_bits - 1) if kind.has_offset else scale]
     scales = torch.tensor(pair, dtype=torch.float16, device=device).view(torch.int32).repeat(n_rows, n_blocks)
-    return packed.PackedMatrix(kind, codes, high, scales, (n_rows, n_cols))
+    return packed.CodedMatrix(kind, codes, high, scales, (n_rows, n_cols))
 
 
 def matrix(name: str, n_rows: int, n_cols: int) -> HostTensor:

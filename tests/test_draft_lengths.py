@@ -12,6 +12,7 @@ from tahr.engine.speculation.state import DraftState
 def costs(base: float, per_token: float, sizes: tuple[int, ...] = (1, 5, 16, 80)) -> StepCosts:
     found = StepCosts()
     for size in sizes:
+        found.measure(size, 1000.0)  # compiles and records
         found.measure(size, base + per_token * size)
     return found
 
@@ -62,6 +63,12 @@ def test_a_bad_measurement_does_not_stay() -> None:
         known.measure(5, 100.0)
     for _ in range(9):
         known.measure(5, 0.95 + 5 * 0.05)
+    assert lengths([0.8], known)[0] >= 3
+
+
+def test_what_compiling_takes_is_not_what_a_step_costs() -> None:
+    known = costs(0.95, 0.05, sizes=(1,))
+    known.measure(5, 500.0)  # the first step with four drafts
     assert lengths([0.8], known)[0] >= 3
 
 

@@ -2,9 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 
-N_KEPT = 9  # measurements of each size: their median counts, because other programs run too
+N_KEPT = 9  # measurements of each size: the shortest counts, because other programs run too
 FIRST_GUESS = 0.05  # what a token more is taken to cost while nothing is known: this part of the cost of one
 STALE_AFTER = (
     512  # steps after which a size is forgotten that has not come again: texts grow, and a bad one must not stay
@@ -13,15 +12,17 @@ STALE_AFTER = (
 
 @dataclass(slots=True)
 class Measured:
-    """The last measurements of one size."""
+    """The last measurements of one size; none after the first step of that size, which is not measured."""
 
+    last_step: int
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=N_KEPT))
-    median: float = 0.0
-    last_step: int = 0
 
 
 class StepCosts:
-    """A straight line through the medians of all sizes: noise makes steps differ more than bends in the line would."""
+    """A straight line through the shortest times of all sizes: noise makes steps differ more than bends in it would.
+
+    The first step of a size does not count: compiling kernels and recording a plan may take as long as hundreds.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[int, Measured] = {}
@@ -31,26 +32,30 @@ class StepCosts:
     def measure(self, n_tokens: int, seconds: float) -> None:
         """Note how long a step took."""
         self._n_steps += 1
-        size = self._sizes.setdefault(n_tokens, Measured())
+        size = self._sizes.get(n_tokens)
+        if size is None:
+            self._sizes[n_tokens] = Measured(self._n_steps)
+            return
         size.seconds.append(seconds)
-        size.median = median(size.seconds)
         size.last_step = self._n_steps
         self._line = None
         if self._n_steps % STALE_AFTER == 0:
             oldest = self._n_steps - STALE_AFTER
-            self._sizes = {n: known for n, known in self._sizes.items() if known.last_step > oldest}
+            for n, known in self._sizes.items():
+                if known.last_step <= oldest:
+                    known.seconds.clear()
 
     def seconds(self, n_tokens: int) -> float:
         """What a step of so many tokens is expected to take; 0 while nothing is known."""
-        if not self._sizes:
-            return 0.0
         if self._line is None:
             self._line = self._fit()
         base, per_token = self._line
         return base + per_token * n_tokens
 
     def _fit(self) -> tuple[float, float]:
-        points = [(n, known.median, len(known.seconds)) for n, known in self._sizes.items()]
+        points = [(n, min(known.seconds), len(known.seconds)) for n, known in self._sizes.items() if known.seconds]
+        if not points:
+            return 0.0, 0.0
         weight = sum(w for _, _, w in points)
         mean_n = sum(n * w for n, _, w in points) / weight
         mean_s = sum(s * w for _, s, w in points) / weight
