@@ -113,6 +113,17 @@ def test_a_perfect_draft_saves_as_many_steps_as_it_can(stories: Path, k: int) ->
     assert eng.stats.steps <= n_new / (k + 1) + 1 + 1  # and the prefill
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_sequences_that_speculate_share_steps(stories: Path, late: bool) -> None:
+    """Where steps overlap too: sequences that took turns would need twice as many."""
+    eng, sequences = speculating(stories, "itself", 4, late=late), []
+    for prompt in prompts(stories)[:4]:
+        sequences.append(submit(eng, prompt, greedy(50)))
+        eng.step()
+    run(eng, *sequences)
+    assert eng.stats.steps <= 50 / 5 + 1 + len(sequences)  # and the prefills
+
+
 @pytest.mark.parametrize("kind", ["ngram", "script"])
 def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts: list[list[int]], kind: str) -> None:
     tokenizer = loaded(stories)[1]

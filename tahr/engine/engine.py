@@ -145,14 +145,20 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Schedule a step, launch it, and finish the step whose results are due."""
-        if self.speculator:
-            self.speculator.propose(self.scheduler)
+        events = self._propose(self.speculator) if self.speculator else []
         work = self.scheduler.schedule()
-        events = self._launch(work) if work else []
+        if work:
+            events += self._launch(work)
         if self._is_due(bool(work)):
             events += self._finish(self._in_flight.popleft())
         if self._in_flight and self._in_flight[-1].later:
             events += self._sample(self._in_flight[-1])
+        return events
+
+    def _propose(self, speculator: Speculator) -> list[Event]:
+        """Have drafts made, after the step in flight has landed if their sequences are in it."""
+        events = self._finish(self._in_flight.popleft()) if self._in_flight and speculator.waits(self.scheduler) else []
+        speculator.propose(self.scheduler)
         return events
 
     def _launch(self, work: list[WorkItem]) -> list[Event]:

@@ -16,7 +16,8 @@ from tahr.engine.work import WorkItem
 
 log = logging.getLogger("tahr.engine")
 
-PROBE_AFTER = 32  # tokens after which a sequence for which nothing was guessed gets one guess: things may have changed
+PROBE_AFTER = 32  # steps after which sequences for which nothing was guessed get one guess: things may have changed
+MOST_PATIENCE = 1024  # a batch for which guesses keep failing gets one after twice as many steps each time, up to these
 
 
 @dataclass(slots=True)
@@ -42,22 +43,37 @@ class Speculator:
         self.stats = SpeculationStats()
         self.costs = StepCosts()
         self._acceptance = proposer.prior  # of all sequences: what a new one begins with
+        self._n_idle = 0  # steps since anything was guessed
+        self._patience = PROBE_AFTER  # how many there may be before all get a guess, whatever it is expected to bring
 
     # ---- before a step ----------------------------------------------------------------------------------------
 
+    def waits(self, scheduler: Scheduler) -> bool:
+        """Whether drafts are due to sequences with tokens in flight, which must be known first.
+
+        Without waiting, the sequences of a batch would take turns: each step would hold half of them, and take as long.
+        """
+        return any(seq.speculates and not is_ready(seq) for seq, _ in self._choose(scheduler))
+
     def propose(self, scheduler: Scheduler) -> None:
         """Give drafts to the sequences that are about to decode."""
-        decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
-        able = [seq for seq in decoding if may_speculate(seq)]
         requests: list[DraftRequest] = []
-        for seq, length in zip(able, self._lengths(able, len(decoding)), strict=True):
-            seq.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
+        for seq, length in self._choose(scheduler):
             if seq.speculates and is_ready(seq):
                 n = scheduler.reserve(seq, min(length, seq.max_length - len(seq.tokens) - 1))
                 if n > 0:
                     requests.append(DraftRequest(seq, n))
         if requests:
             self._draft(requests)
+
+    def _choose(self, scheduler: Scheduler) -> list[tuple[Sequence, int]]:
+        """The sequences that may get drafts, and of how many tokens; whether each `speculates` is noted."""
+        decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
+        able = [seq for seq in decoding if may_speculate(seq)]
+        chosen = list(zip(able, self._lengths(able, len(decoding)), strict=True))
+        for seq, length in chosen:
+            seq.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
+        return chosen
 
     def _draft(self, requests: list[DraftRequest]) -> None:
         """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
@@ -75,6 +91,9 @@ class Speculator:
             return [self.n_most] * len(able)
         acceptances = [state.acceptance for state in states]
         lengths = draft_lengths(acceptances, n_decoding, self.costs, self.proposer.pass_seconds, self.n_most)
+        if not any(lengths):
+            return [int(self._n_idle >= self._patience)] * len(able)
+        self._patience = PROBE_AFTER
         probes = [int(state.n_since_draft >= PROBE_AFTER) for state in states]
         return [length or probe for length, probe in zip(lengths, probes, strict=True)]
 
@@ -89,6 +108,9 @@ class Speculator:
         """A step has taken so long, and so many of its drafts were right."""
         if all(item.sequence.state is State.DECODING for item in work):
             self.costs.measure(sum(item.n_tokens for item in work), seconds)
+        self._n_idle = 0 if drafts else self._n_idle + 1
+        if sum(map(len, drafts.values())) > 2 * sum(accepted.values()):
+            self._patience = min(2 * self._patience, MOST_PATIENCE)
         for item in work:
             state = item.sequence.draft_state
             if state is None:
