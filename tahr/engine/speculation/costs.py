@@ -41,7 +41,7 @@ class StepCosts:
         self._line = None
         if self._n_steps % STALE_AFTER == 0:
             oldest = self._n_steps - STALE_AFTER
-            for n, known in self._sizes.items():
+            for known in self._sizes.values():
                 if known.last_step <= oldest:
                     known.seconds.clear()
 
