@@ -83,7 +83,16 @@ class Matrix:
 
 class KvLayer:
     def __init__(
-        self, *, keys: int, values: int, key_type: str, value_type: str, n_heads: int, head_dim: int, page_size: int
+        self,
+        *,
+        keys: int,
+        values: int,
+        key_type: str,
+        value_type: str,
+        n_heads: int,
+        head_dim: int,
+        page_size: int,
+        latent: int,
     ) -> None: ...
 
 class Tape:
@@ -108,6 +117,9 @@ class Tape:
     ) -> None: ...
     def head_norm(self, *, n_rows: int, n_heads: int, dim: int, x: int, gain: int, out: int, eps: float) -> None: ...
     def columns(self, *, n_rows: int, width: int, x_width: int, begin: int, x: int, out: int) -> None: ...
+    def join_heads(
+        self, *, n_rows: int, n_heads: int, x_dim: int, y_dim: int, x: int, y: int, out: int
+    ) -> None: ...
     def layer_norm(
         self,
         *,
@@ -163,6 +175,7 @@ class Tape:
         page_table: int,
         n_pages_per_seq: int,
         n_q_heads: int,
+        group: int,
         q: int,
         out: int,
         kv: KvLayer,

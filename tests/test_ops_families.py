@@ -96,6 +96,32 @@ def queries_alone(dtype: str) -> Case:
     return Case(f"queries-alone-{dtype}", run, 1e-5)
 
 
+def latent_attention(n_heads: int, dtype: str, spans: list[tuple[int, int]]) -> Case:
+    """Values that are the last numbers of keys; keys are written by the step itself and were there before."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        shape = KVShape(1, 56, latent=40)
+        kv = full_store(be, rng, shape, 2, dtype)
+        step = step_of(be, spans, [0], 10)
+        memory, n = LayerMemory(step, kv, 0), step.n_tokens
+        cos_sin = be.cos_sin(step, Rope((1000.0 ** -(np.arange(8) / 8)).astype(np.float32)))
+        stack = Linear(be.weight(random_tensor("F32", (n_heads, 40, 24), rng)))
+        queries = be.head_linears(be.tensor(rows(rng, n, n_heads * 24)), stack)
+        queries = be.join_heads(be.tensor(rows(rng, n, n_heads * 16)), queries, n_heads)
+        q = be.rope_and_cache([queries, be.tensor(rows(rng, n, 56))], Rotation(cos_sin, "pairs"), memory)
+        return [np.array(be.read(q)), be.read(be.attention(q, AttentionSpec(0.2), memory))]
+
+    return Case(f"latent-{n_heads}-{dtype}-{spans[0]}", run, 1e-5 if dtype == "f32" else 1e-3)
+
+
+def head_linears(form: str) -> Case:
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        stack = Linear(be.weight(random_tensor(form, (5, 40, 64), rng)))
+        return [be.read(be.head_linears(be.tensor(rows(rng, n, 5 * 64)), stack)) for n in (1, 37)]
+
+    return Case(f"head-linears-{form}", run, 1e-5)
+
+
 def gates(be: Backend, rng: np.random.Generator) -> Arrays:
     return [be.read(be.gate_rows(be.tensor(rows(rng, 5, 40)), be.tensor(rows(rng, 5, 1))))]
 
@@ -114,6 +140,11 @@ CASES = [
     Case("heads-and-columns", heads_and_columns),
     queries_alone("f32"),
     queries_alone("q8_0"),
+    latent_attention(2, "f32", [(30, 37), (90, 91)]),
+    latent_attention(48, "f32", [(60, 61), (0, 1)]),
+    latent_attention(5, "f16", [(0, 70)]),
+    head_linears("F32"),
+    head_linears("Q8_0"),
 ]
 
 

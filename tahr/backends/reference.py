@@ -148,6 +148,15 @@ class ReferenceBackend(api.Backend):
     def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
         return Tensor(width, x.rows, x.data[:, begin : begin + width])
 
+    def join_heads(self, x: Tensor, y: Tensor, n_heads: int) -> Tensor:
+        heads = [part.data.reshape(len(part.data), n_heads, -1) for part in (x, y)]
+        return Tensor(x.width + y.width, x.rows, np.concatenate(heads, axis=2).reshape(len(x.data), -1))
+
+    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+        heads = split_heads(x.data, stack.weight.n_cols)
+        found = [multiply(heads[:, i], stack.weight.data, i) for i in range(stack.weight.n_stack)]
+        return Tensor(len(found) * stack.weight.n_rows, x.rows, np.concatenate(found, axis=1))
+
     def layer_norm(self, x: Tensor, gain: api.Vector, bias: api.Vector | None, eps: float) -> Tensor:
         centred = x.data - x.data.mean(axis=-1, keepdims=True)
         normed = rms_norm(centred, gain.data, eps)
@@ -193,25 +202,27 @@ class ReferenceBackend(api.Backend):
             if key_type == "q8_0" and rotation.key_mean:
                 k = k - rotation.key_mean.data.reshape(k.shape[1:])
             slots = memory.slot_mapping[: step.n_tokens]
-            memory.data[slots] = np.concatenate([encode(k, key_type), encode(kv[1], value_type)], axis=2)
+            stored = [encode(k, key_type), *(encode(v, value_type) for v in kv[1:])]
+            memory.data[slots] = np.concatenate(stored, axis=2)
         return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), -1))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
-        out, step, store = np.zeros_like(q.data), memory.step, memory.store
+        step, store, shape = memory.step, memory.store, memory.kv_shape
+        out = np.zeros((len(q.data), q.width // shape.head_dim * shape.value_dim), np.float32)
         key_type, value_type = api.kv_sides(store.dtype)
-        key_bytes = api.stored_head_bytes(key_type, memory.kv_shape.head_dim)
+        key_bytes = api.stored_head_bytes(key_type, shape.head_dim)
         for seq in range(step.n_seqs):
             first, end = step.query_start[seq], step.query_start[seq + 1]
             positions = step.positions[first:end]
             seen = np.arange(max(0, positions[0] - spec.window + 1) if spec.window else 0, step.seq_lens[seq])
             slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
             keys = decode(memory.data[slots, :, :key_bytes], key_type)
-            values = decode(memory.data[slots, :, key_bytes:], value_type)
-            queries = split_heads(q.data[first:end], memory.kv_shape.head_dim)
+            values = keys[..., -shape.latent :] if shape.latent else decode(memory.data[slots, :, key_bytes:], value_type)
+            queries = split_heads(q.data[first:end], shape.head_dim)
             distance = seen[None, :] - positions[:, None]
             mixed = attend(queries, keys, values, distance, spec)
             out[first:end] = (hadamard(mixed) if value_type == "q8_0" else mixed).reshape(end - first, -1)
-        return Tensor(q.width, q.rows, out)
+        return Tensor(out.shape[1], q.rows, out)
 
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
         out = delta_net([part.data for part in parts], net, memory)

@@ -259,6 +259,17 @@ class Backend(ABC):
         """Columns begin .. begin + width of every row."""
 
     @abstractmethod
+    def join_heads(self, x: Tensor, y: Tensor, n_heads: int) -> Tensor:
+        """Rows whose every head is the numbers of that head of x, then those of y."""
+
+    @abstractmethod
+    def head_linears(self, x: Tensor, stack: Linear) -> Tensor:
+        """Every head of a row times its own matrix of the stack [n_heads, n_rows, n_cols]: [n, n_heads * n_rows].
+
+        Numerics are those of `linear`; there are no biases.
+        """
+
+    @abstractmethod
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain + bias."""
 
@@ -321,12 +332,12 @@ class Backend(ABC):
 
         Rope covers the first `2 * len(inv_freq)` numbers of each head; the rest pass through. Keys stored as q8_0 lose
         `rotation.key_mean`, and the heads of q are rotated as they are: see `KVStore`. Given q alone, it is made ready
-        for the keys that `memory`, another layer's, holds already.
+        for the keys that `memory`, another layer's, holds already; given q and k, the layer is latent.
         """
 
     @abstractmethod
     def attention(self, q: Tensor, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
-        """softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: same shape as q.
+        """softmax(scale * q.k) v over the sequence's pages, grouped heads sharing keys: [n, n_heads * value_dim].
 
         A token at position p sees positions max(0, p - window + 1) .. p, and up to p + window - 1 if it is not causal;
         what no token of the step sees is not read.

@@ -16,14 +16,34 @@ NULL_SLOT = 0  # the state slot that belongs to no sequence
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one layer stores for one token: a key and a value of each head."""
+    """What one layer stores for one token: a key and a value of each head.
+
+    A `latent` layer stores keys alone: its values are the last so many numbers of its keys.
+    """
 
     n_heads: int
     head_dim: int
+    latent: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        """Numbers of a value."""
+        return self.latent or self.head_dim
+
+    def sides(self, dtype: str) -> tuple[str, ...]:
+        """The types of what is stored: of keys and of values, or of keys alone."""
+        if not self.latent:
+            return kv_sides(dtype)
+        if "q8_0" in kv_sides(dtype):
+            raise ConfigError(
+                "This model's layers keep one compressed vector per token in place of keys and values, which is not "
+                "stored as q8_0: ask for a KV cache of f16."
+            )
+        return kv_sides(dtype)[:1]
 
     def token_bytes(self, dtype: str) -> int:
         """The memory of one token."""
-        return self.n_heads * sum(stored_head_bytes(side, self.head_dim) for side in kv_sides(dtype))
+        return self.n_heads * sum(stored_head_bytes(side, self.head_dim) for side in self.sides(dtype))
 
 
 @dataclass(frozen=True, slots=True)

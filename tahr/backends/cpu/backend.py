@@ -1,6 +1,7 @@
 """The CPU backend: ops append structs to a tape, and native threads walk it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vector, Weight
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads
-from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, heads_fit, make_layer
+from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
@@ -65,7 +66,7 @@ class CpuBackend(RowOps):
 
     def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:
         super().check_attention(spec, shape, n_heads)
-        check_heads(n_heads, shape)
+        check_heads(shape)
 
     def check_delta_net(self, net: api.DeltaNet) -> None:
         check_delta_net(net)
@@ -94,7 +95,8 @@ class CpuBackend(RowOps):
         sources, targets = np.array(pairs, np.int64).T
         for layer in kv.paged(group):
             layer.keys[targets] = layer.keys[sources]
-            layer.values[targets] = layer.values[sources]
+            if layer.values is not None:
+                layer.values[targets] = layer.values[sources]
 
     def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
         self.flush()
@@ -177,6 +179,24 @@ class CpuBackend(RowOps):
     def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CpuLoraBank:
         return CpuLoraBank(shapes, limits)
 
+    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+        """As with experts: row r has one pair per head, and all of a head's pairs meet its matrix."""
+        n_heads, out = stack.weight.n_stack, self._like(x, stack.weight.n_stack * stack.weight.n_rows)
+        assert x.width == n_heads * stack.weight.n_cols
+        heads = all_heads(n_heads, max(1, x.data.count.limit))
+        self._queue.keep(heads)
+        routes = self._group(x, address_of(heads), n_heads, n_heads)
+        self._queue.tape.experts(
+            x=self._use(x),
+            quantised=self._quantised(x, [stack]),
+            jobs=[self._job(stack, out)],
+            starts=routes.starts.address,
+            order=routes.order.address,
+            n_experts=n_heads,
+            pairs_per_row=1,
+        )
+        return out
+
     def _job(self, linear: api.Linear, out: Tensor) -> "native.Job":
         packed = linear.weight.data.packed
         self._queue.keep(packed)
@@ -184,7 +204,7 @@ class CpuBackend(RowOps):
 
     def _quantised(self, x: Tensor, linears: Sequence[api.Linear]) -> int:
         """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
-        assert all(linear.weight.n_cols == x.width for linear in linears)
+        assert all(x.width in (linear.weight.n_cols, linear.weight.n_stack * linear.weight.n_cols) for linear in linears)
         if all(linear.weight.data.packed.dense for linear in linears):
             return 0
         buffer: Buffer = x.data
@@ -204,6 +224,7 @@ class CpuBackend(RowOps):
 
     def _mix(self, x: Tensor, each: Tensor, routes: Routes, n_active: int) -> Tensor:
         """The results of a row's experts as one."""
+        assert routes.shares is not None
         out = self._like(x, each.width)
         self._queue.tape.mix(
             n_rows=x.data.count.address,
@@ -218,11 +239,9 @@ class CpuBackend(RowOps):
     def _route(self, x: Tensor, scores: Tensor, routing: api.Routing) -> Routes:
         """Choose each row's experts and sort the (row, expert) pairs by expert."""
         assert routing.n_active <= scores.width <= native.MAX_EXPERTS
-        n_rows, tape = x.data.count.address, self._queue.tape
-        routes = Routes(self._queue.arena, x.data.count, scores.width, routing.n_active)
-        chosen = Buffer(self._queue.arena, x.data.count, 4 * routing.n_active)
-        tape.route(
-            n_rows=n_rows,
+        shares, chosen = (Buffer(self._queue.arena, x.data.count, 4 * routing.n_active) for _ in range(2))
+        self._queue.tape.route(
+            n_rows=x.data.count.address,
             scores=self._use(scores),
             n_experts=scores.width,
             n_active=routing.n_active,
@@ -234,15 +253,22 @@ class CpuBackend(RowOps):
             group_top=routing.group_top,
             scale=routing.scale,
             experts=chosen.address,
-            shares=routes.shares.address,
+            shares=shares.address,
         )
-        tape.group(
-            n_rows=n_rows,
-            experts=chosen.address,
+        routes = self._group(x, chosen.address, scores.width, routing.n_active)
+        routes.shares = shares
+        return routes
+
+    def _group(self, x: Tensor, experts: int, n_experts: int, n_active: int) -> Routes:
+        """Sort (row, expert) pairs by expert, given the experts of every row."""
+        routes = Routes(self._queue.arena, x.data.count, n_experts, n_active)
+        self._queue.tape.group(
+            n_rows=x.data.count.address,
+            experts=experts,
             starts=routes.starts.address,
             order=routes.order.address,
-            n_experts=scores.width,
-            n_active=routing.n_active,
+            n_experts=n_experts,
+            n_active=n_active,
         )
         return routes
 
@@ -265,7 +291,7 @@ class CpuBackend(RowOps):
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
         (q, *kv), norms = qkv, rotation.norms
-        k, v = map(self._use, kv) if kv else (0, 0)
+        k, v = (*map(self._use, kv), 0, 0)[:2]
         out = self._like(q)
         self._keep_memory(memory)
         self._queue.tape.rope_and_cache(
@@ -290,12 +316,11 @@ class CpuBackend(RowOps):
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
         step, shape = memory.step, memory.kv_shape
         n_q_heads = q.width // shape.head_dim
-        assert heads_fit(n_q_heads, shape), "`check_attention` refuses such a model"
-        out = self._like(q)
+        out = self._like(q, n_q_heads * shape.value_dim)
         n_spans = -(-step.limits.n_pages_per_seq * memory.store.page_size // native.KV_SPAN)
         n_split = min(native.SPLIT_TOKENS, step.limits.n_tokens)
         partials = Buffer(
-            self._queue.arena, Count(step.counts, 0, n_split), 4 * n_q_heads * n_spans * (shape.head_dim + 2)
+            self._queue.arena, Count(step.counts, 0, n_split), 4 * n_q_heads * n_spans * (shape.value_dim + 2)
         )
         self._keep_memory(memory)
         self._queue.tape.attention(
@@ -306,6 +331,7 @@ class CpuBackend(RowOps):
             page_table=address_of(memory.page_table),
             n_pages_per_seq=step.limits.n_pages_per_seq,
             n_q_heads=n_q_heads,
+            group=task_heads(n_q_heads, shape),
             q=self._use(q),
             out=out.data.address,
             kv=memory.data.native,
@@ -318,7 +344,7 @@ class CpuBackend(RowOps):
             slopes=self._use_vector(spec.slopes),
             causal=spec.causal,
             # Heads are shared out one by one, so each must be whole blocks.
-            quantised_out=0 if shape.head_dim % INT8_BLOCK else offer_quantised(self._queue, out),
+            quantised_out=0 if shape.value_dim % INT8_BLOCK else offer_quantised(self._queue, out),
         )
         return out
 
@@ -336,3 +362,9 @@ class CpuBackend(RowOps):
         assert scores.width == 1
         routes = self._route(x, scores, api.Routing(1, renormalise=False, sigmoid=True))
         return self._mix(x, x, routes, 1)
+
+
+@lru_cache(maxsize=64)
+def all_heads(n_heads: int, n_rows: int) -> Ints:
+    """0 .. n_heads - 1 for every row."""
+    return np.tile(np.arange(n_heads, dtype=np.int32), n_rows)

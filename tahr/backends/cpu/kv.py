@@ -21,22 +21,27 @@ KV_TYPES: dict[str, dict[str, tuple[type, int]]] = {
     "q8_0": {"codes": (np.int8, 1), "scales": (np.uint16, KV_BLOCK)},
 }
 
+MOST_LATENT_HEADS = 32  # of a task
+
 
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
     """One layer's keys and values, [n_pages, n_heads] each, and the same in the kernels' terms.
 
-    Inside a page, keys lie [n_items, page_size] and values [page_size, n_items].
+    Inside a page, keys lie [n_items, page_size] and values [page_size, n_items]. A latent layer has no values.
     """
 
     keys: NDArray[Any]
-    values: NDArray[Any]
+    values: NDArray[Any] | None
     native: Any
 
     def by_token(self) -> list[NDArray[Any]]:
         """Views of the parts of keys, then of values: [n_pages, page_size, n_heads, n_items]."""
-        keys = [self.keys[name].transpose(0, 3, 1, 2) for name in self.keys.dtype.fields or ()]
-        return keys + [self.values[name].transpose(0, 2, 1, 3) for name in self.values.dtype.fields or ()]
+        keys, values = self.keys, self.values
+        parts = [keys[name].transpose(0, 3, 1, 2) for name in keys.dtype.fields or ()]
+        if values is not None:
+            parts += [values[name].transpose(0, 2, 1, 3) for name in values.dtype.fields or ()]
+        return parts
 
     def read(self, pages: Sequence[int]) -> Bytes:
         """Keys and values of all tokens of some pages: [n_tokens, n_heads, bytes of a key and a value]."""
@@ -64,33 +69,39 @@ def head_items(dtype: str, head_dim: int) -> list[tuple[str, type, int]]:
 
 def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> PagedLayer:
     """Zeroed keys and values; pages nobody writes to take no memory."""
-    key_type, value_type = kv_sides(dtype)
+    key_type, value_type = shape.sides(dtype)[0], kv_sides(dtype)[1]
     key_items = [(name, item, (n, page_size)) for name, item, n in head_items(key_type, shape.head_dim)]
     value_items = [(name, item, (page_size, n)) for name, item, n in head_items(value_type, shape.head_dim)]
     keys: NDArray[Any] = np.zeros((n_pages, shape.n_heads), np.dtype(key_items))
-    values: NDArray[Any] = np.zeros((n_pages, shape.n_heads), np.dtype(value_items))
+    values: NDArray[Any] | None = None
+    if not shape.latent:
+        values = np.zeros((n_pages, shape.n_heads), np.dtype(value_items))
     layer = native.KvLayer(
         keys=address_of(keys),
-        values=address_of(values),
+        values=0 if values is None else address_of(values),
         key_type=key_type,
         value_type=value_type,
         n_heads=shape.n_heads,
         head_dim=shape.head_dim,
         page_size=page_size,
+        latent=shape.latent,
     )
     return PagedLayer(keys, values, layer)
 
 
-def heads_fit(n_q_heads: int, shape: KVShape) -> bool:
-    """Whether the attention kernel has room for heads of this shape."""
-    return shape.head_dim <= native.MAX_HEAD_DIM and n_q_heads // shape.n_heads <= native.MAX_QUERY_TILE
+def task_heads(n_q_heads: int, shape: KVShape) -> int:
+    """How many query heads one task of the attention kernel takes: an even part of those that share a key head.
+
+    The many heads of a latent layer share one key, and are shared out for the sake of the other threads.
+    """
+    group, most = n_q_heads // shape.n_heads, MOST_LATENT_HEADS if shape.latent else native.MAX_QUERY_TILE
+    return next(n for n in range(min(group, most), 0, -1) if group % n == 0)
 
 
-def check_heads(n_q_heads: int, shape: KVShape) -> None:
-    """Refuse head shapes the attention kernel has no room for."""
-    if not heads_fit(n_q_heads, shape):
+def check_heads(shape: KVShape) -> None:
+    """Refuse heads the attention kernel has no room for."""
+    if shape.head_dim > native.MAX_HEAD_DIM:
         raise UnsupportedModel(
-            f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers in groups of up to "
-            f"{native.MAX_QUERY_TILE}; this model has heads of {shape.head_dim} in groups of "
-            f"{n_q_heads // shape.n_heads}: choose another model or backend."
+            f"The cpu backend handles heads of up to {native.MAX_HEAD_DIM} numbers; this model has heads of "
+            f"{shape.head_dim}: choose another model or backend."
         )

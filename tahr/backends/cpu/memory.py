@@ -88,13 +88,13 @@ class Buffer:
 
 
 class Routes:
-    """Which experts the rows of a step go to: the shares of each, and the (row, expert) pairs sorted by expert."""
+    """Which experts the rows of a step go to: the (row, expert) pairs sorted by expert, and the shares of each row."""
 
     __slots__ = ("n_experts", "n_pairs", "order", "shares", "starts")
 
     def __init__(self, arena: Arena, count: Count, n_experts: int, n_active: int):
         self.n_experts = n_experts
-        self.shares = Buffer(arena, count, 4 * n_active)
+        self.shares: Buffer | None = None  # where results are to be mixed
         self.order = Buffer(arena, count, 4 * n_active)
         self.starts = Buffer(arena, Count(np.ones(1, np.int32), 0, 1), 4 * (n_experts + 1))
         # The last start is the number of pairs, known only when the step runs.

@@ -77,6 +77,10 @@ class RowOps(api.Backend):
     def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
         return self._per_row(x, width, self._queue.tape.columns, width=width, x_width=x.width, begin=begin)
 
+    def join_heads(self, x: Tensor, y: Tensor, n_heads: int) -> Tensor:
+        dims = {"x_dim": x.width // n_heads, "y_dim": y.width // n_heads}
+        return self._per_row(x, x.width + y.width, self._queue.tape.join_heads, n_heads=n_heads, y=self._use(y), **dims)
+
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         out = self._like(x)
         self._layer_norm(x, None, (gain, bias), None, out, eps, 1.0)

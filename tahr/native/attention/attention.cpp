@@ -23,17 +23,21 @@ constexpr int VECTORS = 2 * N > ROWS ? ROWS_VECTORS : 4;
 constexpr int STRIP = VECTORS<ROWS> * LANES;
 static_assert(KV_TILE % LANES == 0);
 
-// ---- a task: some queries of one sequence against one key head, over a range of spans ----
+// ---- a task: some queries of one sequence, of heads that share a key head, over a range of spans ----
 
 struct AttentionTask {
-  int seq, kv_head;
+  int seq, head_group;
   int first, n_tokens;          // queries, as rows of the step
   int begin_span, end_span;     // spans any of the queries can see, or one of them when spans are shared out
 };
 
 int spans(int n_tokens) { return (n_tokens + KV_SPAN - 1) / KV_SPAN; }
 
-int group(const AttentionOp& op) { return op.n_q_heads / op.kv.n_heads; }
+int n_head_groups(const AttentionOp& op) { return op.n_q_heads / op.group; }
+
+int kv_head(const AttentionOp& op, const AttentionTask& task) {
+  return task.head_group * op.group / (op.n_q_heads / op.kv.n_heads);
+}
 
 int first_seen(const AttentionOp& op, int position) {
   return op.window && position >= op.window ? position - op.window + 1 : 0;
@@ -57,7 +61,7 @@ bool shared_by_span(const AttentionOp& op) {
 // Finds the numbered tasks of a step. Numbers only grow while a thread works, so the search goes on where it was.
 class TaskFinder {
  public:
-  explicit TaskFinder(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / group(op)) {}
+  explicit TaskFinder(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / op.group) {}
 
   bool find(int64_t number, AttentionTask& task) {
     for (; seq_ < op_.counts[2]; before_ += count(seq_++))
@@ -69,14 +73,14 @@ class TaskFinder {
   int n_queries(int seq) const { return op_.starts[seq + 1] - op_.starts[seq]; }
   int n_tiles(int seq) const { return (n_queries(seq) + tokens_per_tile_ - 1) / tokens_per_tile_; }
   int n_parts(int seq) const { return shared_by_span(op_) ? spans(op_.lengths[seq]) : 1; }
-  int64_t count(int seq) const { return int64_t{n_tiles(seq)} * op_.kv.n_heads * n_parts(seq); }
+  int64_t count(int seq) const { return int64_t{n_tiles(seq)} * n_head_groups(op_) * n_parts(seq); }
 
   void describe(int number, AttentionTask& task) const {
     const int part = number % n_parts(seq_), rest = number / n_parts(seq_);
-    const int tile = n_tiles(seq_) - 1 - rest / op_.kv.n_heads;  // the last tile sees most: begin with it
+    const int tile = n_tiles(seq_) - 1 - rest / n_head_groups(op_);  // the last tile sees most: begin with it
     const int from = tile * tokens_per_tile_, left = n_queries(seq_) - from;
     task.seq = seq_;
-    task.kv_head = rest % op_.kv.n_heads;
+    task.head_group = rest % n_head_groups(op_);
     task.first = op_.starts[seq_] + from;
     task.n_tokens = left < tokens_per_tile_ ? left : tokens_per_tile_;
     const int last = op_.positions[task.first + task.n_tokens - 1];
@@ -125,10 +129,11 @@ float with_sink(const State& total, float sink) {
   return share / (total.sum * share + std::exp(sink - top));
 }
 
-// Writes the head that lies at `at`.
-void finish(const AttentionOp& op, const State& total, int64_t at) {
-  const int dim = op.kv.head_dim;
-  const float inverse = op.sinks ? with_sink(total, op.sinks[at / dim % op.n_q_heads]) : 1.0f / total.sum;
+// Writes the head-th of all the heads of all tokens.
+void finish(const AttentionOp& op, const State& total, int64_t head) {
+  const int dim = op.kv.value_dim();
+  const int64_t at = head * dim;
+  const float inverse = op.sinks ? with_sink(total, op.sinks[head % op.n_q_heads]) : 1.0f / total.sum;
   for (int i = 0; i < dim; i++) op.out[at + i] = total.weighted[i] * inverse;
   if (op.kv.value_type == KvType::q8_0) hadamard(op.out + at, dim);
   quantise_part(op.quantised_out, op.out, at, at + dim);
@@ -138,7 +143,8 @@ void finish(const AttentionOp& op, const State& total, int64_t at) {
 
 struct AttentionWorkspace {
   int n_rows;          // query rows: tokens x grouped heads
-  int dim, padded;     // numbers of a head; the same in whole vectors
+  int dim;                // numbers of a key
+  int value_dim, padded;  // numbers of a value; the same in whole vectors
   int begin, end;      // what is looked at of a tile, in whole vectors
   float* keys;         // [dim][KV_TILE]
   float* values;       // [KV_TILE][padded]
@@ -156,8 +162,9 @@ static_assert(WORKSPACE_FLOATS * sizeof(float) <= WORKER_SCRATCH_BYTES);
 AttentionWorkspace make_workspace(const AttentionOp& op, const AttentionTask& task, std::byte* scratch) {
   AttentionWorkspace w;
   w.dim = op.kv.head_dim;
-  w.padded = (w.dim + LANES - 1) / LANES * LANES;
-  w.n_rows = task.n_tokens * group(op);
+  w.value_dim = op.kv.value_dim();
+  w.padded = (w.value_dim + LANES - 1) / LANES * LANES;
+  w.n_rows = task.n_tokens * op.group;
   float* next = reinterpret_cast<float*>(scratch);
   const auto take = [&next](int n) { return (next += n) - n; };
   w.keys = take(w.dim * KV_TILE);
@@ -172,9 +179,9 @@ AttentionWorkspace make_workspace(const AttentionOp& op, const AttentionTask& ta
   return w;
 }
 
-const float* query(const AttentionOp& op, const AttentionTask& task, int row) {
-  const int64_t head = task.kv_head * group(op) + row % group(op);
-  return op.q + ((task.first + row / group(op)) * int64_t{op.n_q_heads} + head) * op.kv.head_dim;
+// Which of all the heads of all tokens a row is.
+int64_t head_of(const AttentionOp& op, const AttentionTask& task, int row) {
+  return (task.first + row / op.group) * int64_t{op.n_q_heads} + task.head_group * op.group + row % op.group;
 }
 
 // ---- one tile of keys and values ----
@@ -192,10 +199,18 @@ TAHR_INLINE void for_runs(const AttentionOp& op, const AttentionTask& task, int 
   }
 }
 
+// The values of tokens [begin, end) of a tile where they are the last numbers of its keys.
+void copy_latents(int begin, int end, AttentionWorkspace& w) {
+  const float* from = w.keys + (w.dim - w.value_dim) * KV_TILE;
+  for (int t = begin; t < end; t++)
+    for (int i = 0; i < w.value_dim; i++) w.values[t * w.padded + i] = from[i * KV_TILE + t];
+}
+
 // Tokens [begin, end) of the tile at `tile`, and as many neighbours as make whole vectors of keys. Where pages are not
 // made of such, zeros stand for the neighbours: what lies in the workspace could be numbers that are slow to multiply.
 void load_tile(const AttentionOp& op, const AttentionTask& task, int tile, int begin, int end, AttentionWorkspace& w) {
   const KvLayer& kv = op.kv;
+  const int head = kv_head(op, task);
   w.begin = (begin - tile) / LANES * LANES;
   w.end = (end - tile + LANES - 1) / LANES * LANES;
   const bool whole = kv.page_size % LANES == 0;
@@ -203,21 +218,23 @@ void load_tile(const AttentionOp& op, const AttentionTask& task, int tile, int b
   const int first = whole ? tile + w.begin : begin, last = whole ? tile + w.end : end;
   with_type(kv.key_type, [&](auto stored) {
     for_runs(op, task, first, last, [&](int64_t page, int offset, int n, int at) {
-      stored.read_keys(kv, kv.keys_at(page, task.kv_head), offset, n, w.keys + at - tile, KV_TILE);
+      stored.read_keys(kv, kv.keys_at(page, head), offset, n, w.keys + at - tile, KV_TILE);
     });
   });
+  if (kv.latent) return copy_latents(begin - tile, end - tile, w);
   with_type(kv.value_type, [&](auto stored) {
     for_runs(op, task, begin, end, [&](int64_t page, int offset, int n, int at) {
-      stored.read_values(kv, kv.values_at(page, task.kv_head), offset, n, w.values + (at - tile) * w.padded, w.padded);
+      stored.read_values(kv, kv.values_at(page, head), offset, n, w.values + (at - tile) * w.padded, w.padded);
     });
   });
 }
 
 // Asks for the pages of a tile before it is their turn: each lies elsewhere in memory.
 void prefetch_tile(const AttentionOp& op, const AttentionTask& task, int begin, int end) {
-  const int64_t key_bytes = op.kv.key_part_bytes(), value_bytes = op.kv.value_part_bytes();
+  const int head = kv_head(op, task);
+  const int64_t key_bytes = op.kv.key_part_bytes(), value_bytes = op.kv.latent ? 0 : op.kv.value_part_bytes();
   for_runs(op, task, begin, end, [&](int64_t page, int, int, int) {
-    const std::byte *keys = op.kv.keys_at(page, task.kv_head), *values = op.kv.values_at(page, task.kv_head);
+    const std::byte *keys = op.kv.keys_at(page, head), *values = op.kv.values_at(page, head);
     for (int64_t i = 0; i < key_bytes; i += 64) prefetch(keys + i);
     for (int64_t i = 0; i < value_bytes; i += 64) prefetch(values + i);
   });
@@ -280,7 +297,7 @@ void add_slope(float* scores, float slope, int query, Tokens all) {
 }
 
 TAHR_INLINE void weigh_rows(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w, Tokens all) {
-  const int n_heads = group(op);
+  const int n_heads = op.group;
   for (int row = 0, token = task.first; row < w.n_rows; token++) {
     const int position = op.positions[token];
     const int low = first_seen(op, position) - tile, high = end_seen(op, task.seq, position) - tile;
@@ -288,7 +305,7 @@ TAHR_INLINE void weigh_rows(const AttentionOp& op, const AttentionTask& task, in
     const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
     if (op.slopes)
       for (int head = 0; head < n_heads; head++)
-        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.kv_head * n_heads + head], position - tile, all);
+        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.head_group * n_heads + head], position - tile, all);
     for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
   }
 }
@@ -378,46 +395,45 @@ void attend_span(const AttentionOp& op, const AttentionTask& task, int span, Att
 
 // ---- spans worked on by different threads ----
 
-float* partial(const AttentionOp& op, int64_t token, int64_t head, int64_t span) {
-  return op.partials + ((token * op.n_q_heads + head) * op.n_spans + span) * (op.kv.head_dim + 2);
+float* partial(const AttentionOp& op, int64_t head, int64_t span) {
+  return op.partials + (head * op.n_spans + span) * (op.kv.value_dim() + 2);
 }
 
 void keep_partials(const AttentionOp& op, const AttentionTask& task, int span, const AttentionWorkspace& w) {
   for (int row = 0; row < w.n_rows; row++) {
-    float* out = partial(op, task.first + row / group(op), task.kv_head * group(op) + row % group(op), span);
-    memcpy(out, w.span[row].weighted, size_t(w.dim) * sizeof(float));
-    out[w.dim] = w.span[row].sum;
-    out[w.dim + 1] = w.span[row].top;
+    float* out = partial(op, head_of(op, task, row), span);
+    memcpy(out, w.span[row].weighted, size_t(w.value_dim) * sizeof(float));
+    out[w.value_dim] = w.span[row].sum;
+    out[w.value_dim + 1] = w.span[row].top;
   }
 }
 
 void work(const AttentionOp& op, const AttentionTask& task, std::byte* scratch) {
   AttentionWorkspace w = make_workspace(op, task, scratch);
   for (int row = 0; row < w.n_rows; row++) {
-    const float* q = query(op, task, row);
+    const float* q = op.q + head_of(op, task, row) * w.dim;
     for (int i = 0; i < w.dim; i++) w.q[row * w.dim + i] = q[i] * op.scale;
     clear(w.total[row], w.padded);
   }
   for (int span = task.begin_span; span < task.end_span; span++) {
     attend_span(op, task, span, w);
     if (shared_by_span(op)) return keep_partials(op, task, span, w);
-    for (int row = 0; row < w.n_rows; row++) merge(w.total[row], w.span[row], w.dim);
+    for (int row = 0; row < w.n_rows; row++) merge(w.total[row], w.span[row], w.value_dim);
   }
   if (shared_by_span(op)) return;
-  for (int row = 0; row < w.n_rows; row++) finish(op, w.total[row], query(op, task, row) - op.q);
+  for (int row = 0; row < w.n_rows; row++) finish(op, w.total[row], head_of(op, task, row));
 }
 
 // The head-th of all the heads of all tokens.
 void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
-  const int64_t token = head / op.n_q_heads;
-  const int position = op.positions[token], dim = op.kv.head_dim;
+  const int position = op.positions[head / op.n_q_heads], dim = op.kv.value_dim();
   State total{reinterpret_cast<float*>(scratch), 0, 0};
   clear(total, dim);
   for (int span = first_seen(op, position) / KV_SPAN; span < spans(position + 1); span++) {
-    float* part = partial(op, token, head % op.n_q_heads, span);
+    float* part = partial(op, head, span);
     merge(total, {part, part[dim], part[dim + 1]}, dim);
   }
-  finish(op, total, head * dim);
+  finish(op, total, head);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace tahr {
 constexpr int KV_TILE = 64;         // tokens whose keys and values are converted to f32 together
 constexpr int KV_SPAN = 512;        // tokens between restarts of the running softmax
 constexpr int MAX_QUERY_TILE = 64;  // query rows (tokens x grouped heads) that share a converted tile
-constexpr int MAX_HEAD_DIM = 512;
+constexpr int MAX_HEAD_DIM = 576;
 constexpr int SPLIT_TOKENS = 16;    // steps of at most this many tokens are shared by span, larger ones by query
 
 struct AttentionOp {
@@ -26,13 +26,14 @@ struct AttentionOp {
   const int32_t* page_table;
   int32_t n_pages_per_seq;
   int32_t n_q_heads;
+  int32_t group;  // query heads that one task works on; they share a key head
   const float* q;
   float* out;
   KvLayer kv;
   float scale;
   float softcap;   // 0: none
   int32_t window;  // 0: none
-  float* partials;  // [SPLIT_TOKENS][n_q_heads][n_spans][head_dim + 2]: weighted values, then sum and maximum
+  float* partials;  // [SPLIT_TOKENS][n_q_heads][n_spans][value_dim + 2]: weighted values, then sum and maximum
   int32_t n_spans;  // of the longest sequence
   const float* sinks;   // [n_q_heads], or null: logits that take part in the softmax without a value
   const float* slopes;  // [n_q_heads], or null: added to a score per position between query and key

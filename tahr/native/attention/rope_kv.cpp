@@ -80,6 +80,7 @@ void keep(const RopeCacheOp& op, int64_t token, int64_t head, std::byte* scratch
     hadamard(x, kv.head_dim);
   }
   with_type(kv.key_type, [&](auto stored) { stored.write_key(kv, kv.keys_at(page, head), offset, x, rest); });
+  if (!op.v) return;
   const float* value = op.v + from;
   if (kv.value_type == KvType::q8_0) {
     memcpy(x, value, size_t(kv.head_dim) * sizeof(float));

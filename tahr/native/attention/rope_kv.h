@@ -22,14 +22,19 @@ enum class RopeStyle : int32_t { halves, pairs };
 // so that a vector holds the same number of neighbouring tokens and scores need no sums across lanes. With q8_0 these are
 // int8 codes, and each head's part of a page ends with f16 scales in the same order: [page_size][head_dim / KV_BLOCK] and
 // [head_dim / KV_BLOCK][page_size]. What is stored as q8_0 is rotated first; see hadamard.h.
+//
+// A latent layer stores keys alone, never as q8_0: its values are the last `latent` numbers of the keys.
 struct KvLayer {
   std::byte* keys;
-  std::byte* values;
+  std::byte* values;  // null in a latent layer
   KvType key_type;
   KvType value_type;
   int32_t n_heads;
   int32_t head_dim;
   int32_t page_size;
+  int32_t latent;  // 0: values are stored
+
+  int32_t value_dim() const { return latent ? latent : head_dim; }
 
   // Bytes of a head's part of a page.
   int64_t key_part_bytes() const { return page_size * stored_head_bytes(key_type, head_dim); }
@@ -48,7 +53,7 @@ struct RopeCacheOp {
   int32_t n_q_heads;
   const float* q;
   const float* k;  // null: queries alone, which read what another layer has kept
-  const float* v;
+  const float* v;  // null in a latent layer
   const float* cos_sin;  // [n][2 * n_freqs]: cos, then sin
   int32_t n_freqs;
   RopeStyle style;

@@ -35,8 +35,8 @@ E find(const Named<E> (&table)[N], const std::string& name) {
 }
 
 KvLayer make_layer(Address keys, Address values, const std::string& key_type, const std::string& value_type, int n_heads,
-                   int head_dim, int page_size) {
-  return {At{keys}, At{values}, find(KV_TYPES, key_type), find(KV_TYPES, value_type), n_heads, head_dim, page_size};
+                   int head_dim, int page_size, int latent) {
+  return {At{keys}, At{values}, find(KV_TYPES, key_type), find(KV_TYPES, value_type), n_heads, head_dim, page_size, latent};
 }
 
 void norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address sum, Address out,
@@ -51,6 +51,10 @@ void head_norm(Recorder& self, Address n_rows, int64_t n_heads, int64_t dim, Add
 
 void columns(Recorder& self, Address n_rows, int64_t width, int64_t x_width, int64_t begin, Address x, Address out) {
   self.tape.add(ColumnsOp{At{n_rows}, width, x_width, begin, At{x}, At{out}}, self.isa.rows->columns);
+}
+
+void join_heads(Recorder& self, Address n_rows, int64_t n_heads, int64_t x_dim, int64_t y_dim, Address x, Address y, Address out) {
+  self.tape.add(JoinHeadsOp{At{n_rows}, n_heads, x_dim, y_dim, At{x}, At{y}, At{out}}, self.isa.rows->join_heads);
 }
 
 void layer_norm(Recorder& self, Address n_rows, int64_t width, Address x, Address y, Address gain, Address bias,
@@ -99,11 +103,11 @@ void rope_and_cache(Recorder& self, Address n_rows, int n_q_heads, Address q, Ad
 }
 
 void attention(Recorder& self, Address counts, Address positions, Address starts, Address lengths, Address page_table,
-               int n_pages_per_seq, int n_q_heads, Address q, Address out, const KvLayer& kv, float scale, float softcap,
+               int n_pages_per_seq, int n_q_heads, int group, Address q, Address out, const KvLayer& kv, float scale, float softcap,
                int window, Address partials, int n_spans, Address sinks, Address slopes, bool causal, Address quantised_out) {
   const AttentionOp op{At{counts}, At{positions}, At{starts}, At{lengths}, At{page_table}, n_pages_per_seq, n_q_heads,
-                       At{q},      At{out},       kv,         scale,       softcap,        window,          At{partials},
-                       n_spans,    At{sinks},     At{slopes}, causal,      At{quantised_out}};
+                       group,      At{q},         At{out},    kv,          scale,          softcap,         window,
+                       At{partials}, n_spans,     At{sinks},  At{slopes},  causal,         At{quantised_out}};
   self.tape.add(op, self.isa.rows->attention);
   self.tape.add(op, self.isa.rows->merge_spans);
 }
@@ -149,14 +153,16 @@ void lora(Recorder& self, Address n_tiles, Address tiles, Address rows, Address 
 void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
   nb::class_<KvLayer>(module, "KvLayer")
       .def("__init__", [](KvLayer* self, Address keys, Address values, const std::string& key_type, const std::string& value_type,
-                          int n_heads, int head_dim, int page_size) {
-             new (self) KvLayer(make_layer(keys, values, key_type, value_type, n_heads, head_dim, page_size));
+                          int n_heads, int head_dim, int page_size, int latent) {
+             new (self) KvLayer(make_layer(keys, values, key_type, value_type, n_heads, head_dim, page_size, latent));
            },
-           nb::kw_only(), "keys"_a, "values"_a, "key_type"_a, "value_type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a);
+           nb::kw_only(), "keys"_a, "values"_a, "key_type"_a, "value_type"_a, "n_heads"_a, "head_dim"_a, "page_size"_a,
+           "latent"_a);
   tape.def("norm", norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "sum"_a, "out"_a, "eps"_a, "scale"_a,
            "quantised_out"_a)
       .def("head_norm", head_norm, nb::kw_only(), "n_rows"_a, "n_heads"_a, "dim"_a, "x"_a, "gain"_a, "out"_a, "eps"_a)
       .def("columns", columns, nb::kw_only(), "n_rows"_a, "width"_a, "x_width"_a, "begin"_a, "x"_a, "out"_a)
+      .def("join_heads", join_heads, nb::kw_only(), "n_rows"_a, "n_heads"_a, "x_dim"_a, "y_dim"_a, "x"_a, "y"_a, "out"_a)
       .def("layer_norm", layer_norm, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "gain"_a, "bias"_a, "sum"_a, "out"_a,
            "eps"_a, "scale"_a, "quantised_out"_a)
       .def("add", add, nb::kw_only(), "n_rows"_a, "width"_a, "x"_a, "y"_a, "out"_a, "scale"_a)
@@ -171,7 +177,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("rope_and_cache", rope_and_cache, nb::kw_only(), "n_rows"_a, "n_q_heads"_a, "q"_a, "k"_a, "v"_a, "cos_sin"_a, "n_freqs"_a,
            "style"_a, "q_gain"_a, "k_gain"_a, "eps"_a, "key_mean"_a, "slots"_a, "kv"_a, "out"_a)
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
-           "n_pages_per_seq"_a, "n_q_heads"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
+           "n_pages_per_seq"_a, "n_q_heads"_a, "group"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
            "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a)
       .def("delta_net", delta_net, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "slots"_a, "n_k_heads"_a, "n_v_heads"_a,
            "k_dim"_a, "v_dim"_a, "kernel"_a, "tiled"_a, "qkv"_a, "z"_a, "beta"_a, "alpha"_a, "conv"_a, "decay"_a, "dt_bias"_a,

@@ -117,6 +117,15 @@ void columns(const ColumnsOp& op, Worker worker) {
     memcpy(op.out + row * op.width, op.x + row * op.x_width + op.begin, size_t(op.width) * sizeof(float));
 }
 
+void join_heads(const JoinHeadsOp& op, Worker worker) {
+  const Range heads = share(*op.n_rows * op.n_heads, worker);
+  for (int64_t head = heads.begin; head < heads.end; head++) {
+    float* out = op.out + head * (op.x_dim + op.y_dim);
+    memcpy(out, op.x + head * op.x_dim, size_t(op.x_dim) * sizeof(float));
+    memcpy(out + op.x_dim, op.y + head * op.y_dim, size_t(op.y_dim) * sizeof(float));
+  }
+}
+
 void layer_norm(const LayerNormOp& op, Worker worker) {
   const Floats scale = set1(op.scale);
   const Range rows = share(*op.n_rows, worker);

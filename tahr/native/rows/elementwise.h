@@ -19,6 +19,16 @@ struct ColumnsOp {
   float* out;
 };
 
+// Head by head, the numbers of x, then those of y.
+struct JoinHeadsOp {
+  const int32_t* n_rows;
+  int64_t n_heads;
+  int64_t x_dim, y_dim;
+  const float* x;
+  const float* y;
+  float* out;
+};
+
 // Every head of a row normed by itself: out = x / sqrt(mean(x^2) + eps) * gain.
 struct HeadNormOp {
   const int32_t* n_rows;

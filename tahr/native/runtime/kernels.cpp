@@ -5,6 +5,7 @@ namespace tahr::TAHR_ISA {
 void norm(const NormOp&, Worker);
 void head_norm(const HeadNormOp&, Worker);
 void columns(const ColumnsOp&, Worker);
+void join_heads(const JoinHeadsOp&, Worker);
 void layer_norm(const LayerNormOp&, Worker);
 void add(const AddOp&, Worker);
 void activate(const ActivateOp&, Worker);
@@ -23,7 +24,7 @@ void mix(const MixOp&, Worker);
 void lora_shrink(const LoraOp&, Worker);
 void lora_expand(const LoraOp&, Worker);
 
-const RowKernels row_kernels = {norm,    head_norm, columns, layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
+const RowKernels row_kernels = {norm,    head_norm, columns, join_heads, layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
                                 cos_sin, rope_and_cache, attention, merge_spans, delta_conv, delta_rule, route,   mix,
                                 lora_shrink, lora_expand};
 

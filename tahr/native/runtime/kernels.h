@@ -15,6 +15,7 @@ struct RowKernels {
   void (*norm)(const NormOp&, Worker);
   void (*head_norm)(const HeadNormOp&, Worker);
   void (*columns)(const ColumnsOp&, Worker);
+  void (*join_heads)(const JoinHeadsOp&, Worker);
   void (*layer_norm)(const LayerNormOp&, Worker);
   void (*add)(const AddOp&, Worker);
   void (*activate)(const ActivateOp&, Worker);

@@ -60,7 +60,7 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
   }
   std::vector<float> keys(size_t(n_pages * page * n_kv_heads * dim)), values(keys.size());
   const KvLayer kv{reinterpret_cast<std::byte*>(keys.data()), reinterpret_cast<std::byte*>(values.data()), key_type, value_type,
-                   n_kv_heads, dim, page};
+                   n_kv_heads, dim, page, 0};
   const Vector q = random_rows(n_all * n_q_heads * dim, 6, 1), key = random_rows(n_all * n_kv_heads * dim, 7, 1);
   const Vector value = random_rows(n_all * n_kv_heads * dim, 8, 1), gain(size_t(dim), 1.25f);
   const Vector cos_sin = random_rows(n_all * dim, 9, 1), mean = random_rows(n_kv_heads * dim, 12, 1);
@@ -71,7 +71,7 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
   const int32_t counts[] = {n_new, 1, 1}, starts[] = {0, n_new};
   const int64_t first = n_all - n_new;
   Vector partials(size_t(SPLIT_TOKENS * n_q_heads * n_spans * (dim + 2)), NAN);
-  const AttentionOp op{counts, positions.data() + first, starts, &n_all, pages.data(), n_pages, n_q_heads,
+  const AttentionOp op{counts, positions.data() + first, starts, &n_all, pages.data(), n_pages, n_q_heads, n_q_heads / n_kv_heads,
                        turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, partials.data(), n_spans,
                        nullptr, nullptr, true, nullptr};
   run(pool, op, k.attention);
