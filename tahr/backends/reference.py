@@ -217,7 +217,9 @@ class ReferenceBackend(api.Backend):
             seen = np.arange(max(0, positions[0] - spec.window + 1) if spec.window else 0, step.seq_lens[seq])
             slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
             keys = decode(memory.data[slots, :, :key_bytes], key_type)
-            values = keys[..., -shape.latent :] if shape.latent else decode(memory.data[slots, :, key_bytes:], value_type)
+            values = (
+                keys[..., -shape.latent :] if shape.latent else decode(memory.data[slots, :, key_bytes:], value_type)
+            )
             queries = split_heads(q.data[first:end], shape.head_dim)
             distance = seen[None, :] - positions[:, None]
             mixed = attend(queries, keys, values, distance, spec)

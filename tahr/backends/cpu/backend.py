@@ -204,7 +204,9 @@ class CpuBackend(RowOps):
 
     def _quantised(self, x: Tensor, linears: Sequence[api.Linear]) -> int:
         """The address of the rows as int8 blocks, made once per tensor and only if one of the matrices wants it."""
-        assert all(x.width in (linear.weight.n_cols, linear.weight.n_stack * linear.weight.n_cols) for linear in linears)
+        assert all(
+            x.width in (linear.weight.n_cols, linear.weight.n_stack * linear.weight.n_cols) for linear in linears
+        )
         if all(linear.weight.data.packed.dense for linear in linears):
             return 0
         buffer: Buffer = x.data

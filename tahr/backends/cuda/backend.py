@@ -9,7 +9,7 @@ from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
-from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, linear, packed, rope_kv, rows
+from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, latent, linear, packed, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
@@ -183,6 +183,14 @@ class CudaBackend(api.Backend):
     def columns(self, x: Tensor, begin: int, width: int) -> Tensor:
         return like(x, values(x)[:, begin : begin + width].contiguous())
 
+    def join_heads(self, x: Tensor, y: Tensor, n_heads: int) -> Tensor:
+        parts = [values(part).unflatten(1, (n_heads, -1)).to(x.data.math) for part in (x, y)]
+        return like(x, torch.cat(parts, dim=2).flatten(1))
+
+    def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
+        w = stack.weight.data
+        return like(x, latent.head_linears(values(x), w, wider(x.data.math, w.dtype)).to(x.data.math))
+
     def layer_norm(self, x: Tensor, gain: Vector, bias: Vector | None, eps: float) -> Tensor:
         shift = None if bias is None else bias.data
         normed = torch.nn.functional.layer_norm(values(x).float(), (x.width,), gain.data, shift, eps)
@@ -299,6 +307,8 @@ class CudaBackend(api.Backend):
         pages = inputs.page_tables[memory.group]
         dtype = attention.product_type(q.data.math, memory.data.dtype)
         call = attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype)
+        if memory.kv_shape.latent:
+            return like(q, latent.attend_latent(call, memory.kv_shape.latent))
         n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
         if self.deterministic or not spec.causal:
             return like(q, attention.attend_exact(call, n_seqs))

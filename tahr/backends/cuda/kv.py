@@ -1,4 +1,5 @@
 """One layer's keys and values on a CUDA device: `[2, n_pages, n_heads, page_size, numbers of a head]`.
+A latent layer has keys alone: `[1, ...]`.
 
 Heads come before places, so that the keys of one head in one page are one run of memory. A q8_0 head is int8: its
 codes, then the bytes of its f16 scales. What they stand for is rotated: see `api.KVStore`.
@@ -17,9 +18,9 @@ TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "q8
 
 def make(shape: KVShape, n_pages: int, page_size: int, dtype: str, device: torch.device) -> torch.Tensor:
     """Empty pages."""
-    kind = TYPES[dtype]
+    kind, n_sides = TYPES[dtype], len(shape.sides(dtype))
     n_stored = stored_head_bytes(dtype, shape.head_dim) // kind.itemsize
-    return torch.zeros((2, n_pages, shape.n_heads, page_size, n_stored), dtype=kind, device=device)
+    return torch.zeros((n_sides, n_pages, shape.n_heads, page_size, n_stored), dtype=kind, device=device)
 
 
 def head_dim(layer: torch.Tensor) -> int:
@@ -41,7 +42,7 @@ def rotation_of(layer: torch.Tensor) -> int:
 def scales(layer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values seen as f16, for the scales among codes; as they are where there are none."""
     seen = layer.view(torch.float16) if layer.dtype == torch.int8 else layer
-    return seen[0], seen[1]
+    return seen[0], seen[-1]
 
 
 def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
@@ -53,9 +54,9 @@ def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
 
 def write(layer: torch.Tensor, pages: Sequence[int], content: Bytes) -> None:
     """Put what `read` gave into pages."""
-    _, _, n_heads, page_size, n_stored = layer.shape
+    n_sides, _, n_heads, page_size, n_stored = layer.shape
     items = torch.from_numpy(np.array(content)).to(layer.device).view(layer.dtype)
-    layer[:, list(pages)] = items.view(len(pages), page_size, n_heads, 2, n_stored).permute(3, 0, 2, 1, 4)
+    layer[:, list(pages)] = items.view(len(pages), page_size, n_heads, n_sides, n_stored).permute(3, 0, 2, 1, 4)
 
 
 def copy(layer: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:

@@ -135,7 +135,7 @@ def rope_and_cache(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Write the keys and values of live tokens, if any, to `store` (see `cuda_kv`); the queries for `attention`."""
-    (k, v), cos_sin, norms = kv or (q, q), rotation.cos_sin.data.values, rotation.norms
+    (k, v), cos_sin, norms = [*kv, q, q][:2], rotation.cos_sin.data.values, rotation.norms
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     together = cuda_kv.rotation_of(store)
     mean = rotation.key_mean.data if rotation.key_mean and together else None
@@ -145,7 +145,7 @@ def rope_and_cache(
     n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     rope_and_cache_kernel[(n_tokens, (n_q + len(kv) * n_kv) // n_heads)](
-        out, q, k, v, store[0], store[1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain,
+        out, q, k, v, store[0], store[-1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain,
         cos_sin if mean is None else mean, slot_mapping, counts, eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv,
         dim, stored, cos_sin.shape[1] // 2, page_size,
         norms is not None, mean is not None, rotation.style == "pairs", cuda_kv.block_of(store), together, n_heads,
