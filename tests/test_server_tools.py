@@ -9,25 +9,15 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.server.settings import Settings
-from tool_replies import NOW, ROME, WEATHER, WX, hermes
+from tool_replies import NOW, ROME, TOOL_TEMPLATE, WEATHER, WX, hermes
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
-# A template that knows tools, thinking and its switch, as Qwen3's does.
-TEMPLATE = (
-    "{% if tools %}<tools>{{ tools | tojson }}</tools><tool_call></tool_call>{% endif %}"
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{{ c.id }}{% endfor %}"
-    "{% if m.tool_call_id %}({{ m.tool_call_id }}){% endif %}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
-    "{% if open is defined %}<think>\n{% endif %}{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def engine() -> ScriptedEngine:
-    return ScriptedEngine(context_size=4096, template=TEMPLATE)
+    return ScriptedEngine(context_size=4096, template=TOOL_TEMPLATE)
 
 
 @pytest.fixture(scope="module")

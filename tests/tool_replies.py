@@ -9,6 +9,17 @@ from tahr.text.tool_calls.call_formats import call_format_named
 from tahr.text.tool_calls.parser import ReplyFormat
 from tahr.text.tool_calls.tools import Tool, tools_of
 
+# A template that knows tools, thinking and its switch, as Qwen3's does.
+TOOL_TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools><tool_call></tool_call>{% endif %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{{ c.id }}{% endfor %}"
+    "{% if m.tool_call_id %}({{ m.tool_call_id }}){% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    "{% if open is defined %}<think>\n{% endif %}{% endif %}"
+)
+
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {

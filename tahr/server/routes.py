@@ -1,6 +1,7 @@
 """The table of routes, put together from those of each API, and the search in it."""
 
 from tahr.server import adapters
+from tahr.server.anthropic import routes as anthropic
 from tahr.server.http.request import HttpRequest
 from tahr.server.observe import status
 from tahr.server.openai import openapi, replies
@@ -27,7 +28,7 @@ OWN = [
     Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/", status.page),
 ]
-ROUTES = [*openai.ROUTES, *OWN]
+ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *OWN]
 
 Methods = dict[str, Route]
 

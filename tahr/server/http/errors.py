@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import traceback
 from collections.abc import Mapping
 from typing import Protocol
@@ -59,6 +60,15 @@ class HttpError(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
+
+    def renamed(self, sent_names: Mapping[str, str]) -> "HttpError":
+        """The same about a field that the client knows by another name."""
+        name, dot, rest = (self.param or "").partition(".")
+        if name not in sent_names:
+            return self
+        message = re.sub(rf"\b{name}\b", lambda _: sent_names[name], self.message, count=1)
+        param = sent_names[name] + dot + rest
+        return HttpError(self.status, message, param=param, code=self.code, headers=self.headers)
 
 
 class ErrorReply(Protocol):

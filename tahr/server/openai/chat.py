@@ -1,7 +1,7 @@
 """Chats: /v1/chat/completions, what other APIs make of theirs, and the prompt a template makes of a conversation."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -12,7 +12,7 @@ from tahr.grammar.call_grammar import is_call_grammar
 from tahr.library.chat_options import ChatOptions, PreparedRequest
 from tahr.library.chat_options import prepare as prepare_request
 from tahr.server.adapters import chosen_model
-from tahr.server.http.errors import bad_field
+from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ModelRegistry, ServedModel
@@ -29,6 +29,7 @@ from tahr.server.state import ServerState
 
 BODY = msgspec.json.Decoder(ChatBody)
 TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
+NOTHING_ASKED = Asked(SamplingParams())
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class ChatRequest:
 
     body: ChatBody
     formatter: FormatterMaker = ChatFormatter
+    cuts_length: bool = False  # a max_tokens beyond the room is cut to it, not refused
+    sent_names: Mapping[str, str] = field(default_factory=dict)  # what the API calls fields of the body
 
 
 async def chat(request: HttpRequest, state: ServerState) -> None:
@@ -49,9 +52,15 @@ async def reply_to_chat(request: HttpRequest, state: ServerState, read: Callable
     data = await request.body()
     caller = Caller(presented_key(request), request.header("x-tahr-session"))
     salt = salt_of(request, state)
-    await generate(
-        request, state, await state.text_pool.run(lambda: prepare(state, read(data), caller, salt), len(data))
-    )
+
+    def work() -> GenerationRequest:
+        asked_chat = read(data)
+        try:
+            return prepare(state, asked_chat, caller, salt)
+        except HttpError as error:
+            raise error.renamed(asked_chat.sent_names) from error
+
+    await generate(request, state, await state.text_pool.run(work, len(data)))
 
 
 def salt_of(request: HttpRequest, state: ServerState) -> str:
@@ -77,12 +86,14 @@ def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: s
     if params is not asked.params:  # making parameters checks them all: most requests go without
         asked = replace(asked, params=params)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
-    params = fit(asked, model.defaults, room(state, model, tokens, "messages"), salt)
+    space = replace(room(state, model, tokens, "messages"), cuts=asked_chat.cuts_length)
+    params = fit(asked, model.defaults, space, salt)
     check_output_logprobs("top_logprobs", params, 1)
     params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
     params = replace(params, lora=lora) if lora else params
     shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
     shown = replace(shown, legacy_calls=bool(body.functions), n_prompt_tokens=len(tokens))
+    grammar_field = "tools" if is_call_grammar(grammar) else constraint.field if constraint else ""
     return GenerationRequest(
         model=model,
         inputs=[EngineInput(tokens, params)],
@@ -92,7 +103,7 @@ def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: s
         stream=bool(body.stream),
         return_progress=bool(body.return_progress),
         turn=turn,
-        grammar_field="tools" if is_call_grammar(grammar) else constraint.field if constraint else "",
+        grammar_field=asked_chat.sent_names.get(grammar_field, grammar_field),
     )
 
 
@@ -140,6 +151,15 @@ class ChatPrompt:
         return conversation_of(self.model.engine, messages, generate, self.options).encode()
 
 
+def n_prompt_tokens(state: ServerState, body: ChatBody) -> int:
+    """How long the prompt of a chat is; it may be longer than the model's context."""
+    model, _ = chosen_model(state.models, body.model, lora_of(body))
+    check_chat_size(model.engine, body.messages, body.tools)
+    options = options_of(body)
+    tokens = ChatPrompt(model, body, NOTHING_ASKED, options).encode(None)
+    return len(prepared_chat(model, tokens, NOTHING_ASKED.params, options).tokens)
+
+
 def turn_of(state: ServerState, body: ChatBody, caller: Caller, model: ServedModel) -> Turn | None:
     """The turn of the session a request names, if it names one."""
     session = session_of(caller, body.metadata) if state.settings.has_sessions else ""
@@ -163,6 +183,7 @@ def reply_options(
         n_choices=n_prompts * n_per_prompt,
         n_per_prompt=n_per_prompt,
         logprobs=logprobs,
+        context_size=model.engine.context_size,
         prompt_logprobs=body.prompt_logprobs is not None,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )

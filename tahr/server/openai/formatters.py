@@ -54,6 +54,7 @@ class ReplyOptions:
     n_choices: int
     n_per_prompt: int
     n_prompt_tokens: int = 0
+    context_size: int = 0
     logprobs: bool = False
     prompt_logprobs: bool = False
     include_usage: bool = False

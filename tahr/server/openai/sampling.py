@@ -55,6 +55,7 @@ class Room:
     context_size: int
     cap: int | None  # of this server
     field: str  # where the prompt came from
+    cuts: bool = False  # a length beyond it is cut, also if it was asked for
 
     @property
     def left(self) -> int:
@@ -171,14 +172,15 @@ CLEAN: dict[str, Callable[[Any], Any]] = {
 
 
 def fit(asked: Asked, defaults: SamplingParams, room: Room, salt: str = "") -> SamplingParams:
-    """All values filled in. A length beyond the room is refused if it was asked for, else cut.
+    """All values filled in. A length beyond the room is refused if it was asked for, unless the room cuts it, else cut.
 
     `salt` keeps what different clients put into the prefix cache apart.
     """
     params = asked.params
     if room.left < 1:
         raise too_long(room.field, room, f"the prompt has {room.n_prompt} tokens")
-    check_length(asked, room)
+    if not room.cuts:
+        check_length(asked, room)
     open_ended = params.max_tokens is None and "max_tokens" in asked.sent_names  # -1
     wanted = room.left if open_ended else params.max_tokens or defaults.max_tokens or room.left
     return filled(params, defaults, min(wanted, room.left, room.cap or room.left), salt)

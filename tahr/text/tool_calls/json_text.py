@@ -5,6 +5,7 @@ A model may write JSON that is broken. Readers then go on to the next character 
 
 import json
 import re
+from collections import deque
 from typing import Any
 
 from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, mark_set
@@ -13,6 +14,8 @@ IN_STRING = mark_set('"', "\\")
 STRUCTURE = mark_set('"', "{", "}", "[", "]")
 NO_SPACE = re.compile(r"\S")
 SCALAR_END = re.compile(r"[\s,\]}]")
+JSON_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],]', re.DOTALL)
+MAX_CUTS, MAX_NESTED = 8, 64  # beyond which a broken text is given up
 
 
 def space(cursor: TextCursor, sink: Sink) -> Reader[str]:
@@ -64,6 +67,34 @@ def loaded(text: str) -> Any:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return INVALID
+
+
+def loaded_prefix(text: str) -> dict[str, Any]:
+    """The object of a JSON text, or, where that was cut off or is broken, its first members that are whole."""
+    value = loaded(text)
+    ends = [] if isinstance(value, dict) else whole_ends(text)
+    while not isinstance(value, dict) and ends:
+        at, closers = ends.pop()
+        value = loaded(text[:at] + closers)
+    return value if isinstance(value, dict) else {}
+
+
+def whole_ends(text: str) -> list[tuple[int, str]]:
+    """The last places where a JSON text may be cut without cutting a value, and what closes it there."""
+    open_: list[str] = []
+    ends: deque[tuple[int, str]] = deque(maxlen=MAX_CUTS)
+    for found in JSON_MARK.finditer(text):
+        mark = found[0]
+        if mark in "{[":
+            open_.append("}" if mark == "{" else "]")
+            ends.append((found.end(), "".join(reversed(open_))))
+        elif mark in "}]" and open_:
+            open_.pop()
+        elif mark == ",":
+            ends.append((found.start(), "".join(reversed(open_))))
+        if len(open_) > MAX_NESTED:
+            break
+    return list(ends)
 
 
 def refuse_constant(name: str) -> None:

@@ -1,0 +1,131 @@
+"""Anthropic's messages as messages of a chat.
+
+Their blocks hold what are messages of their own elsewhere: a tool's result stands in a message of the user.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTokensBody
+from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.openai.bodies import ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.openai.prompts import MAX_NAME_CHARS
+from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
+
+# Claude Code states its version in a block of the instructions. It differs between sessions, so that what follows
+# would never be found in the prefix cache, and it is no text for a model.
+BILLING = "x-anthropic-billing-header:"
+
+
+def chat_messages(body: CountTokensBody) -> list[Message]:
+    """The conversation, instructions first; neighbours of one role are one turn, as Anthropic has it."""
+    if not body.messages:
+        raise bad_field("messages", "messages is empty: send at least one message.")
+    system = system_parts(body.system)
+    made = [Message(role="system", content=system)] if system else []
+    for i, message in enumerate(body.messages):
+        for each in turns_of(message, f"messages[{i}]"):
+            add(made, each)
+    if made[-1].role == "assistant":
+        message = "messages ends with the assistant's, but this server does not continue a reply: end with the user's."
+        raise bad_field("messages", message)
+    return made
+
+
+def system_parts(system: str | list[ContentBlock] | None) -> list[ContentPart]:
+    blocks = [ContentBlock(type="text", text=system)] if isinstance(system, str) else system or []
+    parts = [text_part(block, f"system[{i}]", "system") for i, block in enumerate(blocks)]
+    return [part for part in parts if part.text and not part.text.startswith(BILLING)]
+
+
+def add(made: list[Message], message: Message) -> None:
+    """Append a turn, or what it holds to the one before, if both are the same side's."""
+    last = made[-1] if made else None
+    if last is None or last.role != message.role or message.role == "tool" or last.tool_calls:
+        made.append(message)
+        return
+    assert isinstance(last.content, list) and isinstance(message.content, list)
+    last.content += message.content
+    last.tool_calls = message.tool_calls
+    last.reasoning_content = "\n".join(filter(None, (last.reasoning_content, message.reasoning_content))) or None
+
+
+def turns_of(message: AnthropicMessage, where: str) -> Iterator[Message]:
+    content = message.content
+    blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
+    if message.role == "assistant":
+        return iter([assistant_turn(blocks, where)])
+    if message.role not in ("user", "system"):
+        raise bad_field("messages", f"{where}.role is {message.role[:64]!r}, but it must be user or assistant.")
+    # Templates know instructions at the beginning alone: later ones are the user's words.
+    return user_turns(blocks, where)
+
+
+def user_turns(blocks: Sequence[ContentBlock], where: str) -> Iterator[Message]:
+    """Text and results of tools, in their order."""
+    for i, block in enumerate(blocks):
+        at = f"{where}.content[{i}]"
+        if block.type == "tool_result":
+            yield result_of(block, at)
+        else:
+            yield Message(role="user", content=[text_part(block, at, "messages")])
+
+
+def assistant_turn(blocks: Sequence[ContentBlock], where: str) -> Message:
+    texts: list[ContentPart] = []
+    calls: list[MessageToolCall] = []
+    thoughts: list[str] = []
+    for i, block in enumerate(blocks):
+        at = f"{where}.content[{i}]"
+        if block.type == "tool_use":
+            calls.append(call_of(block, at))
+        elif block.type == "thinking":
+            thoughts.append(required(block.thinking, at, "thinking"))
+        elif block.type != "redacted_thinking":  # only the server that made one can read it
+            texts.append(text_part(block, at, "messages"))
+    thought = "\n".join(filter(None, thoughts))
+    return Message(role="assistant", content=texts, tool_calls=calls or None, reasoning_content=thought or None)
+
+
+# ---- single blocks ------------------------------------------------------------------------------------------
+
+
+def text_part(block: ContentBlock, where: str, field: str) -> ContentPart:
+    if block.type != "text":
+        raise unreadable(block, where, field)
+    return ContentPart("text", required(block.text, where, "text", field))
+
+
+def unreadable(block: ContentBlock, where: str, field: str) -> HttpError:
+    return bad_field(
+        field, f"{where} is of type {block.type[:64]!r}, which this server cannot read there: leave it out."
+    )
+
+
+def required(value: str | None, where: str, name: str, field: str = "messages") -> str:
+    if value is None:
+        raise bad_field(field, f"{where}.{name} is missing: give it.")
+    return value
+
+
+def identifier(value: str | None, where: str, name: str) -> str:
+    given = required(value, where, name)
+    if not 0 < len(given) <= MAX_NAME_CHARS:
+        raise bad_field("messages", f"{where}.{name} must have 1 to {MAX_NAME_CHARS} characters.")
+    return given
+
+
+def call_of(block: ContentBlock, where: str) -> MessageToolCall:
+    if is_deeper(block.input, MAX_SCHEMA_DEPTH):
+        raise bad_field("messages", f"{where}.input is nested more than {MAX_SCHEMA_DEPTH} levels deep.")
+    function = MessageFunction(identifier(block.name, where, "name"), block.input or {})
+    return MessageToolCall(function=function, id=identifier(block.id, where, "id"))
+
+
+def result_of(block: ContentBlock, where: str) -> Message:
+    """A tool's result. No template has a mark for those that failed, so the text says it."""
+    content = block.content
+    blocks = content if isinstance(content, list) else [ContentBlock(type="text", text=content or "")]
+    text = "\n".join(text_part(each, f"{where}.content[{i}]", "messages").text or "" for i, each in enumerate(blocks))
+    if block.is_error and not text.lower().startswith(("error", "<tool_use_error>")):
+        text = f"Error: {text}"
+    return Message(role="tool", content=text, tool_call_id=identifier(block.tool_use_id, where, "tool_use_id"))

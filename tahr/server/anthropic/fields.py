@@ -1,0 +1,174 @@
+"""The fields of Anthropic's bodies beside the messages, as fields of a chat."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tahr.library.chat_options import can_think
+from tahr.server.anthropic.bodies import (
+    AnthropicTool,
+    AnthropicToolChoice,
+    CountTokensBody,
+    MessagesBody,
+    OutputFormat,
+    ThinkingConfig,
+)
+from tahr.server.anthropic.conversation import chat_messages
+from tahr.server.http.errors import bad_field
+from tahr.server.openai.bodies import ChatBody
+from tahr.text.chat import ChatTemplate
+from tahr.text.thinking import EFFORTS
+from tahr.text.tool_calls.json_text import dumped
+
+SENT_NAMES = {"stop": "stop_sequences", "guided_json": "output_config.format.schema"}
+DISPLAYS = (None, "summarized", "omitted")
+
+
+def no_edits(value: Any) -> bool:
+    """Whether context management leaves the conversation as it is."""
+    edits = value.get("edits") or [] if isinstance(value, dict) else None
+    return isinstance(edits, list) and all(
+        isinstance(edit, dict) and str(edit.get("type")).startswith("clear_thinking") and edit.get("keep") == "all"
+        for edit in edits
+    )
+
+
+# Fields that are fine where they ask for nothing; everything else is refused.
+HARMLESS: Mapping[str, Callable[[Any], bool]] = {
+    "context_management": no_edits,
+    "mcp_servers": lambda value: value == [],
+    "speed": lambda value: value == "standard",
+    "container": lambda value: False,
+    "inference_geo": lambda value: False,
+}
+
+
+def check_harmless(body: CountTokensBody) -> None:
+    for name, is_fine in HARMLESS.items():
+        value = getattr(body, name, None)
+        if value is not None and not is_fine(value):
+            raise bad_field(name, f"{name} asks for what this server cannot do: leave it out.", "unsupported")
+
+
+def chat_body(body: CountTokensBody, template: ChatTemplate | None) -> ChatBody:
+    """The same request as a chat; the template says whether and how its model thinks."""
+    check_harmless(body)
+    made = ChatBody(
+        model=body.model,
+        messages=chat_messages(body),
+        metadata=body.metadata,
+        guided_json=schema_of(body),
+        **tool_fields(body.tools, body.tool_choice),
+        **thinking_fields(body, template),
+    )
+    if isinstance(body, MessagesBody):
+        check_lengths(body)
+        made.max_tokens, made.stop, made.stream = body.max_tokens, body.stop_sequences, body.stream
+        made.temperature, made.top_k, made.top_p = body.temperature, body.top_k, body.top_p
+    return made
+
+
+def check_lengths(body: MessagesBody) -> None:
+    if body.max_tokens < 1:
+        raise bad_field("max_tokens", f"max_tokens is {body.max_tokens}, but it must be at least 1.")
+    budget = body.thinking.budget_tokens if body.thinking else None
+    if budget is not None and budget >= body.max_tokens:
+        raise bad_field(
+            "thinking.budget_tokens",
+            f"thinking.budget_tokens is {budget}, but it must be less than max_tokens, which is {body.max_tokens}.",
+        )
+
+
+# ---- tools --------------------------------------------------------------------------------------------------
+
+
+def tool_fields(tools: list[AnthropicTool] | None, choice: AnthropicToolChoice | None) -> dict[str, Any]:
+    offered = [function_of(tool, f"tools[{i}]") for i, tool in enumerate(tools or ())]
+    parallel = not (choice and choice.disable_parallel_tool_use)
+    return {"tools": offered or None, "tool_choice": choice_of(choice), "parallel_tool_calls": parallel}
+
+
+def function_of(tool: AnthropicTool, where: str) -> dict[str, Any]:
+    if tool.type not in (None, "custom", "function"):
+        raise bad_field(
+            "tools", f"{where}.type is {tool.type[:64]!r}, but this server runs no tools: offer tools of your own."
+        )
+    if tool.defer_loading or (tool.allowed_callers or ["direct"]) != ["direct"]:
+        raise bad_field("tools", f"{where} is not for the model to call at once: offer it directly, or leave it out.")
+    if tool.input_schema is None:
+        raise bad_field("tools", f"{where}.input_schema is missing: a tool needs it.")
+    description = tool.description or ""
+    for example in tool.input_examples or ():
+        description += f"\nExample of its input: {dumped(example)}"
+    return {
+        "name": tool.name,
+        "description": description,
+        "parameters": tool.input_schema,
+        "strict": tool.strict,
+    }
+
+
+def choice_of(choice: AnthropicToolChoice | None) -> str | dict[str, Any] | None:
+    if choice is None:
+        return None
+    if (choice.type == "tool") != (choice.name is not None):
+        raise bad_field("tool_choice", "tool_choice.name belongs to the type tool: give both, or neither.")
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    modes = {"auto": "auto", "any": "required", "none": "none"}
+    if choice.type not in modes:
+        raise bad_field(
+            "tool_choice", f"tool_choice.type is {choice.type[:64]!r}, but it must be auto, any, tool or none."
+        )
+    return modes[choice.type]
+
+
+# ---- thinking and the form of the output --------------------------------------------------------------------
+
+
+def thinks(config: ThinkingConfig | None) -> bool:
+    """Whether thinking is asked for: without a word, Anthropic's models do not think."""
+    return config is not None and config.type != "disabled"
+
+
+def thinking_fields(body: CountTokensBody, template: ChatTemplate | None) -> dict[str, Any]:
+    """A budget is an upper bound, and an effort one of thinking: a model that does not think keeps to both."""
+    config, effort = body.thinking, body.output_config.effort if body.output_config else None
+    check_thinking(config, effort)
+    if template is None or not can_think(template):
+        return {}
+    if not thinks(config):
+        # A model that cannot be kept from thinking thinks as little as it is told to.
+        return {"thinking": False} if template.thinking else {"reasoning_effort": effort}
+    assert config
+    return {"thinking": True, "thinking_budget": config.budget_tokens, "reasoning_effort": effort}
+
+
+def check_thinking(config: ThinkingConfig | None, effort: str | None) -> None:
+    if effort is not None and (effort not in EFFORTS or effort == "none"):
+        names = ", ".join(EFFORTS[1:])
+        raise bad_field(
+            "output_config.effort", f"output_config.effort is {effort[:64]!r}, but it must be one of {names}."
+        )
+    if config is None:
+        return
+    if config.type not in ("enabled", "disabled", "adaptive"):
+        raise bad_field("thinking.type", "thinking.type must be enabled, disabled or adaptive.")
+    if (config.type == "enabled") != (config.budget_tokens is not None):
+        raise bad_field("thinking.budget_tokens", "thinking.budget_tokens belongs to the type enabled: give both.")
+    if config.budget_tokens is not None and config.budget_tokens < 1:
+        raise bad_field("thinking.budget_tokens", "thinking.budget_tokens must be at least 1.")
+    if config.display not in DISPLAYS:
+        raise bad_field("thinking.display", "thinking.display must be summarized or omitted.")
+
+
+def schema_of(body: CountTokensBody) -> dict[str, Any] | None:
+    """What the text of the reply must be."""
+    inner = body.output_config.format if body.output_config else None
+    if inner and body.output_format:
+        raise bad_field("output_format", "output_format is the old place of output_config.format: send one of the two.")
+    given: OutputFormat | None = inner or body.output_format
+    if given is None:
+        return None
+    if given.type != "json_schema" or given.schema is None:
+        raise bad_field("output_config.format", "output_config.format must be of type json_schema and have a schema.")
+    return given.schema

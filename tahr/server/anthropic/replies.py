@@ -1,0 +1,101 @@
+"""The bodies of replies, in the shape Anthropic's clients expect."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from tahr.server.http.errors import HttpError
+from tahr.server.openai.replies import Usage
+
+# Thinking is not signed here, and nothing depends on a signature; clients drop a block that has none.
+SIGNATURE = "tahr"
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ErrorDetail(Struct):
+    type: str
+    message: str
+
+
+class AnthropicError(Struct):
+    """The body of every response that is not a success."""
+
+    error: ErrorDetail
+    request_id: str
+    type: str = "error"
+
+    @classmethod
+    def of(cls, error: HttpError, request_id: str) -> "AnthropicError":
+        return cls(ErrorDetail(ERROR_TYPES[error.status], error.message), request_id)
+
+
+class TextBlock(Struct):
+    text: str
+    type: str = "text"
+    citations: None = None
+
+
+class ThinkingBlock(Struct):
+    thinking: str
+    signature: str = SIGNATURE
+    type: str = "thinking"
+
+
+class ToolUseBlock(Struct):
+    id: str
+    name: str
+    input: dict[str, Any]
+    type: str = "tool_use"
+
+
+Block = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class ThinkingTokens(Struct):
+    thinking_tokens: int
+
+
+class MessageUsage(Struct):
+    """What a request cost. The prompt is the sum of `input_tokens` and what came from the prefix cache."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    output_tokens_details: ThinkingTokens | None = None
+
+    @classmethod
+    def of(cls, usage: Usage) -> "MessageUsage":
+        n_cached = usage.prompt_tokens_details.cached_tokens
+        thinking = ThinkingTokens(usage.completion_tokens_details.reasoning_tokens)
+        return cls(usage.prompt_tokens - n_cached, usage.completion_tokens, n_cached, output_tokens_details=thinking)
+
+
+class MessageReply(Struct):
+    """The reply of /v1/messages."""
+
+    id: str
+    model: str
+    content: list[Any]  # blocks
+    usage: MessageUsage
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    type: str = "message"
+    role: str = "assistant"
+
+
+class CountTokensReply(Struct):
+    """The reply of /v1/messages/count_tokens."""
+
+    input_tokens: int
