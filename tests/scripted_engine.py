@@ -199,7 +199,7 @@ class ScriptedEngine:
         self.tokenizer: Any = ByteTokenizer()
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
-        self.stats = StatsSnapshot()
+        self.stats, self.n_bytes = StatsSnapshot(), 1000
         self.alive, self.cpu_s = True, 0.0
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt

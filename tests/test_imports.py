@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {*CORE, "hub"},
     "library": {*CORE, "hub", "engine"},
     "tools": {*CORE, *("hub", "engine", "library", "__init__")},
-    "server": {"errors", "config", "grammar", "text", "engine", "library", "__init__"},
+    "server": {"errors", "config", "grammar", "text", "hub", "engine", "library", "__init__"},
     "bench_serve": {"errors", "config"},
     "cli": {
         *CORE,

@@ -16,7 +16,7 @@ from tahr.cli.main import Parser, main
 from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
-from tahr.server.loading import ModelChoice, load_models
+from tahr.server.loading import ModelChoice, served_models
 from tahr.server.models import ServedModel
 
 
@@ -115,7 +115,7 @@ def test_the_file_of_a_model(model: str, stem: str, bare: Path) -> None:
 
 def test_requests_beyond_max_num_seqs_wait(stories: Path) -> None:
     def load() -> list[ServedModel]:
-        return load_models([ModelChoice(str(stories), "m", config=EngineConfig(max_batch_size=1, n_threads=1))])
+        return served_models([ModelChoice(str(stories), "m", config=EngineConfig(max_batch_size=1, n_threads=1))])
 
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
     with serving(load=load) as server, httpx.Client(base_url=server.address, timeout=60) as client:

@@ -104,13 +104,13 @@ def test_a_request_is_a_span_with_its_parts() -> None:
 
 def test_parts_lie_inside_in_their_order(stories: Any) -> None:
     from tahr import EngineConfig
-    from tahr.server.loading import ModelChoice, load_models
+    from tahr.server.loading import ModelChoice, served_models
 
     pytest.importorskip("opentelemetry.sdk", reason="the extra tahr[otel] is not installed")
     collector = Collector()
     settings = Settings(port=0, log_interval_s=0, otlp_endpoint=collector.address)
     choice = ModelChoice(str(stories), "m", config=EngineConfig(n_threads=1))
-    with serving(settings=settings, load=lambda: load_models([choice])) as running:
+    with serving(settings=settings, load=lambda: served_models([choice])) as running:
         client = httpx.Client(base_url=running.address, timeout=30)
         while client.get("/health").status_code != 200:
             pass

@@ -53,6 +53,7 @@ class Assembled:
     sampling: SamplingParams
     log: list[str]
     backend_summary: str
+    n_weight_bytes: int  # a draft model's among them
 
 
 def build_engine(
@@ -132,7 +133,19 @@ def assemble(
         sampling=recommended_sampling(files, source, loaded.config),
         log=[*loaded.log, note, *notes, *filter(None, [ollama_template(files)[1]])],
         backend_summary=backend.summary,
+        n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
+
+
+def weight_file_bytes(
+    model: str, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
+) -> int:
+    """The size of a model's weights, and of its draft model's, as files, which are fetched if they are not here."""
+    named = [(model, quantization), (None if config.spec_off else config.spec_draft, None)]
+    found = [
+        hub.resolve(name, quant=quant, progress=progress, check=refuse_unsupported) for name, quant in named if name
+    ]
+    return sum(path.stat().st_size for files in found for path in files.weights)
 
 
 def load_draft(
@@ -144,7 +157,8 @@ def load_draft(
     files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
-    return Draft(files.name, load(source, backend, quantize=None).decoder)
+    loaded = load(source, backend, quantize=None)
+    return Draft(files.name, loaded.decoder, loaded.n_weight_bytes)
 
 
 def lora_files(config: EngineConfig) -> list[LoraFile]:

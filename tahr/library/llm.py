@@ -74,6 +74,7 @@ class LLM:
         self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
+        self.n_bytes = parts.n_weight_bytes + parts.engine.runner.kv.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
         self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences

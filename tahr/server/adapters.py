@@ -102,6 +102,7 @@ async def load(state: ServerState, body: AdapterBody) -> AdapterCard:
         loaded = await model.engine.add_adapter(body.name, body.path, body.scale)
     except LoadError as error:
         raise bad_field("path", str(error), "adapter_refused") from error
+    model.added_adapters[body.name] = (body.path, body.scale)
     return card(model, loaded)
 
 
@@ -118,10 +119,11 @@ async def remove(request: HttpRequest, state: ServerState) -> None:
 
 async def unload(state: ServerState, name: str) -> AdapterCard:
     state.models.check_ready()
-    for model in state.models.models:
+    for model in state.models.loaded:
         for loaded in model.engine.adapters():
             if name in (loaded.name, f"{model.name}:{loaded.name}"):
                 await model.engine.remove_adapter(loaded.name)
+                model.added_adapters.pop(loaded.name, None)
                 return card(model, loaded)
     raise HttpError(404, f"There is no adapter {name[:80]!r}: GET /admin/loras lists them.", code="adapter_not_found")
 
@@ -143,7 +145,7 @@ async def unload_like_vllm(request: HttpRequest, state: ServerState) -> None:
 
 
 def cards(models: ModelRegistry) -> list[AdapterCard]:
-    return [card(model, loaded) for model in models.models for loaded in model.engine.adapters()]
+    return [card(model, loaded) for model in models.loaded for loaded in model.engine.adapters()]
 
 
 def card(model: ServedModel, loaded: Any) -> AdapterCard:

@@ -7,6 +7,7 @@ from typing import Any
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
+from tahr.server.models import UnloadedModel
 from tahr.server.route import Route
 from tahr.server.routes import methods_of
 from tahr.server.state import ServerState
@@ -59,4 +60,16 @@ class App:
             raise HttpError(405, message, headers={"allow": allowed})
         if route.method == "POST":
             state.rate_limits.check(guard.presented_key(request) if state.settings.api_keys else request.client)
-        return await route.handler(request, state)
+        return await self._respond(request, route)
+
+    async def _respond(self, request: HttpRequest, route: Route) -> None:
+        """A handler that meets a model that is not loaded has not sent anything yet: it is run again, once it is."""
+        state, began = self.state, perf_counter()
+        try:
+            return await route.handler(request, state)
+        except UnloadedModel as missing:
+            model = missing.model
+        with state.admission.place(request):
+            async with state.pool.loaded(request, model):
+                request.load_s = perf_counter() - began
+                return await route.handler(request, state)

@@ -56,6 +56,7 @@ class ServedEngine(Protocol):
     context_size: int
     sampling_defaults: SamplingParams
     backend_summary: str
+    n_bytes: int  # of memory: weights, and keys and values at most
 
     async def submit(
         self,

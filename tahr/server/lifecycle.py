@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from types import FrameType
@@ -16,12 +16,11 @@ from typing import Any
 
 import uvicorn
 
-from tahr.config import SamplingParams
 from tahr.errors import ServerError
-from tahr.library.outputs import Chunk
 from tahr.server.app import App
-from tahr.server.engine_port import ServedEngine
+from tahr.server.http.errors import HttpError
 from tahr.server.http.protocol import BoundedProtocol
+from tahr.server.model_pool import on_daemon_thread, warm_up
 from tahr.server.models import ServedModel
 from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.settings import Settings
@@ -65,11 +64,15 @@ class HttpServer:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(self.serve())
         gc.collect()  # the models, before the interpreter takes their modules away
-        if self._loader and self._loader.is_alive():
-            # The loader is inside native code: the interpreter must not be taken down under it.
+        if self._is_loading:
+            # A thread is inside native code: the interpreter must not be taken down under it.
             sys.stderr.flush()
             os._exit(code)
         return code
+
+    @property
+    def _is_loading(self) -> bool:
+        return self.state.pool.is_in_native_code or (self._loader is not None and self._loader.is_alive())
 
     async def serve(self) -> int:
         """The same inside a running event loop."""
@@ -100,32 +103,20 @@ class HttpServer:
     # ---- opening ----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        models = await self._load_beside()
+        made, self._loader = on_daemon_thread(self._load)
+        models = await made
         for model in models:
-            await warm_up(model.engine)
+            if model.loaded_engine:
+                await warm_up(model.engine)
+        self.state.models.put(models)
+        try:
+            await self.state.pool.open()
+        except HttpError as error:  # as those are told who ask for a model
+            raise (error.__cause__ or error) from None
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
-        self.state.models.open(models)
+        self.state.models.open()
         self._announce(self.address, models)
-
-    def _load_beside(self) -> "asyncio.Future[list[ServedModel]]":
-        """On a thread that does not keep the process alive, so that a signal is obeyed while loading."""
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[list[ServedModel]] = loop.create_future()
-
-        def settle(work: Callable[[Any], None], outcome: Any) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                loop.call_soon_threadsafe(lambda: None if loaded.done() else work(outcome))
-
-        def load() -> None:
-            try:
-                settle(loaded.set_result, self._load())
-            except BaseException as error:
-                settle(loaded.set_exception, error)
-
-        self._loader = threading.Thread(target=load, name="tahr-load", daemon=True)
-        self._loader.start()
-        return loaded
 
     # ---- closing ----------------------------------------------------------------------------------------------
 
@@ -141,26 +132,10 @@ class HttpServer:
         self.stop()
 
     async def _close(self) -> None:
-        for model in self.state.models.models:
-            await model.engine.close()
+        await self.state.pool.close()
         self.state.close()
         gc.unfreeze()
         self._load = list  # the function may hold what it has loaded
-
-
-async def warm_up(engine: ServedEngine) -> None:
-    """One token, so that the first client does not pay for first uses, and readiness means what it says."""
-    params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False).over(engine.sampling_defaults)
-    first = engine.tokenizer.bos_id or 0
-    tokens: list[int] = []
-
-    def keep(chunk: Chunk) -> bool:
-        tokens.extend(chunk.token_ids)
-        return True
-
-    await (await engine.submit([first], params, False)).read(keep)
-    if not tokens:
-        raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
 
 
 def bind(settings: Settings) -> socket.socket:

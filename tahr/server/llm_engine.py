@@ -51,6 +51,7 @@ class LlmEngine:
         self.context_size = inner.context_size
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
+        self.n_bytes = inner.n_bytes
 
     async def submit(
         self,

@@ -1,15 +1,18 @@
-"""Models by name, loaded for serving."""
+"""Models by name, as a server loads them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
+from tahr.server.engine_port import ServedEngine
 from tahr.server.models import ServedModel
 
 if TYPE_CHECKING:
     from tahr.engine.step_log import StepLog
+
+KV_SHARE = 4  # a model takes at most this part of the budget for keys and values, unless its settings say how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +39,63 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
         raise ConfigError(f"Two models are called {twice[0]}: name one of them with --model NAME=MODEL.")
 
 
-def load_models(
-    choices: Sequence[ModelChoice], progress: Any = None, logs: "Sequence[StepLog]" = (), stream_interval_s: float = 0.0
-) -> list[ServedModel]:
-    """All of them, one after the other, in the order they were named.
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What the loading of all models has in common."""
 
-    `logs` get every step; `stream_interval_s` is an `AsyncLLM`'s.
-    """
-    from tahr.engine.step_log import Watch
-    from tahr.library.async_llm import AsyncLLM
-    from tahr.server.llm_engine import LlmEngine
+    progress: Any = None
+    logs: "Sequence[StepLog]" = ()  # get every step
+    stream_interval_s: float = 0.0  # of an `AsyncLLM`
+    budget_bytes: int | None = None  # of all models
 
-    made = []
-    for choice in choices:
+
+@dataclass(frozen=True, slots=True)
+class LlmLoader:
+    """Loads the model of a choice, as often as it is needed."""
+
+    choice: ModelChoice
+    options: LoadOptions
+
+    @property
+    def config(self) -> EngineConfig:
+        """With a bound of keys and values, where memory is bounded."""
+        config, budget = self.choice.config, self.options.budget_bytes
+        return config if config.kv_bytes or not budget else replace(config, kv_bytes=budget // KV_SHARE)
+
+    def n_bytes(self) -> int:
+        """The size of its files, and the most that keys and values may take; files are fetched if they are not here."""
+        from tahr.engine.builder import weight_file_bytes
+
+        choice, config = self.choice, self.config
+        files_bytes = weight_file_bytes(choice.source, config, choice.quantization, self.options.progress)
+        return files_bytes + (config.kv_bytes or 0)
+
+    def load(self) -> ServedEngine:
+        """The engine of the model."""
+        from tahr.engine.step_log import Watch
+        from tahr.library.async_llm import AsyncLLM
+        from tahr.server.llm_engine import LlmEngine
+
+        choice, options = self.choice, self.options
         llm = AsyncLLM(
             choice.source,
-            config=choice.config,
+            config=self.config,
             quantization=choice.quantization,
-            progress=progress,
-            stream_interval_s=stream_interval_s,
+            progress=options.progress,
+            stream_interval_s=options.stream_interval_s,
         )
-        engine = LlmEngine(llm)
-        names = choice.names(engine.name)
-        if logs:
-            llm.llm.engine.watch = Watch(names[0], logs)
-        made.append(ServedModel(names, engine, defaults=choice.sampling))
-    return made
+        if options.logs:
+            llm.llm.engine.watch = Watch(choice.names(llm.llm.name)[0], options.logs)
+        return LlmEngine(llm)
+
+
+def served_models(choices: Sequence[ModelChoice], options: LoadOptions | None = None) -> list[ServedModel]:
+    """All of them, in the order they were named; none is loaded yet."""
+    return [served_model(choice, options or LoadOptions()) for choice in choices]
+
+
+def served_model(choice: ModelChoice, options: LoadOptions) -> ServedModel:
+    from tahr import hub
+
+    own = hub.parse(choice.source, quant=choice.quantization).name
+    return ServedModel(choice.names(own), sampling=choice.sampling, loader=LlmLoader(choice, options))

@@ -1,6 +1,6 @@
 """The table of routes, put together from those of each API, and the search in it."""
 
-from tahr.server import adapters
+from tahr.server import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
 from tahr.server.http.request import HttpRequest
 from tahr.server.observe import status
@@ -28,7 +28,7 @@ OWN = [
     Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/", status.page),
 ]
-ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *OWN]
+ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *model_routes.ROUTES, *OWN]
 
 Methods = dict[str, Route]
 

@@ -24,6 +24,8 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # names clients may use for it, besides addresses and its own; *: all
     max_body_bytes: int = 10 * 2**20
     max_requests: int = 4096  # in flight, running or waiting
+    models_budget_bytes: int | None = None  # of memory of all loaded models; None: all are loaded at the start
+    model_keep_alive_s: float | None = None  # for which a model without requests stays loaded; None: for ever
     max_tokens_cap: int | None = None
     request_timeout_s: float | None = None  # 0: none either
     body_timeout_s: float = 60.0
@@ -49,6 +51,8 @@ class Settings:
         "rate_limit_total": whole(1),
         "max_body_bytes": whole(1024),
         "max_requests": whole(1),
+        "models_budget_bytes": whole(1),
+        "model_keep_alive_s": Range(0, 1e9),
         "max_tokens_cap": whole(1),
         "request_timeout_s": Range(0, 1e6),
         "body_timeout_s": Range(0, 1e6, low_included=False),

@@ -8,6 +8,7 @@ from tahr.config import sampling_values
 from tahr.server.admission import Admission
 from tahr.server.http.guard import HostGuard
 from tahr.server.http.rate_limit import rate_limits
+from tahr.server.model_pool import ModelPool
 from tahr.server.models import ModelRegistry
 from tahr.server.observe.observer import Observers
 from tahr.server.observe.request_dumps import open_dumps
@@ -22,15 +23,16 @@ from tahr.server.text_pool import TextPool
 class ServerState:
     """What handlers get. The parts do not know it, and handlers pass on only the parts that are needed.
 
-    Handlers run on the event loop. What they give to the text pool uses models and settings, which do not change once
-    the server is ready, and sessions, which lock.
+    Handlers run on the event loop. What they give to the text pool uses settings, which do not change, models, whose
+    table is replaced and not changed, and sessions, which lock.
     """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
-        self.admission = Admission(self.models, settings.max_requests, settings.request_timeout_s)
+        self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
+        self.admission = Admission(self.models, self.pool, settings.max_requests, settings.request_timeout_s)
         self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
         self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)

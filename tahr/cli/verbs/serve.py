@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tahr.cli.chat.console import note
 from tahr.cli.settings import options
 from tahr.cli.settings.options import Option
+from tahr.cli.settings.sizes import whole_number
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError
 
@@ -47,6 +48,18 @@ SERVER = (
     Option(("--rate-limit-total",), "rate_limit_total", int, "requests per minute of all keys together"),
     Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
     Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
+    Option(
+        ("--models-budget",),
+        "models_budget_bytes",
+        whole_number,
+        "memory of all loaded models, such as 8g: the first is loaded at the start, the others on demand",
+    ),
+    Option(
+        ("--keep-alive",),
+        "model_keep_alive_s",
+        float,
+        "seconds a model without requests stays loaded (default: ever)",
+    ),
     Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
     Option(
@@ -151,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tahr.hub.progress import Progress
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.loading import check_names, load_models
+    from tahr.server.loading import LoadOptions, check_names, served_models
 
     models = [choice.model for choice in choices]
     check_names(models)
@@ -159,8 +172,8 @@ def run(args: argparse.Namespace) -> int:
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings) as logs:
-        load = partial(load_models, models, Progress(sys.stderr), logs, settings.stream_interval_s)
-        server = HttpServer(settings, load, announce)
+        loading = LoadOptions(Progress(sys.stderr), logs, settings.stream_interval_s, settings.models_budget_bytes)
+        server = HttpServer(settings, partial(served_models, models, loading), announce)
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
         return server.run()
 
@@ -184,8 +197,9 @@ def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
 
 def announce(address: str, models: "list[ServedModel]") -> None:
     for model in models:
-        names = ", ".join(model.names)
-        note(f"{names} on {model.engine.backend_summary}, context {model.engine.context_size} tokens")
+        names, engine = ", ".join(model.names), model.loaded_engine
+        how = f" on {engine.backend_summary}, context {engine.context_size} tokens" if engine else ": loaded on demand"
+        note(names + how)
     note(f"Ready on {address} (OpenAI API at {address}/v1, chat page at {address}/).")
 
 

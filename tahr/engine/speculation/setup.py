@@ -23,6 +23,7 @@ class Draft:
 
     name: str
     decoder: Decoder
+    n_weight_bytes: int = 0
 
 
 def n_draft_tokens(config: EngineConfig, draft: Draft | None) -> int:

@@ -44,6 +44,8 @@ class HttpRequest:
         self.error_reply: type[ErrorReply] = Envelope
         self.status = 0
         self.data = b""  # the body, once it is read
+        self._is_read = False
+        self.load_s = 0.0  # how long it has waited for its model to be loaded
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
         self._connection: Connection = scope[CONNECTION]
         self.send_chunk: Callable[[bytes], bool] = self._connection.send_chunk
@@ -58,11 +60,14 @@ class HttpRequest:
     # ---- the body ---------------------------------------------------------------------------------------------
 
     async def body(self) -> bytes:
-        """The whole body, unless it is too large or too slow in coming."""
+        """The whole body, unless it is too large or too slow in coming; read once, however often it is asked for."""
+        if self._is_read:
+            return self.data
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         try:
             async with asyncio.timeout(None if self._scope.get(COMPLETE) else self._limits.timeout_s):
                 self.data = await self._read()
+                self._is_read = True
                 return self.data
         except TimeoutError:
             message = f"The body did not arrive within {self._limits.timeout_s:g} seconds."

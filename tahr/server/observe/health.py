@@ -17,7 +17,7 @@ Numbers = dict[str, Any]
 
 def report(state: ServerState) -> HealthReply:
     """The body of /health."""
-    snapshots = [model.engine.snapshot() for model in state.models.models]
+    snapshots = [model.engine.snapshot() for model in state.models.loaded]
     return HealthReply(
         status=state.models.status,
         timestamp=time.time(),
@@ -31,7 +31,7 @@ def report(state: ServerState) -> HealthReply:
         cache={"prefix_cache": prefix_cache(snapshots), "session_cache": session_cache(state)},
         lora=lora(state),
         config=config(state),
-        models={model.name: described(model) for model in state.models.models},
+        models={model.name: described(model) for model in state.models.loaded},
     )
 
 
@@ -98,7 +98,7 @@ def session_cache(state: ServerState) -> Numbers:
 
 def lora(state: ServerState) -> Numbers:
     """Loaded adapters; not their names, because this route needs no key."""
-    loaded = [each for model in state.models.models for each in model.engine.adapters()]
+    loaded = [each for model in state.models.loaded for each in model.engine.adapters()]
     return {"adapters": len(loaded), "bytes": sum(each.n_bytes for each in loaded)}
 
 

@@ -9,6 +9,7 @@ from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.stats import RequestStats, StatsSnapshot
+    from tahr.server.model_pool import ModelPool
     from tahr.server.sessions import SessionStats
 
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
@@ -67,6 +68,15 @@ SESSION_METRICS = (
     ("session_cache_dropped_messages_total", "counter", "Old messages dropped.", "dropped_messages"),
 )
 
+# The same, of `ModelPool`.
+POOL_METRICS = (
+    ("models_loaded", "gauge", "Models in memory.", "n_loaded"),
+    ("models_bytes", "gauge", "Memory of the models that are loaded or being loaded.", "n_bytes"),
+    ("model_loads_total", "counter", "Models loaded.", "n_loads"),
+    ("model_unloads_total", "counter", "Models unloaded.", "n_unloads"),
+    ("model_load_failures_total", "counter", "Models that could not be loaded.", "n_failures"),
+)
+
 
 def both(ours: str, theirs: str) -> tuple[str, ...]:
     return (f"tahr_{ours}", f"vllm:{theirs}") if theirs else (f"tahr_{ours}",)
@@ -122,9 +132,10 @@ class ServerMetrics(Observer):
         self._families = [each for each in vars(self).values() if isinstance(each, Metric | Histogram)]
         self._labels: dict[str, Labels] = {}
 
-    def text(self, engines: "Mapping[str, StatsSnapshot]", sessions: "SessionStats") -> bytes:
+    def text(self, engines: "Mapping[str, StatsSnapshot]", sessions: "SessionStats", pool: "ModelPool") -> bytes:
         """Everything in Prometheus' format, with the engines' counters at this moment."""
-        return exposition([*self._families, *session_families(sessions), *engine_families(engines)])
+        families = [*session_families(sessions), *pool_families(pool), *engine_families(engines)]
+        return exposition([*self._families, *families])
 
     def labels(self, model: str) -> Labels:
         found = self._labels.get(model)
@@ -177,6 +188,10 @@ def engine_families(engines: "Mapping[str, StatsSnapshot]") -> list[Metric]:
             values = {labels_of(model): float(read(snapshot)) for model, snapshot in engines.items()}
             made.append(Metric(kind, both(ours, theirs), help, values))
     return made
+
+
+def pool_families(pool: "ModelPool") -> list[Metric]:
+    return [Metric(kind, both(name, ""), help, {(): getattr(pool, field)}) for name, kind, help, field in POOL_METRICS]
 
 
 def session_families(stats: "SessionStats") -> list[Metric]:

@@ -33,8 +33,8 @@ async def ready(request: HttpRequest, state: ServerState) -> None:
 
 async def metrics(request: HttpRequest, state: ServerState) -> None:
     """All metrics, for Prometheus."""
-    engines = {model.name: model.engine.snapshot() for model in state.models.models}
-    await request.respond(state.metrics.text(engines, state.sessions.stats), CONTENT_TYPE)
+    engines = {model.name: model.engine.snapshot() for model in state.models.loaded}
+    await request.respond(state.metrics.text(engines, state.sessions.stats, state.pool), CONTENT_TYPE)
 
 
 async def version(request: HttpRequest, state: ServerState) -> None:
@@ -61,13 +61,15 @@ def cards(models: ModelRegistry) -> list[ModelCard]:
 
 
 def own_cards(model: ServedModel) -> list[ModelCard]:
-    return [ModelCard(name, model.created, model.engine.context_size, name) for name in model.names]
+    return [ModelCard(name, model.created, model.context_size, name, state=model.state) for name in model.names]
 
 
 def adapter_cards(model: ServedModel) -> list[ModelCard]:
     """The model with each of its adapters."""
-    names = [f"{model.name}:{each.name}" for each in model.engine.adapters()]
-    return [ModelCard(name, model.created, model.engine.context_size, model.name, model.name) for name in names]
+    loaded = model.loaded_engine.adapters() if model.loaded_engine else ()
+    names = [f"{model.name}:{each.name}" for each in loaded]
+    facts = (model.created, model.context_size, model.name, model.name, model.state)
+    return [ModelCard(name, *facts) for name in names]
 
 
 async def page(request: HttpRequest, state: ServerState) -> None:

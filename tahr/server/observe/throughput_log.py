@@ -14,7 +14,7 @@ async def report_throughput(models: ModelRegistry, interval_s: float) -> None:
     last: dict[str, tuple[int, int]] = {}
     while interval_s:
         await asyncio.sleep(interval_s)
-        for model in models.models:
+        for model in models.loaded:
             last[model.name] = report(model, last.get(model.name, (0, 0)), interval_s)
 
 

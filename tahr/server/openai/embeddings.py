@@ -28,7 +28,7 @@ Vectors = NDArray[np.float32]  # [n_texts, width]
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
     body, model, texts, lora = await state.text_pool.run(partial(prepare, state.models, await request.body()))
-    with state.admission.admitted(request):
+    with state.admission.admitted(request, model):
         async with request.cancellable():
             vectors = await model.engine.embed(texts, body.pooling or "last", lora)
             work = partial(written, vectors, body, body.model or model.name, sum(map(len, texts)))

@@ -77,7 +77,7 @@ async def generate(request: HttpRequest, state: ServerState, asked: GenerationRe
     record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
     request.response_headers["x-request-id"] = asked.formatter.id
     active = ActiveGeneration(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
-    with state.admission.admitted(request), observed(active):
+    with state.admission.admitted(request, asked.model), observed(active):
         try:
             async with request.cancellable(), submitted(active):
                 await (respond_streamed(active) if asked.stream else respond_whole(active))

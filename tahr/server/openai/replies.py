@@ -140,9 +140,10 @@ class EmbeddingReply(Struct):
 class ModelCard(Struct):
     id: str
     created: int
-    context_size: int
+    context_size: int | None  # None: the model was not loaded yet
     root: str  # the base model, where an adapter is added to one
     parent: str | None = None  # the same; None: it is a base model
+    state: str = "loaded"  # or loading, unloading, unloaded: requests load it
     object: str = "model"
     owned_by: str = "tahr"
 

@@ -1,0 +1,286 @@
+"""Models that are loaded on demand and unloaded within a budget, with engines that only pretend."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.errors import ConfigError, LoadError
+from tahr.server.lifecycle import HttpServer
+from tahr.server.models import ServedModel
+from tahr.server.settings import Settings
+
+
+@dataclass
+class ScriptedLoader:
+    """Counts its loads and the bytes of all engines that exist; fails, or waits, where it is told to."""
+
+    name: str
+    memory: list[ScriptedEngine]
+    size: int = 1000
+    guess: int | None = None
+    fails: int = 0
+    delay_s: float = 0.0
+    engines: list[ScriptedEngine] = field(default_factory=list)
+
+    def n_bytes(self) -> int:
+        return self.size if self.guess is None else self.guess
+
+    def load(self) -> ScriptedEngine:
+        time.sleep(self.delay_s)
+        if self.fails:
+            self.fails -= 1
+            raise LoadError("The script has no weights.")
+        engine = CountedEngine(self.name, self.memory)
+        engine.n_bytes = self.size
+        self.memory.append(engine)
+        self.engines.append(engine)
+        return engine
+
+
+class CountedEngine(ScriptedEngine):
+    def __init__(self, name: str, memory: list[ScriptedEngine]):
+        super().__init__(name)
+        self.memory = memory
+
+    async def close(self) -> None:
+        assert not self.live, "closed while a request runs"
+        await super().close()
+        self.memory.remove(self)
+
+
+class PooledServer:
+    """A server with scripted models `a`, `b`, `c`."""
+
+    def __init__(self, server: HttpServer, loaders: dict[str, ScriptedLoader], memory: list[ScriptedEngine]):
+        self.server, self.loaders, self.memory = server, loaders, memory
+        self.client = httpx.Client(base_url=server.address, timeout=20)
+
+    def ask(self, model: str, content: str = "hi", **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": f"to {model}: {content}"}]
+        return self.client.post("/v1/chat/completions", json={"model": model, "messages": messages, **body})
+
+    def states(self) -> dict[str, str]:
+        return {each["id"]: each["state"] for each in self.client.get("/admin/models").json()["data"]}
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(f"/admin/models/{path}", json=body)
+
+
+@contextmanager
+def pooled(budget: int | None = 2000, sizes: dict[str, int] | None = None, **settings: Any) -> Iterator[PooledServer]:
+    memory: list[ScriptedEngine] = []
+    loaders = {name: ScriptedLoader(name, memory, size) for name, size in (sizes or dict.fromkeys("abc", 1000)).items()}
+    asked = Settings(port=0, log_interval_s=0, models_budget_bytes=budget, **settings)
+
+    def models() -> list[ServedModel]:
+        return [ServedModel((name,), loader=loader) for name, loader in loaders.items()]
+
+    with serving(settings=asked, load=models) as server:
+        made = PooledServer(server, loaders, memory)
+        until(lambda: made.client.get("/ready").status_code == 200)
+        yield made
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_all_models_are_loaded_at_the_start_without_a_budget() -> None:
+    with pooled(budget=None) as pool:
+        assert pool.states() == dict.fromkeys("abc", "loaded")
+        cards = pool.client.get("/v1/models").json()["data"]
+        assert [(card["id"], card["state"], card["context_size"]) for card in cards] == [
+            (name, "loaded", 512) for name in "abc"
+        ]
+
+
+def test_the_least_recently_used_model_makes_room() -> None:
+    with pooled() as pool:
+        assert pool.states() == {"a": "loaded", "b": "unloaded", "c": "unloaded"}
+        assert pool.client.get("/v1/models/b").json()["context_size"] is None
+        assert pool.ask("b").status_code == 200
+        assert pool.ask("a").status_code == 200
+        assert pool.ask("c").status_code == 200
+        assert pool.states() == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+        assert [len(loader.engines) for loader in pool.loaders.values()] == [1, 1, 1]
+        text = pool.client.get("/metrics").text
+        assert "tahr_model_loads_total 3" in text and "tahr_model_unloads_total 1" in text
+        assert "tahr_models_bytes 2000" in text
+
+
+def test_random_requests_stay_within_the_budget_and_reach_their_model() -> None:
+    with pooled(sizes={"a": 700, "b": 900, "c": 1200}) as pool:
+        most, ended = [0], threading.Event()
+
+        def watch() -> None:
+            while not ended.is_set():
+                most[0] = max(most[0], sum(engine.n_bytes for engine in list(pool.memory)))
+
+        def one(i: int) -> None:
+            rng = random.Random(i)
+            for _ in range(10):
+                model, stream = rng.choice("abc"), rng.random() < 0.5
+                reply = pool.ask(model, f"{i}", stream=stream)
+                assert reply.status_code == 200 and ("[DONE]" in reply.text or not stream), reply.text
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(one, range(8)))
+        ended.set()
+        watching.join()
+        assert most[0] <= 2000 and pool.server.state.pool.max_bytes <= 2000
+        for name, loader in pool.loaders.items():
+            texts = [reply.text for engine in loader.engines for reply in engine.seen[1:]]  # the first warms up
+            assert texts and all(f"to {name}:" in text for text in texts)
+        assert sum(len(engine.seen) - 1 for each in pool.loaders.values() for engine in each.engines) == 80
+
+
+def test_requests_that_meet_wait_for_one_load() -> None:
+    with pooled() as pool:
+        pool.loaders["b"].delay_s = 0.2
+        with ThreadPoolExecutor(6) as threads:
+            assert {reply.status_code for reply in threads.map(pool.ask, "bbbbbb")} == {200}
+        assert len(pool.loaders["b"].engines) == 1
+
+
+def test_a_failed_load_is_an_error_for_those_who_asked() -> None:
+    with pooled() as pool:
+        pool.loaders["b"].fails, pool.loaders["b"].delay_s = 1, 0.2
+        with ThreadPoolExecutor(3) as threads:
+            replies = list(threads.map(pool.ask, "bba"))
+        assert [reply.status_code for reply in replies] == [503, 503, 200]
+        error = replies[0].json()["error"]
+        assert error["code"] == "model_load_failed" and "The script has no weights." in error["message"]
+        assert pool.ask("b").status_code == 200  # and the next one is tried again
+        assert pool.server.state.pool.n_failures == 1
+
+
+def test_a_model_larger_than_its_files_promised_finds_room_or_is_refused() -> None:
+    with pooled(sizes={"a": 1000, "b": 1000, "c": 1500}) as pool:
+        pool.loaders["b"].guess = 0
+        assert pool.ask("b").status_code == 200
+        pool.loaders["c"].guess = 10
+        assert pool.ask("c").status_code == 200
+        assert pool.states() == {"a": "unloaded", "b": "unloaded", "c": "loaded"}
+        pool.loaders["a"].size = 5000
+        pool.server.state.models.models[0].n_bytes = None
+        pool.loaders["a"].guess = 1000
+        refused = pool.ask("a")
+        assert refused.status_code == 503 and "raise --models-budget" in refused.json()["error"]["message"]
+        assert [engine.name for engine in pool.memory] == []
+        assert pool.ask("b").status_code == 200
+
+
+def test_a_server_does_not_start_with_a_model_that_can_never_fit() -> None:
+    models = [
+        ServedModel((name,), loader=ScriptedLoader(name, [], size)) for name, size in (("a", 1), ("b", 9_000_000))
+    ]
+    server = HttpServer(Settings(port=0, models_budget_bytes=2_000_000), lambda: models, lambda *_: None)
+    with pytest.raises(ConfigError, match="The model b needs 9 MB, but all models may take 2 MB"):
+        server.run()
+
+
+def test_unloading_waits_for_running_requests_and_later_ones_for_the_next_load() -> None:
+    with pooled() as pool, ThreadPoolExecutor(3) as threads:
+        running = threads.submit(pool.ask, "a", "SLOW", max_tokens=30)
+        until(lambda: bool(pool.loaders["a"].engines[0].live))
+        unloading = threads.submit(pool.post, "unload", model="a")
+        until(lambda: pool.states()["a"] == "unloading")
+        assert pool.ask("a", "later").status_code == 200
+        assert running.result().status_code == 200 and unloading.result().status_code == 200
+        assert [len(engine.seen) - 1 for engine in pool.loaders["a"].engines] == [1, 1]
+        assert pool.post("unload", model="a").json()["state"] == "unloaded"
+        assert pool.post("unload", model="a").json()["state"] == "unloaded"  # nothing is left to do
+
+
+def test_a_busy_model_gives_way_to_one_that_waits() -> None:
+    """Requests that never cease must not keep the memory for ever."""
+    with pooled(budget=1000) as pool:
+        ended = threading.Event()
+
+        def insist() -> int:
+            n = 0
+            while not ended.is_set():
+                assert pool.ask("a", "SLOW", max_tokens=5).status_code == 200
+                n += 1
+            return n
+
+        with ThreadPoolExecutor(3) as threads:
+            busy = [threads.submit(insist) for _ in range(2)]
+            until(lambda: bool(pool.loaders["a"].engines[0].live))
+            assert pool.ask("b").status_code == 200
+            ended.set()
+            assert all(each.result() for each in busy)
+
+
+def test_a_model_without_requests_is_unloaded_after_a_while() -> None:
+    with pooled(model_keep_alive_s=0.1) as pool:
+        until(lambda: pool.states()["a"] == "unloaded")
+        assert pool.ask("a").status_code == 200
+        until(lambda: pool.states()["a"] == "unloaded")
+        entry = pool.post("load", model="a", keep_alive=-1).json()
+        assert entry["state"] == "loaded" and entry["keep_alive_s"] is None and entry["expires_in_s"] is None
+        time.sleep(0.2)
+        assert pool.states()["a"] == "loaded"
+        pool.post("load", model="a", keep_alive=0)
+        until(lambda: pool.states()["a"] == "unloaded")
+
+
+def test_a_client_that_leaves_while_its_model_is_loaded_harms_nobody() -> None:
+    with pooled() as pool:
+        pool.loaders["b"].delay_s = 0.3
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(pool.server.address + "/v1/completions", json={"model": "b", "prompt": "x"}, timeout=0.1)
+        until(lambda: pool.states()["b"] == "loaded")
+        model = pool.server.state.models.models[1]
+        assert not model.users and not model.waiting
+        assert pool.ask("b").status_code == 200
+
+
+def test_waiting_for_a_load_counts_against_the_limits() -> None:
+    with pooled(max_requests=2, request_timeout_s=0.2) as pool:
+        pool.loaders["b"].delay_s = 0.5
+        with ThreadPoolExecutor(3) as threads:
+            codes = sorted(reply.json()["error"]["code"] for reply in threads.map(pool.ask, "bbb"))
+        assert codes == ["overloaded", "timeout", "timeout"]
+
+
+def test_adapters_that_were_added_come_back_with_their_model() -> None:
+    with pooled(budget=1000) as pool:
+        assert pool.client.post("/admin/loras", json={"name": "x", "path": "p", "model": "a"}).status_code == 200
+        assert pool.ask("b").status_code == 200
+        assert pool.ask("a:x").status_code == 200
+        assert [each.name for each in pool.loaders["a"].engines[1].adapters()] == ["x"]
+
+
+def test_a_server_that_is_stopped_while_it_loads_ends() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with pooled(grace_s=0.1) as pool:
+            pool.loaders["b"].delay_s = 1.0
+            waiting = threads.submit(pool.ask, "b")
+            until(lambda: pool.states()["b"] == "loading")
+        assert waiting.result(5).json()["error"]["code"] == "closing"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "x" * 1_000_000, "", "\0", "smollm2:135m"])
+def test_only_named_models_are_ever_loaded(name: str) -> None:
+    with pooled() as pool:
+        for path in ("load", "unload"):
+            reply = pool.post(path, model=name)
+            if name:  # none named: the first
+                assert reply.status_code == 404 and len(reply.text) < 1000
+        assert pool.ask(name).status_code == (404 if name else 200)
+        assert {engine.name for engine in pool.memory} == {"a"} or not name
