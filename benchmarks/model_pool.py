@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import httpx
+
 from server_process import Server, resident_mb, serving
 
 PROMPTS = [f"{begin} {what}" for begin in ("Once upon a time", "The best way to") for what in ("a cat", "in the", "we")]
