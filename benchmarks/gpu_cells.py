@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from silent import Silent
 from tahr.backends.api import Weight
 from tahr.backends.cuda import packed
 from tahr.backends.cuda.backend import CudaBackend
@@ -141,20 +142,6 @@ def make_decoder(shape: Shape, backend: RandomBackend) -> tuple[Decoder, int]:
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------
-
-
-class Silent:
-    """A writer for requests whose text nobody reads."""
-
-    stopped = False
-    forced: tuple[int, ...] = ()
-    n_reasoning_tokens = 0
-
-    def push(self, token: int) -> tuple[()]:
-        return ()
-
-    def flush(self) -> tuple[()]:
-        return ()
 
 
 @dataclass(frozen=True)

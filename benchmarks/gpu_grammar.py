@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_cells import N_VOCAB, PLAIN, SHAPES, RandomBackend, Silent, make_decoder
+from gpu_cells import N_VOCAB, PLAIN, SHAPES, RandomBackend, make_decoder
 from grammar import RECORDS, tokenizer_of
+from silent import Silent
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from silent import Silent
 from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, LinearShape, LoraFactors
@@ -35,20 +36,6 @@ from tahr.weights.tensor import HostTensor
 
 N_PROMPT = 32
 LEAST = {"base requests": 0.98, "with adapters": 0.85}
-
-
-class Silent:
-    """A writer for requests whose text nobody reads."""
-
-    stopped = False
-    forced: tuple[int, ...] = ()
-    n_reasoning_tokens = 0
-
-    def push(self, token: int) -> tuple[()]:
-        return ()
-
-    def flush(self) -> tuple[()]:
-        return ()
 
 
 def bf16(name: str, n_rows: int, n_cols: int, rng: np.random.Generator) -> HostTensor:

@@ -25,6 +25,7 @@ import numpy as np
 import tahr.engine.engine as engine_module
 import tahr.engine.runner as runner_module
 import tahr.engine.speculation.draft_model as draft_module
+from silent import Silent
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, Weight
@@ -165,19 +166,6 @@ def use_cpu_time() -> None:
     clock = time.process_time
     for module in (engine_module, runner_module, draft_module):
         module.perf_counter = time.process_time  # type: ignore[attr-defined]
-
-
-class Silent:
-    """A writer for requests whose text nobody reads."""
-
-    stopped = False
-    forced: tuple[int, ...] = ()
-
-    def push(self, token: int) -> tuple[()]:
-        return ()
-
-    def flush(self) -> tuple[()]:
-        return ()
 
 
 def decode_rate(engine: Engine, n_requests: int, n_out: int) -> float:

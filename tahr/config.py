@@ -436,12 +436,13 @@ class EngineConfig:
     deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
     admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
     scheduling_policy: str = "fcfs"
-    max_batch_size: int = 16  # requests that run at once
-    max_prefill_batch: int = 8  # of them, those whose prompt is computed in one step
+    # Sizes of steps; None: what suits the backend, see `Backend.step_defaults`.
+    max_batch_size: int | None = None  # requests that run at once
+    max_prefill_batch: int | None = None  # of them, those whose prompt is computed in one step
     max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
     max_decode_tokens: int = 4096  # of all sequences that decode in a step: whichever of the two is less
-    prefill_chunk_size: int = 512  # tokens of one prompt in one step
-    max_prefill_tokens: int | None = None  # of all prompts in one step; None: one chunk
+    prefill_chunk_size: int | None = None  # tokens of one prompt in one step
+    max_prefill_tokens: int | None = None  # of all prompts in one step
     active_prefill_tokens: int | None = None  # the same for steps in which others get a token; None: no less
     prefill_first_until_active: int = 0  # while fewer decode, prompts are computed before any sequence gets a token
     prefix_cache: bool = True

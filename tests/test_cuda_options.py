@@ -1,18 +1,19 @@
 """What can be asked of a GPU, checked without one: how much of its memory, and replies that never depend on others."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import backends_here
 from tahr.backends import memory_budget, open_backend
-from tahr.backends.api import KVShape, StateShape
+from tahr.backends.api import KVShape, StateShape, StepDefaults
 from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.memory_budget import device_kv_budget
 from tahr.backends.reference import ReferenceBackend
 from tahr.cli.main import main
 from tahr.config import EngineConfig
-from tahr.engine.capacity import kv_budget, kv_groups, measure, state_bytes
+from tahr.engine.capacity import kv_budget, kv_groups, measure, state_bytes, with_step_defaults
 from tahr.errors import ConfigError
 
 GB = 1 << 30
@@ -103,3 +104,18 @@ def test_both_can_be_said_on_the_command_line(verb: str, capsys: pytest.CaptureF
 def test_who_asks_for_a_deterministic_backend_gets_one(name: str) -> None:
     assert backends_here.backend(name, deterministic=True).deterministic
     assert open_backend(name).deterministic == (name != "cuda")
+
+
+def test_steps_are_as_large_as_suits_the_backend() -> None:
+    backend = ReferenceBackend()
+    ours = with_step_defaults(EngineConfig(), backend)
+    assert (ours.max_batch_size, ours.max_prefill_batch, ours.prefill_chunk_size) == (16, 8, 512)
+    backend.step_defaults = StepDefaults(256, 128, 4096, 8192)
+    there = with_step_defaults(EngineConfig(), backend)
+    assert (there.max_batch_size, there.prefill_chunk_size, there.max_prefill_tokens) == (256, 4096, 8192)
+    asked = with_step_defaults(EngineConfig(max_batch_size=4, prefill_chunk_size=64), backend)
+    assert (asked.max_batch_size, asked.prefill_chunk_size, asked.max_prefill_tokens) == (4, 64, 64)
+    # The states of sequences take a quarter of the memory at most, unless the batch was asked for.
+    config, state = EngineConfig(kv_bytes=40 << 20), 1 << 20
+    assert with_step_defaults(config, backend, state).max_batch_size == 9
+    assert with_step_defaults(replace(config, max_batch_size=20), backend, state).max_batch_size == 20

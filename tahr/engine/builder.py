@@ -11,7 +11,7 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
-from tahr.engine.capacity import cache_pages, fit_memory, step_sizes
+from tahr.engine.capacity import cache_pages, fit_memory, state_bytes, step_sizes, with_step_defaults
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
@@ -72,11 +72,12 @@ def build_engine(
     With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     """
+    config = with_step_defaults(config, backend, state_bytes(decoder.memory))
     memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
     windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
     if draft:
         memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
-    n_in_flight = min(max(config.prefill_chunk_size, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
+    n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
     asked = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # what there must be memory for

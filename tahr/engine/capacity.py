@@ -6,11 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from tahr.backends.api import Backend, KVShape, LayerShape, StateShape
+from tahr.backends.api import Backend, KVShape, LayerShape, StateShape, StepDefaults
 from tahr.config import EngineConfig
 from tahr.engine.work import SchedulerLimits
 from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
+
+STATE_SHARE = 4
+USUAL = StepDefaults()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,24 @@ def kv_budget(config: EngineConfig, backend: Backend) -> int:
     return config.kv_bytes or allowed
 
 
+def with_step_defaults(config: EngineConfig, backend: Backend, slot_bytes: int = 0) -> EngineConfig:
+    """The configuration with the sizes of steps that suit the backend, where it has none; `slot_bytes` is what the
+    state of a sequence takes: the states of a batch nobody asked for may take a quarter of the memory."""
+    usual = backend.step_defaults
+    n_seqs = usual.n_seqs
+    if slot_bytes and config.max_batch_size is None:
+        n_seqs = max(1, min(n_seqs, kv_budget(config, backend) // STATE_SHARE // slot_bytes - 1))
+    chunk = config.prefill_chunk_size or usual.prefill_chunk
+    n_prefill_tokens = chunk if config.prefill_chunk_size else usual.n_prefill_tokens
+    return replace(
+        config,
+        max_batch_size=config.max_batch_size or n_seqs,
+        max_prefill_batch=config.max_prefill_batch or usual.n_prefill_seqs,
+        prefill_chunk_size=chunk,
+        max_prefill_tokens=config.max_prefill_tokens or n_prefill_tokens,
+    )
+
+
 def fit_memory(
     config: EngineConfig,
     backend: Backend,
@@ -97,10 +118,10 @@ def measure(
 ) -> Capacity:
     """Context and pools for this model: every batch place gets a full context if memory allows, at least one does."""
     context = asked_context(config, max_context)
-    n_slots = 1 + config.max_batch_size if slot_bytes else 1
+    n_slots = 1 + n_places(config) if slot_bytes else 1
     if n_slots * slot_bytes > budget:
         raise ConfigError(
-            f"The states of {config.max_batch_size} sequences need {n_slots * slot_bytes / 1e6:.0f} MB, but only "
+            f"The states of {n_places(config)} sequences need {n_slots * slot_bytes / 1e6:.0f} MB, but only "
             f"{budget / 1e6:.0f} MB may be used: lower max_batch_size."
         )
     budget -= n_slots * slot_bytes
@@ -117,9 +138,14 @@ def measure(
     return Capacity(fitting, n_pages, tuple(g.page_bytes for g in groups), n_slots, slot_bytes, note)
 
 
+def n_places(config: EngineConfig) -> int:
+    """Sequences that run at once."""
+    return config.max_batch_size or USUAL.n_seqs
+
+
 def text_pages(config: EngineConfig, group: KVGroup, n_pages: int) -> int:
     """How many pages a text of `n_pages` pages holds at once in the layers of a group."""
-    return min(n_pages, most_held(config.page_size, group.window, config.prefill_chunk_size))
+    return min(n_pages, most_held(config.page_size, group.window, config.prefill_chunk_size or USUAL.prefill_chunk))
 
 
 def text_bytes(config: EngineConfig, groups: ListOf[KVGroup], n_pages: int) -> int:
@@ -133,24 +159,24 @@ def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget
     Few texts become as long as the context, but all fill their windows: so windows get more places than there is room
     for full texts, if half of what is left beyond the first text pays for them.
     """
-    one_bytes, most = text_bytes(config, groups, n_full), config.max_batch_size
+    one_bytes, most = text_bytes(config, groups, n_full), n_places(config)
     window_bytes = text_bytes(config, [group for group in groups if group.window], n_full)
     left = budget - one_bytes
-    n_places = min(most, 1 + max(left // one_bytes, left // 2 // window_bytes)) if window_bytes else 1
-    left -= (n_places - 1) * window_bytes
+    n_windows = min(most, 1 + max(left // one_bytes, left // 2 // window_bytes)) if window_bytes else 1
+    left -= (n_windows - 1) * window_bytes
     return tuple(
-        n_places * text_pages(config, g, n_full) if g.window else min(n_full + left // g.page_bytes, n_full * most)
+        n_windows * text_pages(config, g, n_full) if g.window else min(n_full + left // g.page_bytes, n_full * most)
         for g in groups
     )
 
 
 def step_sizes(config: EngineConfig, room: Capacity) -> SchedulerLimits:
     """What one step may hold, all defaults filled in."""
-    n_seqs = config.max_batch_size
-    chunk = min(config.prefill_chunk_size, room.context_size)
+    n_seqs = n_places(config)
+    chunk = min(config.prefill_chunk_size or USUAL.prefill_chunk, room.context_size)
     return SchedulerLimits(
         n_seqs=n_seqs,
-        n_prefill_seqs=min(config.max_prefill_batch, n_seqs),
+        n_prefill_seqs=min(config.max_prefill_batch or USUAL.n_prefill_seqs, n_seqs),
         n_decode_seqs=min(config.max_decode_batch or n_seqs, config.max_decode_tokens, n_seqs),
         prefill_chunk=chunk,
         n_prefill_tokens=config.max_prefill_tokens or chunk,

@@ -195,7 +195,8 @@ def open_bench(model: str | None, config: EngineConfig, shapes: ListOf[Shape]) -
     source = open_model(files.weights, files.directory)
     backend = open_backend(config.backend, config.n_threads, config.deterministic)
     loaded = load(source, backend, quantize=config.quantize)
-    bench = Bench(backend, loaded.decoder, shapes, config.prefill_chunk_size, check_kv_dtype(config.kv_dtype, backend))
+    chunk = config.prefill_chunk_size or backend.step_defaults.prefill_chunk
+    bench = Bench(backend, loaded.decoder, shapes, chunk, check_kv_dtype(config.kv_dtype, backend))
     facts = {
         "model_filename": str(files.path),
         "model_type": loaded.config.family,

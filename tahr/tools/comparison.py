@@ -6,6 +6,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tahr.backends.api import StepDefaults
 from tahr.config import EngineConfig
 from tahr.tools.bench import Opened, Result, Shape, open_bench
 from tahr.tools.peers import Peer, PeerFailed, Setting, open_peer
@@ -79,7 +80,7 @@ def found_peer(
         model=opened.files.weights[0],
         n_threads=opened.facts["n_threads"] or os.cpu_count() or 1,
         n_context=max(shape.n_depth + shape.n_prompt + shape.n_gen for shape in shapes),
-        n_batch=config.prefill_chunk_size,
+        n_batch=config.prefill_chunk_size or StepDefaults().prefill_chunk,
         n_seqs=max(shape.n_seqs for shape in shapes),
     )
     try:

@@ -48,7 +48,7 @@ from tahr.backends.api.memory import (
     rotated_together,
     stored_head_bytes,
 )
-from tahr.backends.api.step import Plan, StepInputs, StepLimits
+from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import (
     INT8_BLOCK,
     Bytes,
@@ -102,6 +102,7 @@ __all__ = [
     "Routing",
     "Rows",
     "StateShape",
+    "StepDefaults",
     "StepInputs",
     "StepLimits",
     "Tempering",

@@ -17,7 +17,7 @@ from tahr.backends.api.arguments import (
 )
 from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
-from tahr.backends.api.step import Plan, StepInputs, StepLimits
+from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.backends.memory_budget import host_kv_budget
 from tahr.backends.sampling import logprobs, numpy_sampler
@@ -53,6 +53,7 @@ class Backend(ABC):
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
     rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
+    step_defaults: StepDefaults = StepDefaults()
 
     # ---- memory -----------------------------------------------------------------------------------------------
 

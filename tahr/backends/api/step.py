@@ -1,7 +1,7 @@
 """What changes from step to step, and a recorded step."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,15 @@ class StepLimits:
             and n_seqs <= self.n_seqs
             and n_tokens_per_seq <= self.n_tokens_per_seq
         )
+
+
+class StepDefaults(NamedTuple):
+    """What steps hold on a backend where nobody says how much."""
+
+    n_seqs: int = 16  # that run at once
+    n_prefill_seqs: int = 8  # of them, those that prefill in one step
+    prefill_chunk: int = 512  # tokens of one sequence
+    n_prefill_tokens: int | None = None  # tokens of all that prefill; None: one chunk
 
 
 @dataclass(frozen=True, slots=True)

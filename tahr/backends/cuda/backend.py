@@ -50,6 +50,7 @@ class CudaBackend(api.Backend):
     overlaps = True
     free_share = 0.6  # of the card's memory that dense copies of packed matrices leave free
     kv_dtypes = tuple(cuda_kv.TYPES)
+    step_defaults = api.StepDefaults(n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192)
     mixes_kv_dtypes = False
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:

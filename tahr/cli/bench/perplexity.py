@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     check_vocabulary(tokenizer, loaded.config, files.name)
     note(f"{files.name} on {backend.summary}; {len(ids)} tokens, {len(cut)} windows of {args.ctx_size}")
     kv_dtype = check_kv_dtype(config.kv_dtype, backend)
-    logits_of = FullLogits(backend, loaded.decoder, args.ctx_size, kv_dtype, config.prefill_chunk_size)
+    chunk = config.prefill_chunk_size or backend.step_defaults.prefill_chunk
+    logits_of = FullLogits(backend, loaded.decoder, args.ctx_size, kv_dtype, chunk)
     found = measure(logits_of, cut, say)
     wipe()
     if args.json:

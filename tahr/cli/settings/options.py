@@ -119,7 +119,7 @@ BATCHING = (
         ("--max-batch-size", "--max-num-seqs", "--parallel", "-np", "--np"),
         "max_batch_size",
         whole_number,
-        "requests that run at once (default 16)",
+        "requests that run at once (default 16, on a GPU 256)",
     ),
     Option(
         ("--max-prefill-batch",),
@@ -129,8 +129,18 @@ BATCHING = (
     ),
     Option(("--max-decode-batch",), "max_decode_batch", whole_number, "of them, those that get a token in one step"),
     Option(("--max-decode-tokens",), "max_decode_tokens", whole_number, "tokens that all of those get (default 4096)"),
-    Option(("--prefill-chunk-size",), "prefill_chunk_size", whole_number, "tokens of one prompt in one step"),
-    Option(("--max-num-batched-tokens",), "max_prefill_tokens", whole_number, "tokens of all prompts in one step"),
+    Option(
+        ("--prefill-chunk-size",),
+        "prefill_chunk_size",
+        whole_number,
+        "tokens of one prompt in one step (default 512, on a GPU 4096)",
+    ),
+    Option(
+        ("--max-num-batched-tokens",),
+        "max_prefill_tokens",
+        whole_number,
+        "tokens of all prompts in one step (default: one chunk, on a GPU 8192)",
+    ),
     Option(
         ("--active-decode-prefill-chunk",),
         "active_prefill_tokens",

@@ -1,0 +1,102 @@
+"""A GPU behind `tahr run` and `tahr serve`: seconds until the first token, and tokens/s over HTTP.
+
+usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--prompts 512] [--skip-cold]
+
+VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). The model is a file of random
+bf16 weights in the page cache. Cold means that no kernel has been compiled before, warm that all have.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gpu_cells import HEAD_DIM, N_VOCAB, SHAPES, Shape, tensors
+from server_process import serving
+from tahr.models.requantise import gguf_name_of
+from tahr.weights.formats import FORMATS
+from tahr.weights.gguf import open_gguf
+from tahr.weights.gguf_write import Entry, stored_metadata, write_gguf
+from tahr.weights.tensor import HostTensor
+
+PIECE = 1 << 22  # values written at a time
+TAHR = [sys.executable, "-m", "tahr"]
+
+
+def metadata(shape: Shape) -> dict[str, object]:
+    """What a GGUF says of a Qwen3 model."""
+    keys = {
+        "block_count": shape.n_layers, "context_length": 40960, "embedding_length": shape.width,
+        "feed_forward_length": shape.n_ffn, "attention.head_count": shape.n_heads,
+        "attention.head_count_kv": shape.n_kv_heads, "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6,
+        "vocab_size": N_VOCAB,
+    }  # fmt: skip
+    return {"general.architecture": "qwen3", **{f"qwen3.{key}": value for key, value in keys.items()}}
+
+
+def pieces(tensor: HostTensor, some: np.ndarray) -> Iterator[np.ndarray]:
+    if tensor.format.name == "F32":
+        yield tensor.data
+        return
+    for at in range(0, tensor.n_values, PIECE):
+        yield some[: min(PIECE, tensor.n_values - at)].view(np.uint8)
+
+
+def write_model(path: Path, vocabulary: Path, shape: Shape) -> None:
+    stored = stored_metadata(open_gguf(vocabulary))
+    tokenizer = {key: value for key, value in stored.items() if key.startswith("tokenizer.")}
+    values = (0.02 * np.random.default_rng(0).standard_normal(PIECE, np.float32)).view(np.uint32) >> 16
+    some = values.astype(np.uint16)
+    entries = [
+        Entry(gguf_name_of(t.name, {}), FORMATS[t.format.name], t.shape, partial(pieces, t, some))
+        for t in tensors(shape)
+    ]
+    write_gguf(path, {**metadata(shape), **tokenizer}, entries)
+
+
+def first_token_s(model: Path) -> float:
+    """Seconds from the start of a process until it has printed one token and ended."""
+    began = time.perf_counter()
+    command = [*TAHR, "run", str(model), "--raw", "-p", "Hi", "-n", "1", "--backend", "cuda"]
+    subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("vocabulary", type=Path)
+    parser.add_argument("shape", nargs="?", default="0.6B", choices=SHAPES)
+    parser.add_argument("--clients", default="1,32,256")
+    parser.add_argument("--prompts", default="512")
+    parser.add_argument("--skip-cold", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / f"qwen3-{args.shape}.gguf"
+        write_model(model, args.vocabulary, SHAPES[args.shape])
+        subprocess.run(["cat", str(model)], stdout=subprocess.DEVNULL, check=True)  # into the page cache
+        cache = os.environ.get("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+        if not args.skip_cold:
+            print(
+                f"{args.shape}: start to first token, cold {first_token_s(model, f'{folder}/kernels'):.1f} s",
+                flush=True,
+            )
+            print(f"{args.shape}: the same, warm {first_token_s(model, f'{folder}/kernels'):.1f} s", flush=True)
+            cache = f"{folder}/kernels"
+        os.environ["TRITON_CACHE_DIR"] = cache
+        began = time.perf_counter()
+        with serving(str(model), "--backend", "cuda") as server:
+            print(f"{args.shape}: the server is ready after {time.perf_counter() - began:.1f} s", flush=True)
+            load = [*TAHR, "bench-serve", "--base-url", server.address, "--concurrency-sweep", args.clients]
+            subprocess.run([*load, "--num-prompts", args.prompts, "--warmup", "64", "--fail-on-error"], check=True)
+
+
+if __name__ == "__main__":
+    main()

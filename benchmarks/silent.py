@@ -1,0 +1,15 @@
+"""A writer of text for benchmarks that only count tokens."""
+
+
+class Silent:
+    """A writer for requests whose text nobody reads."""
+
+    stopped = False
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
+
+    def push(self, token: int) -> tuple[()]:
+        return ()
+
+    def flush(self) -> tuple[()]:
+        return ()
