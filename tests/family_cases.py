@@ -36,6 +36,27 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+LATENT = {
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "rms_norm_eps": 1e-6,
+}
+DEEPSEEK_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.7,
+}
 GEMMA4_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -148,5 +169,21 @@ MORE_CASES: dict[str, Config] = {
     "granite4": family(
         "granitemoehybrid", "GraniteMoeHybrid", layer_types=["attention"] * 3, num_local_experts=0,
         num_experts_per_tok=0, shared_intermediate_size=72, position_embedding_type="rope", **GRANITE,
+    ),
+    "deepseek_v2": family(
+        "deepseek_v2", "DeepseekV2", **LATENT, q_lora_rank=None, n_group=3, topk_group=2,
+        topk_method="group_limited_greedy", routed_scaling_factor=1.5, norm_topk_prob=False,
+    ),
+    "deepseek_v3": family(
+        "deepseek_v3", "DeepseekV3", **LATENT, q_lora_rank=20, n_group=3, topk_group=2, routed_scaling_factor=2.5,
+        norm_topk_prob=True, scoring_func="sigmoid", rope_theta=None, rope_parameters=DEEPSEEK_ROPE,
+    ),
+    "glm4_moe_lite": family(
+        "glm4_moe_lite", "Glm4MoeLite", **LATENT, q_lora_rank=20, n_group=1, topk_group=1, routed_scaling_factor=1.8,
+        norm_topk_prob=True, scoring_func="sigmoid",
+    ),
+    "mistral4": family(
+        "mistral4", "Mistral4", **LATENT, q_lora_rank=20, n_group=3, topk_group=2, routed_scaling_factor=1.0,
+        norm_topk_prob=True, rope_theta=None, rope_parameters=YARN,
     ),
 }  # fmt: skip

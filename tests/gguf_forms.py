@@ -115,6 +115,21 @@ def qwen2_moe(config: Config, arrays: Arrays) -> Arrays:
     return {name: a.squeeze() if "shared_expert_gate" in name else a for name, a in arrays.items()}
 
 
+def latent(config: Config, arrays: Arrays) -> Arrays:
+    """Keys of heads turned, values apart; files from before that have both as one."""
+    n, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
+    out: Arrays = {}
+    for name, values in arrays.items():
+        if name.endswith("kv_b_proj.weight") and config["model_type"] != "deepseek_v2":
+            heads = values.reshape(n, -1, values.shape[1])
+            home = name.removesuffix("kv_b_proj.weight")
+            out[f"{home}k_b_proj.weight"] = np.ascontiguousarray(heads[:, :nope].swapaxes(1, 2))
+            out[f"{home}v_b_proj.weight"] = np.ascontiguousarray(heads[:, nope:])
+        else:
+            out[f"{name}.weight" if name.endswith(("experts.gate_up_proj", "experts.down_proj")) else name] = values
+    return out
+
+
 FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gpt_oss": gpt_oss,
     "qwen3_next": qwen3_next,
@@ -122,6 +137,10 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "qwen3_5_moe_text": qwen3_5,
     "gemma4_text": gemma4,
     "qwen2_moe": qwen2_moe,
+    "deepseek_v2": latent,
+    "deepseek_v3": latent,
+    "glm4_moe_lite": latent,
+    "mistral4": latent,
     "gpt2": turned,
     "gpt_neox": qkv_in_order,
     "bloom": bloom,

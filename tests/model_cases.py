@@ -9,26 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from family_cases import MORE_CASES
+from family_cases import BASE, MORE_CASES
 
 Config = dict[str, Any]
 Arrays = dict[str, NDArray[np.float32]]
 N_TOKENS = 24
 
-BASE: Config = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 128,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 LLAMA = {**BASE, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 MISTRAL = {**BASE, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 QWEN2 = {**BASE, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6}

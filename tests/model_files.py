@@ -36,6 +36,10 @@ ARCHITECTURES = {
     "gemma3_text": A.GEMMA3,
     "gpt_oss": A.GPT_OSS,
     "glm4_moe": A.GLM4_MOE,
+    "deepseek_v2": A.DEEPSEEK2,
+    "deepseek_v3": A.DEEPSEEK2,
+    "glm4_moe_lite": A.DEEPSEEK2,
+    "mistral4": A.MISTRAL4,
     "qwen3_next": A.QWEN3NEXT,
     "qwen3_5_text": A.QWEN35,
     "qwen3_5_moe_text": A.QWEN35MOE,
@@ -83,6 +87,11 @@ KEYS = {
     "n_routed_experts": ("expert_count", "u32"),
     "n_shared_experts": ("expert_shared_count", "u32"),
     "first_k_dense_replace": ("leading_dense_block_count", "u32"),
+    "n_group": ("expert_group_count", "u32"),
+    "topk_group": ("expert_group_used_count", "u32"),
+    "kv_lora_rank": ("attention.kv_lora_rank", "u32"),
+    "q_lora_rank": ("attention.q_lora_rank", "u32"),
+    "qk_rope_head_dim": ("rope.dimension_count", "u32"),
     "routed_scaling_factor": ("expert_weights_scale", "f32"),
     "norm_topk_prob": ("expert_weights_norm", "bool"),
     "layer_norm_epsilon": ("attention.layer_norm_epsilon", "f32"),
@@ -154,6 +163,8 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
         keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
     if config["model_type"] == "gemma4_text":
         return keys | gemma4_keys(config)
+    if "kv_lora_rank" in config:
+        return keys | latent_keys(config)
     return keys | gguf_rope_keys(config.get("rope_scaling") or config.get("rope_parameters") or {}) | long_keys(config)
 
 
@@ -208,6 +219,23 @@ def gemma4_keys(config: Config) -> dict[str, Typed]:
         "attention.head_count_kv": Typed("[u32]", n_kv),
         "feed_forward_length": Typed("[u32]", widths),
     }
+
+
+def latent_keys(config: Config) -> dict[str, Typed]:
+    """Sizes of the compressed key, and of the heads it stands for; older files have the latter alone."""
+    rope, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    heads = {"key_length": config["qk_nope_head_dim"] + rope, "value_length": config["v_head_dim"]}
+    keys = {f"attention.{name}": Typed("u32", n) for name, n in heads.items()}
+    if config["model_type"] != "deepseek_v2":
+        keys = {f"{name}_mla": value for name, value in keys.items()}
+        sizes = {"key_length": rank + rope, "value_length": rank, "head_count_kv": 1}
+        keys |= {f"attention.{name}": Typed("u32", n) for name, n in sizes.items()}
+    if "scoring_func" in config:
+        keys["expert_gating_func"] = Typed("u32", 2)
+    scaling = gguf_rope_keys(config.get("rope_parameters") or {})
+    if "mscale_all_dim" in config.get("rope_parameters", {}):
+        scaling["rope.scaling.yarn_log_multiplier"] = Typed("f32", 0.1 * config["rope_parameters"]["mscale_all_dim"])
+    return keys | scaling
 
 
 def long_keys(config: Config) -> dict[str, Typed]:

@@ -16,7 +16,7 @@ from model_runs import greedy as alone
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
-from tahr.errors import CorruptFile, UnsupportedModel
+from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
 from tahr.models import from_hf, load, open_model
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -56,6 +56,7 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
         ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
         ("gemma4", {"enable_moe_block": True}, "26B-A4B"),
         ("granite4", {"layer_types": ["attention", "mamba", "attention"]}, "Mamba layers"),
+        ("deepseek_v3", {"attention_bias": True}, "biases"),
         ("gemma4", {"use_bidirectional_attention": "all"}, "both directions"),
     ],
 )
@@ -78,6 +79,9 @@ def test_variants_that_differ_are_refused_by_name(case: str, change: dict[str, A
         ("ministral3", {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}}),
         ("glm4_moe", {"n_shared_experts": 10**9}),
         ("glm4_moe", {"n_group": 3, "topk_group": 4}),
+        ("deepseek_v3", {"kv_lora_rank": 10**6}),
+        ("deepseek_v3", {"qk_nope_head_dim": None}),
+        ("deepseek_v3", {"n_group": 7}),
         ("mixtral", {"num_experts_per_tok": 5}),
         ("gpt_oss", {"swiglu_limit": "7"}),
         ("gemma4", {"per_layer_config": [1]}),
@@ -106,7 +110,7 @@ def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e"])
+@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e", "mistral4"])
 def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Path) -> None:
     """Batched, chunked and preempted: states of sequences and pages of keys go together."""
     backend = backends_here.backend(name)
@@ -122,6 +126,13 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
     while not all(seq.done for seq in sequences):
         engine.step()
     assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted
+
+
+def test_a_latent_layer_is_not_stored_as_q8_0(tmp_path: Path) -> None:
+    config, backend = MORE_CASES["deepseek_v3"], backends_here.backend("cpu")
+    loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config))), backend)
+    with pytest.raises(ConfigError, match=r"one compressed vector per token .* ask for a KV cache of f16"):
+        build_engine(backend, loaded.decoder, EngineConfig(context_size=32, kv_dtype="q8_0"))
 
 
 # The numbers of released config.json files; what is left out equals the family's defaults.

@@ -42,7 +42,7 @@ def test_unknown_type_falls_back_to_the_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("mistral4", "Mistral-Small-4"),
+        ("gemma3n", "Gemma-3n-E2B"),
         ("llama4", "Llama-4-Scout"),
         ("fancy", "Fancy-7B"),
         ("fancy", "notallamas"),

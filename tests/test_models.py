@@ -16,6 +16,7 @@ from tahr.models import Loaded, OpenedModel, load, open_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
 TOLERANCE = 1e-4
+CHUNKED = ["llama", "qwen3_moe", "gemma3", "bloom", "gpt_oss", "qwen3_next", "qwen3_5", "deepseek_v3"]
 FILES = [(case, "safetensors") for case in CASES] + [(case, "gguf") for case in CASES if case not in NO_GGUF]
 
 
@@ -39,7 +40,7 @@ def test_logits_equal_transformers(case: str, form: str, name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", ["llama", "qwen3_moe", "gemma3", "bloom", "gpt_oss", "qwen3_next", "qwen3_5"])
+@pytest.mark.parametrize("case", CHUNKED)
 def test_chunks_and_neighbours_change_nothing(case: str, name: str, tmp_path: Path) -> None:
     """Two sequences in one batch, each computed in pieces, say what one sequence computed at once says."""
     backend = backends_here.backend(name)

@@ -133,6 +133,7 @@ CASES = [
     routed("biased-mxfp4", form="MXFP4", act="clamped_swiglu"),
     routed("sigmoid", sigmoid=True, bias=True, scale=2.5),
     routed("groups", n_groups=4, n_best_groups=2, renormalise=False, scale=3.0),
+    routed("softmax-groups", n_groups=4, n_best_groups=2, group_top=2),
     routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),
     delta_net(tiled=False),
     delta_net(tiled=True),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tahr.errors import CorruptFile, QuantError
+from tahr.errors import CorruptFile
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
@@ -60,6 +60,12 @@ class Tensors(Mapping[str, HostTensor]):
             stored = self._made[f"{prefix}{part}.{kind}"]
             self._made[f"{prefix}{part}.{kind}"] = one_row(stored)
 
+    def as_stack(self, part: str, n: int) -> None:
+        """In every layer, take the rows of a matrix for those of `n` matrices."""
+        for prefix, kind in self.found(part):
+            stored = self._made[f"{prefix}{part}.{kind}"]
+            self._made[f"{prefix}{part}.{kind}"] = stack_of(stored, n)
+
     def rename(self, pattern: str, replacement: str) -> None:
         """Other names for the tensors whose whole name matches."""
         for name in [name for name in self._made if re.fullmatch(pattern, name)]:
@@ -100,6 +106,16 @@ def one_row(stored: Make) -> Make:
     def make() -> HostTensor:
         tensor = stored()
         return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
+
+    return make
+
+
+def stack_of(stored: Make, n: int) -> Make:
+    def make() -> HostTensor:
+        tensor = stored()
+        if len(tensor.shape) == 2 and tensor.shape[0] % n == 0:
+            return replace(tensor, shape=(n, tensor.shape[0] // n, tensor.shape[1]))
+        return tensor
 
     return make
 
@@ -166,14 +182,13 @@ def mxfp4(codes: Make, scales: Make) -> Make:
 
 
 def turned(stored: Make) -> Make:
-    """A matrix, or every matrix of a stack, with rows and columns exchanged."""
+    """A matrix, or every matrix of a stack, with rows and columns exchanged; dense, if it was stored in blocks."""
 
     def make() -> HostTensor:
         tensor = stored()
         if tensor.format.name not in PLAIN:
-            raise QuantError(
-                f"Tensor {tensor.name} is stored as {tensor.format.name} and cannot be turned; use a GGUF of the model."
-            )
+            dense = np.ascontiguousarray(tensor.dense(), np.float32).reshape(-1).view(np.uint8)
+            tensor = HostTensor(tensor.name, FORMATS["F32"], tensor.shape, dense)
         values = tensor.data.view(PLAIN[tensor.format.name]).reshape(tensor.shape).swapaxes(-1, -2)
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         return HostTensor(tensor.name, tensor.format, values.shape, data)

@@ -63,6 +63,17 @@ class DeltaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Latent attention: what a token keeps, and the parts of a head's query."""
+
+    q_rank: int  # of the vector that queries are linears of; 0: of the stream itself
+    rank: int  # of the vector that keys and values are linears of
+    nope_dim: int  # numbers of a query that are not rotated
+    rope_dim: int  # and those that are
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder in numbers. Multipliers are 1 and softcaps 0 where a family has none."""
 
@@ -99,6 +110,7 @@ class ModelConfig:
     n_positions: int = 0  # of a learned table
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
+    latent: LatentConfig | None = None
     per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     guess: str = ""  # how the family was guessed, where the file did not say

@@ -71,7 +71,7 @@ def gguf_context(f: Fields) -> int:
 
 def refuse_odd_heads(f: Fields, head_dim: int) -> None:
     value_dim = f.count("attention.value_length", limits.MOST_HEAD_DIM, default=head_dim)
-    if value_dim != head_dim:
+    if value_dim != head_dim and f.get("attention.kv_lora_rank") is None:
         raise UnsupportedModel(
             f"The model's value heads have {value_dim} numbers and its key heads {head_dim}; Tahr needs them equal."
         )

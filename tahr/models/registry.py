@@ -12,23 +12,24 @@ from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
 from tahr.models.families.gemma4 import GEMMA4
 from tahr.models.families.glm4 import GLM, GLM4
-from tahr.models.families.glm4_moe import GLM4_MOE
 from tahr.models.families.gpt.bloom import BLOOM
 from tahr.models.families.gpt.falcon import FALCON
 from tahr.models.families.gpt.gpt2 import GPT2
 from tahr.models.families.gpt.gpt_neox import GPT_NEOX
 from tahr.models.families.gpt.mpt import MPT
 from tahr.models.families.gpt.starcoder2 import STARCODER2
-from tahr.models.families.gpt_oss import GPT_OSS
 from tahr.models.families.granite import GRANITE
 from tahr.models.families.granite_moe import GRANITE_4, GRANITE_MOE
+from tahr.models.families.hybrid.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
 from tahr.models.families.ministral3 import MINISTRAL3
+from tahr.models.families.moe.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MISTRAL4
+from tahr.models.families.moe.glm4_moe import GLM4_MOE
+from tahr.models.families.moe.gpt_oss import GPT_OSS
 from tahr.models.families.olmo import OLMO2, OLMO3
 from tahr.models.families.phi3 import PHI3
 from tahr.models.families.qwen2 import QWEN2, QWEN2_MOE
 from tahr.models.families.qwen3 import QWEN3, QWEN3_MOE
-from tahr.models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tahr.models.families.smollm3 import SMOLLM3
 from tahr.models.families.stablelm import STABLELM
 from tahr.models.family import Family
@@ -50,6 +51,11 @@ FAMILIES: dict[str, Family] = {
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
+    "glm4_moe_lite": GLM4_MOE_LITE,
+    "deepseek_v2": DEEPSEEK_V2,
+    "deepseek_v3": DEEPSEEK_V3,
+    "kimi_k2": DEEPSEEK_V3,
+    "mistral4": MISTRAL4,
     "gpt_oss": GPT_OSS,
     "qwen2": QWEN2,
     "qwen2_moe": QWEN2_MOE,
@@ -90,6 +96,7 @@ ARCHITECTURES: dict[str, Family] = {
     "mistral3": MINISTRAL3,
     "chatglm": GLM,
     "glm4moe": GLM4_MOE,
+    "deepseek2": DEEPSEEK_V3,
     "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
@@ -124,7 +131,7 @@ LOOKALIKES = frozenset(
         "gemma3n_text",
         "llama4",
         "llama4_text",
-        "mistral4",
+        "mistral_large4",
         "mllama",
         "phi",
         "phi4_multimodal",

@@ -48,7 +48,8 @@ void route_row(const RouteOp& op, int64_t row, float* left, float* p) {
   if (op.sigmoid)
     for (int i = 0; i < op.n_experts; i++) p[i] = 1.0f / (1.0f + std::exp(-scores[i]));
   else softmax(scores, p, op.n_experts);
-  for (int i = 0; i < op.n_experts; i++) left[i] = op.bias ? p[i] + op.bias[i] : scores[i];
+  const bool adds_up = op.n_groups && op.group_top > 1;  // sums of scores are ordered otherwise than those of shares
+  for (int i = 0; i < op.n_experts; i++) left[i] = op.bias ? p[i] + op.bias[i] : adds_up ? p[i] : scores[i];
   if (op.n_groups) keep_best_groups(op, left, p + op.n_experts);
   float total = 0;
   for (int i = 0; i < op.n_active; i++) {

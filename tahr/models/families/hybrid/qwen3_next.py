@@ -10,12 +10,12 @@ from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
 from tahr.models.config import DeltaConfig, ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.delta_net import DeltaMixer
-from tahr.models.families.glm4_moe import main_layers
+from tahr.models.families.moe.glm4_moe import main_layers
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
 from tahr.models.hf import hf_experts, with_experts
+from tahr.models.mixers.delta_net import DeltaMixer
 from tahr.models.weights import Weights
 
 INTERVAL = 4

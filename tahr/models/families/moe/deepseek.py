@@ -1,0 +1,202 @@
+"""DeepSeek V2 and V3, and who took over their layers (Kimi K2, GLM 4.7 Flash, Mistral 4): latent attention, the first
+layers dense, shared experts beside those that a router chooses, perhaps within its best groups."""
+
+from dataclasses import replace
+from functools import partial
+
+from tahr.config import SamplingParams
+from tahr.errors import CorruptFile, UnsupportedModel
+from tahr.models import config as limits
+from tahr.models.arrange import Tensors
+from tahr.models.blocks import DecoderLayer, Experts, GatedMLP
+from tahr.models.config import MOST_MULTIPLIER, LatentConfig, ModelConfig, MoeConfig
+from tahr.models.decoder import Decoder
+from tahr.models.families import ministral3
+from tahr.models.families.moe.glm4_moe import in_groups, main_layers
+from tahr.models.family import Family
+from tahr.models.fields import Fields
+from tahr.models.gguf import gguf_experts
+from tahr.models.hf import hf_experts, hf_rope, with_experts
+from tahr.models.mixers.latent import LatentAttention
+from tahr.models.rope import MOST_FACTOR, Yarn, sharpness
+from tahr.models.weights import Weights
+
+SOFTMAX, SIGMOID = 1, 2  # gating functions, by their numbers in GGUFs
+GLM_LAYERS = (47, 48)  # of GLM 4.7 Flash, whose first GGUFs do not say how they choose
+
+
+def build(cfg: ModelConfig, w: Weights) -> Decoder:
+    def layer(i: int) -> DecoderLayer:
+        at = w.at(f"model.layers.{i}")
+        return DecoderLayer(
+            mix=LatentAttention(cfg, i, at.at("self_attn")),
+            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
+            norms=at.pick("input_layernorm", "post_attention_layernorm"),
+        )
+
+    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+
+
+def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
+    assert cfg.latent is not None
+    latent, n = cfg.latent, cfg.n_heads
+    queries = {"self_attn.q_nope_proj": latent.nope_dim, "self_attn.q_rope_proj": latent.rope_dim}
+    tensors.split("self_attn.q_b_proj" if latent.q_rank else "self_attn.q_proj", queries, n)
+    whole = {"self_attn.kv_a_proj": latent.rank, "self_attn.k_rope_proj": latent.rope_dim}
+    tensors.split("self_attn.kv_a_proj_with_mqa", whole)
+    tensors.split("self_attn.kv_b_proj", {"self_attn.k_up": latent.nope_dim, "self_attn.v_b_proj": latent.value_dim}, n)
+    for part in ("self_attn.k_up", "self_attn.v_b_proj"):
+        tensors.as_stack(part, n)
+    tensors.transpose({"self_attn.k_up": "self_attn.k_b_proj"})
+    if cfg.moe:
+        halves = {f"mlp.experts.{part}_proj": cfg.moe.ffn_width for part in ("gate", "up")}
+        tensors.split("mlp.experts.gate_up_proj", halves)
+    return tensors
+
+
+# ---- from config.json ---------------------------------------------------------------------------------------
+
+
+def refine_hf(f: Fields, cfg: ModelConfig, version: int = 3) -> ModelConfig:
+    if cfg.qkv_bias:
+        raise UnsupportedModel("This model's latent attention has biases, which Tahr does not read; choose another.")
+    dims = {name: f.count(f"{name}_head_dim", limits.MOST_HEAD_DIM) for name in ("qk_nope", "qk_rope", "v")}
+    latent = LatentConfig(
+        q_rank=f.count("q_lora_rank", limits.MOST_WIDTH, default=0, least=0),
+        rank=f.count("kv_lora_rank", limits.MOST_HEAD_DIM),
+        nope_dim=dims["qk_nope"],
+        rope_dim=dims["qk_rope"],
+        value_dim=dims["v"],
+    )
+    scaling = f.part("rope_parameters") if f.get("rope_parameters") else f.part("rope_scaling")
+    weight = scaling.number("mscale_all_dim", -1, MOST_FACTOR, default=0)
+    cfg = with_latent(replace(cfg, rope_style="pairs" if f.flag("rope_interleave", True) else "halves"), latent)
+    rope = hf_rope(f, latent.rope_dim, "full_attention")
+    cfg = sharpened(replace(cfg, kinds=tuple(replace(kind, rope=rope) for kind in cfg.kinds)), weight)
+    return with_experts(cfg, experts_hf(f, version), sparse_layers(f, cfg))
+
+
+def with_latent(cfg: ModelConfig, latent: LatentConfig) -> ModelConfig:
+    scale = (latent.nope_dim + latent.rope_dim) ** -0.5
+    return replace(cfg, latent=latent, n_kv_heads=1, head_dim=latent.rope_dim + latent.rank, attn_scale=scale)
+
+
+def sharpened(cfg: ModelConfig, weight: float) -> ModelConfig:
+    """YaRN multiplies scores here, where others have cos and sin multiplied."""
+    scaling = cfg.kinds[0].rope.scaling
+    factor = sharpness(scaling.factor, weight) if isinstance(scaling, Yarn) else 1.0
+    return replace(cfg, attn_scale=cfg.attn_scale * factor**2)
+
+
+def sparse_layers(f: Fields, cfg: ModelConfig) -> list[bool]:
+    n_dense = f.count("first_k_dense_replace", limits.MOST_LAYERS, default=1, least=0)
+    types = f.items("mlp_layer_types", cfg.n_layers)
+    return [kind == "sparse" for kind in types] or [i >= n_dense for i in range(cfg.n_layers)]
+
+
+def experts_hf(f: Fields, version: int) -> MoeConfig:
+    """V3 chooses by sigmoids and a bias, V2 and Mistral 4 by a softmax; V2 judges groups by their best expert alone."""
+    width = f.count("moe_intermediate_size", limits.MOST_FFN)
+    moe = hf_experts(
+        *(f, "n_routed_experts", "moe_intermediate_size"),
+        renormalise=version != 2 and f.flag("norm_topk_prob", True),
+        shared_width=width * f.count("n_shared_experts", limits.MOST_EXPERTS, default=1, least=0),
+        scale=f.number("routed_scaling_factor", 0, MOST_MULTIPLIER, default=1),
+        sigmoid=version == 3,
+        choice_bias=version == 3,
+    )
+    n_groups = f.count("n_group", moe.n_experts, default=1)
+    in_all = version == 2 and f.text("topk_method", "greedy") == "greedy"
+    return moe if in_all else in_groups(moe, n_groups, f.count("topk_group", n_groups, default=1), min(version, 3) - 1)
+
+
+def refine_mistral4(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    beta = f.part("rope_parameters").number("llama_4_scaling_beta", -1, MOST_MULTIPLIER, default=0)
+    return ministral3.tempered(refine_hf(f, cfg, version=4), beta)
+
+
+# ---- from GGUF metadata -------------------------------------------------------------------------------------
+
+
+def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    rope_dim, key = cfg.kinds[0].rope.n_dims, "attention.key_length"
+    both = f.count("attention.key_length_mla", limits.MOST_HEAD_DIM, default=f.count(key, limits.MOST_HEAD_DIM))
+    if both <= rope_dim:
+        raise CorruptFile(f"The GGUF says that {rope_dim} of a query's {both} numbers are rotated; fetch it again.")
+    latent = LatentConfig(
+        q_rank=f.count("attention.q_lora_rank", limits.MOST_WIDTH, default=0, least=0),
+        rank=f.count("attention.kv_lora_rank", limits.MOST_HEAD_DIM),
+        nope_dim=both - rope_dim,
+        rope_dim=rope_dim,
+        value_dim=f.count(value_length(f), limits.MOST_HEAD_DIM),
+    )
+    cfg = with_latent(replace(main_layers(f, cfg), rope_style="pairs"), latent)
+    # Stored is a tenth of the weight that config.json has.
+    weight = 10 * f.number("rope.scaling.yarn_log_multiplier", -1, MOST_FACTOR, default=0)
+    n_dense = f.count("leading_dense_block_count", limits.MOST_LAYERS, default=1, least=0)
+    cfg = sharpened(with_plain_yarn(cfg), weight)
+    beta = f.number("attention.temperature_scale", -1, MOST_MULTIPLIER, default=0)
+    sparse = [i >= n_dense for i in range(cfg.n_layers)]
+    return ministral3.tempered(with_experts(cfg, experts_gguf(f, cfg), sparse), beta)
+
+
+def value_length(f: Fields) -> str:
+    mla = "attention.value_length_mla"
+    return "attention.value_length" if f.get(mla) is None else mla
+
+
+def with_plain_yarn(cfg: ModelConfig) -> ModelConfig:
+    """cos and sin are not multiplied: their factor is that of `sharpened`, divided by itself."""
+    rope = cfg.kinds[0].rope
+    if isinstance(rope.scaling, Yarn):
+        rope = replace(rope, scaling=replace(rope.scaling, attention=1.0))
+    return replace(cfg, kinds=tuple(replace(kind, rope=rope) for kind in cfg.kinds))
+
+
+def experts_gguf(f: Fields, cfg: ModelConfig) -> MoeConfig:
+    unsaid = SIGMOID if cfg.n_layers in GLM_LAYERS else SOFTMAX
+    sigmoid = f.count("expert_gating_func", 3, default=unsaid) == SIGMOID
+    width = f.count("expert_feed_forward_length", limits.MOST_FFN)
+    moe = gguf_experts(
+        f,
+        renormalise=f.flag("expert_weights_norm", False),
+        shared_width=width * f.count("expert_shared_count", limits.MOST_EXPERTS, default=0, least=0),
+        scale=f.number("expert_weights_scale", 0, MOST_MULTIPLIER, default=1),
+        sigmoid=sigmoid,
+        choice_bias=sigmoid,
+    )
+    n_groups = f.count("expert_group_count", moe.n_experts, default=1)
+    top = 1 if not sigmoid and not moe.renormalise else 2
+    return in_groups(moe, n_groups, f.count("expert_group_used_count", n_groups, default=1), top)
+
+
+GGUF_NAMES = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+}
+HF_NAMES = {"e_score_correction_bias": "e_score_correction.bias"}
+V3_DEFAULTS = {"num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3}
+LITE_DEFAULTS = {"num_experts_per_tok": 4, "first_k_dense_replace": 1}
+HF_FIELDS = {"head_dim": "qk_rope_head_dim"}  # what rope turns
+SAMPLING = SamplingParams(temperature=0.6, top_p=0.95)
+family = partial(
+    Family, build=build, gguf_names=GGUF_NAMES, hf_names=HF_NAMES, hf_fields=HF_FIELDS, arrange=arrange,
+    refine_gguf=refine_gguf,
+)  # fmt: skip
+
+DEEPSEEK_V2 = family(
+    "deepseek_v2", sampling=SamplingParams(temperature=0.3, top_p=0.95), refine_hf=partial(refine_hf, version=2)
+)
+DEEPSEEK_V3 = family("deepseek_v3", sampling=SAMPLING, refine_hf=refine_hf, hf_defaults=V3_DEFAULTS)
+GLM4_MOE_LITE = family("glm4_moe_lite", sampling=SAMPLING, refine_hf=refine_hf, hf_defaults=LITE_DEFAULTS)
+STACKS = {f"experts.{part}": f"experts.{part}.weight" for part in ("gate_up_proj", "down_proj")}
+MISTRAL4 = family(
+    "mistral4", sampling=SamplingParams(temperature=0.15), refine_hf=refine_mistral4, hf_names=HF_NAMES | STACKS
+)
