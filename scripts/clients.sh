@@ -69,8 +69,12 @@ trap 'for pid in "${servers[@]}"; do kill "$pid" 2>/dev/null || true; done; wait
 
 address=
 start() {  # log options...: sets $address to where a new server listens
+    launch "$1" -m tahr serve "$model" --port 0 --no-request-log "${@:2}"
+}
+
+launch() {  # log arguments of Python...: the same, for any program that says where it is ready
     local log=$work/$1 pid
-    "$tahr_python" -m tahr serve "$model" --port 0 --no-request-log "${@:2}" >"$log" 2>&1 &
+    "$tahr_python" "${@:2}" >"$log" 2>&1 &
     pid=$!
     servers+=("$pid")
     local give_up=$((SECONDS + 300))  # the model may have to be fetched
@@ -107,8 +111,11 @@ check "langchain-openai" 90 "$python" $here/check_langchain.py "$address" "$mode
 check "structured output: openai parse, instructor, langchain" 180 "$python" $here/check_structured.py "$address" "$model"
 check "llama-index" 90 "$python" $here/check_llama_index.py "$address" "$model"
 check "examples of the documents" 90 "$python" $here/check_examples.py "$address" README.md docs/serving.md
+check "modules of the chat page under node" 60 node --test $here/page/*.test.mjs
 if [ -n "$browser" ]; then
-    check "chat page in Chromium" 150 node $here/check_page.cjs "$address" "$browser" "$work"
+    real=$address
+    launch page.log $here/page_server.py
+    check "chat page in Chromium" 240 node $here/check_page.cjs "$real" "$address" "$browser" "$work"
 elif [ -n "${CI:-}" ]; then
     echo "FAIL  chat page in Chromium: there is no browser, and none could be installed; this is what apt said:"
     tail -n 8 "$work/apt.log" 2>/dev/null || echo "(nothing: it was not tried, because this is not root on Debian)"

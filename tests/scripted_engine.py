@@ -143,7 +143,7 @@ class ScriptedReply:
 
     def answer(self, index: int) -> Iterator[Chunk]:
         """One token at a time, as an engine does it."""
-        text = self.engine.scripts.pop(0) if self.engine.scripts else reply_to(self.text, index)
+        text = self.engine.script_for(self.text, index)
         params, made = self.params, [*text.encode(), EOS]
         writer = self.writer()
         fail_at = self.word("FAIL")
@@ -205,6 +205,9 @@ class ScriptedEngine:
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []
         self.loaded: dict[str, LoadedAdapter] = {}
+
+    def script_for(self, prompt: str, index: int) -> str:
+        return self.scripts.pop(0) if self.scripts else reply_to(prompt, index)
 
     async def submit(
         self,

@@ -373,15 +373,6 @@ def test_health_and_version(client: httpx.Client) -> None:
     assert client.get("/version").json() == {"version": __version__}
 
 
-def test_the_page_is_one_file(client: httpx.Client) -> None:
-    page = client.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert "://" not in page.text, "the page asks nobody else"
-    for word in ("viewport", "Stop", "tokens/s", 'id="model"', "temperature", "v1/chat/completions"):
-        assert word in page.text
-
-
 def test_the_description_lists_every_route(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     paths = {route.path + "{id}" if route.path[-1] == "/" and len(route.path) > 1 else route.path for route in ROUTES}

@@ -2,6 +2,7 @@
 
 from tahr.server import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
+from tahr.server.chat_page import routes as chat_page
 from tahr.server.http.request import HttpRequest
 from tahr.server.observe import status
 from tahr.server.openai import openapi, replies
@@ -26,9 +27,8 @@ OWN = [
     Route("GET", "/metrics", status.metrics),
     Route("GET", "/version", status.version, gives=replies.Version),
     Route("GET", "/openapi.json", openapi_document),
-    Route("GET", "/", status.page),
 ]
-ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *model_routes.ROUTES, *OWN]
+ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *model_routes.ROUTES, *OWN, *chat_page.ROUTES]
 
 Methods = dict[str, Route]
 

@@ -1,4 +1,5 @@
-// The chat page in headless Chromium: a streamed answer, stop, parameters, a wrong key's error, and a phone's screen.
+// The chat page in headless Chromium. With a real model: a streamed reply, stop, errors, the live view. With a scripted
+// one: hostile replies, thinking, tools, branches, probabilities, files, keys. On a desktop and on a phone.
 "use strict";
 const assert = require("node:assert");
 const fs = require("node:fs");
@@ -6,23 +7,52 @@ const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
 
-const [address, browser, pictures] = process.argv.slice(2);
-const FLAGS = [
-  "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync",
-];
-const SCREENS = { desktop: { width: 1200, height: 800 }, phone: { width: 375, height: 667 } };
+const [real, scripted, browser, pictures] = process.argv.slice(2);
+const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const SCREENS = { desktop: { width: 1200, height: 760 }, phone: { width: 375, height: 667 } };
 const COUNT = "Count from one to one thousand, one number per line, and do not stop before.";
+const TOOLS = [{ type: "function", function: { name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } } } } }];
 
-const lastAnswer = (page) => page.locator(".turn.assistant span").last();
-const picture = (page, name) => page.screenshot({ path: path.join(pictures, name + ".png") });
+const lastReply = (page) => page.locator(".turn.assistant .body").last();
+const lastTurn = (page) => page.locator(".turn").last();
+const press = (page, label) => lastTurn(page).getByLabel(label, { exact: true }).click();
+
+async function picture(page, name) {
+  await page.screenshot({ path: path.join(pictures, `${name}.png`) });
+}
+
+async function idle(page) {
+  await page.waitForSelector("#send:visible", { timeout: 60000 });
+}
 
 async function ask(page, text) {
   await page.fill("#text", text);
   await page.press("#text", "Enter");
 }
 
-// What a small model counts may end at any moment; these answers go on until somebody ends them.
+async function answered(page, text) {
+  await ask(page, text);
+  await page.waitForSelector("#stop:visible", { timeout: 3000 }).catch(() => undefined); // it may have been quick
+  await idle(page);
+}
+
+async function set(page, values) {
+  await page.click("#show-parameters");
+  for (const [id, value] of Object.entries(values)) {
+    if (typeof value === "boolean") await page.setChecked(`#${id}`, value);
+    else await page.fill(`#${id}`, value);
+  }
+  await page.click("#close-panel");
+}
+
+async function restart(page) {
+  await page.press("#text", "Alt+n");
+  await page.waitForSelector(".welcome");
+}
+
+// ---- with a real model ----------------------------------------------------------------------------------------------
+
+// What a small model counts may end at any moment; these replies go on until somebody ends them.
 async function goOn(page) {
   await page.route("**/v1/chat/completions", (route) => {
     const body = JSON.parse(route.request().postData());
@@ -30,111 +60,274 @@ async function goOn(page) {
   });
 }
 
-async function idle(page) {
-  await page.waitForSelector("#send:visible", { timeout: 60000 });
-}
-
-async function grows(page) {
-  await page.waitForFunction(() => [...document.querySelectorAll(".turn.assistant span")].at(-1).textContent.length > 20);
-}
+const grows = (page) => page.waitForFunction(() => [...document.querySelectorAll(".turn.assistant .body")].at(-1)?.textContent.length > 20);
 
 async function streams(page) {
-  await page.click("summary");
-  await page.fill("#max_tokens", "128");
-  await page.fill("#temperature", "0");
-  await page.click("summary");
+  await set(page, { max_tokens: "128", temperature: "0" });
   await ask(page, "What is gravity?");
-  await page.waitForFunction(() => document.querySelector(".turn.assistant span")?.textContent.length > 0);
-  assert.ok(await page.isVisible("#stop"), "an answer that has begun is still being written");
-  const early = await lastAnswer(page).textContent();
+  await page.waitForFunction(() => document.querySelector(".turn.assistant .markdown")?.textContent.length > 0);
+  assert.ok(await page.isVisible("#stop"), "a reply that has begun still comes");
+  const early = await lastReply(page).textContent();
   await idle(page);
-  const text = await lastAnswer(page).textContent();
-  assert.ok(text.startsWith(early) && text.length > early.length, "the answer grew");
+  const text = await lastReply(page).textContent();
+  assert.ok(text.length > early.length, "the reply grew");
   assert.match(text, /ravity/);
-  assert.match(await page.textContent("#speed"), /\d+ prompt \+ \d+ reply tokens · [\d.]+ tokens\/s/);
+  const stats = await page.locator(".turn.assistant .stats").last().textContent();
+  assert.match(stats, /\d+ prompt( \(\d+ cached\))? \+ 128 reply tokens · [\d.]+ tokens\/s · first token after [\d.]+ s/);
+}
+
+async function watches(page) {
+  await set(page, { max_tokens: "1500" });
+  await ask(page, COUNT);
+  await page.click("#show-server");
+  const value = (i) => page.locator(".chart output").nth(i).textContent();
+  await page.waitForFunction(() => [...document.querySelectorAll(".chart output")].map((each) => parseFloat(each.textContent)).filter((_, i) => [0, 2, 4].includes(i)).every((n) => n > 0), null, { timeout: 20000 });
+  assert.strictEqual(await value(0), "1", "one sequence runs");
+  assert.match(await page.textContent(".facts"), /State(ok|busy)/);
+  await page.waitForTimeout(2500);
+  await picture(page, `server-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
+  await page.click("#close-panel");
 }
 
 async function stops(page) {
-  await page.click("summary");
-  await page.fill("#max_tokens", "1500");
-  await ask(page, COUNT);
   await grows(page);
   await page.click("#stop");
   await idle(page);
-  const text = await lastAnswer(page).textContent();
-  await page.waitForTimeout(1000);
-  assert.strictEqual(await lastAnswer(page).textContent(), text, "nothing comes after stop");
-  const health = await (await page.request.get(address + "/health")).json();
-  assert.strictEqual(health.admission.active_requests, 0, "the server has let go of it");
+  const text = await lastReply(page).textContent();
+  await page.waitForTimeout(800);
+  assert.strictEqual(await lastReply(page).textContent(), text, "nothing comes after stop");
+  assert.match(await page.locator(".turn.assistant .stats").last().textContent(), /stopped/);
+  const health = await (await page.request.get(`${real}/health`)).json();
+  assert.strictEqual(health.admission.active_requests, 0, "the server has freed it");
 }
 
 async function tellsErrors(page) {
-  await page.fill("#max_tokens", "100000000");
-  await ask(page, "Hello");
-  await page.waitForSelector(".turn.error");
-  assert.match(await page.textContent(".turn.error span"), /max_tokens/);
-  await idle(page);
+  const n = await page.locator(".turn").count();
+  await set(page, { max_tokens: "100000000" });
+  await answered(page, "Hello");
+  assert.match(await page.textContent("#notice-text"), /max_tokens/);
   assert.strictEqual(await page.inputValue("#text"), "Hello", "what was refused can be sent again");
-  assert.notStrictEqual(await lastAnswer(page).textContent(), "", "no empty answer is left behind");
+  assert.strictEqual(await page.locator(".turn").count(), n, "no empty turn is left behind");
 }
 
 async function startsAnew(page) {
-  await page.fill("#max_tokens", "1500");
+  await set(page, { max_tokens: "1500" });
   await ask(page, COUNT);
   await grows(page);
-  await page.click("#clear");
-  await idle(page);
-  assert.strictEqual(await page.locator(".turn").count(), 0);
-  await page.fill("#max_tokens", "8");
-  await page.click("summary");
+  await restart(page);
+  await set(page, { max_tokens: "8" });
   const sent = page.waitForRequest((request) => request.method() === "POST");
   await ask(page, "Hello");
   const { messages } = (await sent).postDataJSON();
   assert.deepStrictEqual(messages, [{ role: "user", content: "Hello" }], "nothing of the old chat is in the new one");
-  await page.waitForFunction(() => document.querySelector("#speed").textContent.includes("8 reply tokens"));
-  await idle(page);
+  await page.waitForFunction(() => document.querySelector(".turn.assistant .stats")?.textContent.includes("8 reply tokens"));
+  assert.strictEqual(await page.locator("#conversations li.running").count(), 1, "the other conversation goes on meanwhile");
 }
+
+// ---- with a scripted model ------------------------------------------------------------------------------------------
+
+async function showsMarkdown(page) {
+  await answered(page, "MARKDOWN, please");
+  const body = lastReply(page);
+  const counts = { h2: 1, strong: 2, em: 1, "ol > li": 2, "ol ul li": 1, "li.task": 2, "table td": 4, "figure.code": 1, blockquote: 1, "p a": 2, ".code-keyword": 2 };
+  for (const [selector, n] of Object.entries(counts)) assert.ok((await body.locator(selector).count()) >= n, `${selector} is there`);
+  const link = body.locator("a").first();
+  assert.deepStrictEqual([await link.getAttribute("rel"), await link.getAttribute("target")], ["noopener noreferrer nofollow", "_blank"]);
+  await body.getByLabel("Copy code").click();
+  const copied = await page.evaluate(() => navigator.clipboard.readText());
+  assert.ok(copied.startsWith("# how high\ndef height") && copied.endsWith("else 0"), copied);
+  await picture(page, `markdown-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
+}
+
+/** Nothing a model writes runs, loads, leaves the page or takes its shape away. */
+async function isSafe(page) {
+  for (const text of ["HOSTILE", "TOOL and more", "THINK about it", "DEEP"]) await answered(page, text);
+  await page.waitForTimeout(200);
+  const found = await page.evaluate(() => ({
+    hacked: window.hacked,
+    made: document.querySelectorAll("#thread :is(script, iframe, img, style, meta, object, embed, form, base, link)").length,
+    links: [...document.querySelectorAll("#thread a")].map((each) => each.protocol),
+    handlers: [...document.querySelectorAll("#thread *")].filter((each) => [...each.attributes].some((a) => /^on|^style$/i.test(a.name))).length,
+    isShown: getComputedStyle(document.body).display,
+  }));
+  assert.deepStrictEqual({ ...found, links: [...new Set(found.links)] }, { hacked: undefined, made: 0, links: ["https:"], handlers: 0, isShown: "block" });
+  const refused = await page.evaluate(() => {
+    try {
+      document.createElement("div").innerHTML = "<b>x</b>";
+      return "allowed";
+    } catch {
+      return "refused";
+    }
+  });
+  assert.strictEqual(refused, "refused", "the policy lets no text become HTML");
+}
+
+async function folds(page) {
+  await restart(page);
+  await answered(page, "THINK");
+  const details = lastReply(page).locator("details.thinking");
+  assert.strictEqual(await details.getAttribute("open"), null, "thinking is folded");
+  assert.match(await details.textContent(), /First I weigh it\.\s*<b>no tag<\/b>/);
+  assert.match(await lastReply(page).locator("> .markdown").textContent(), /^The answer is 42\.$/);
+}
+
+async function callsTools(page) {
+  await set(page, { tools: JSON.stringify(TOOLS) });
+  await answered(page, "TOOL");
+  const shown = await lastReply(page).locator("figure.call").textContent();
+  assert.match(shown, /calls get_weather[^]*"city": "Rome <img src=x/);
+  assert.strictEqual(await page.getAttribute("#text", "placeholder"), "Result of get_weather");
+  const sent = page.waitForRequest((request) => request.method() === "POST");
+  await answered(page, "31 degrees");
+  const { messages } = (await sent).postDataJSON();
+  assert.deepStrictEqual(messages.slice(-2).map((each) => each.role), ["assistant", "tool"]);
+  assert.strictEqual(messages.at(-1).tool_call_id, messages.at(-2).tool_calls[0].id);
+  assert.match(await lastReply(page).textContent(), /The tool says: 31 degrees/);
+  await picture(page, `tools-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
+  await set(page, { tools: "" });
+}
+
+async function branches(page) {
+  await restart(page);
+  await answered(page, "first question");
+  await press(page, "Regenerate");
+  await idle(page);
+  await page.waitForSelector(".branches");
+  assert.match(await lastTurn(page).locator(".branches").textContent(), /2\/2/);
+  await press(page, "Earlier branch");
+  assert.match(await lastTurn(page).locator(".branches").textContent(), /1\/2/);
+  const question = page.locator(".turn.user").first();
+  await question.getByLabel("Edit and send again").click();
+  await question.locator("textarea").fill("another question");
+  await question.getByRole("button", { name: "Send" }).click();
+  await page.waitForFunction(() => document.querySelector("#thread").textContent.includes("You said: another question"));
+  await idle(page);
+  assert.match(await page.locator(".turn.user .branches").textContent(), /2\/2/);
+  await page.locator(".turn.user").getByLabel("Earlier branch").click();
+  assert.match(await lastReply(page).textContent(), /You said: first question/, "the other branch is still there");
+  await press(page, "Continue from here in a new conversation");
+  assert.strictEqual(await page.locator(".turn").count(), 2);
+  assert.strictEqual(await page.locator("#conversations li").first().locator(".open").textContent(), "first question (branch)");
+}
+
+async function showsProbabilities(page) {
+  await restart(page);
+  await set(page, { logprobs: true });
+  await answered(page, "Hello");
+  await press(page, "Token probabilities");
+  assert.strictEqual(await page.locator(".token").allTextContents().then((all) => all.join("")), "You said: Hello");
+  await page.locator(".token").nth(1).hover();
+  const rows = await page.locator("#hint tr").allTextContents();
+  assert.ok(rows.length === 5 && /^o\d+ %$/.test(rows[0]), rows.join());
+  await page.locator(".tokens").focus();
+  await page.keyboard.press("ArrowRight");
+  assert.match(await page.locator("#hint tr.chosen").textContent(), /^u/);
+  await picture(page, `tokens-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
+  await set(page, { logprobs: false });
+}
+
+async function openSidebar(page) {
+  const isPhone = page.viewportSize().width < 600;
+  if (isPhone && !(await page.locator("#app.shows-sidebar").count())) await page.click("#menu");
+  await page.waitForSelector("#sidebar:visible");
+}
+
+async function keepsConversations(page) {
+  await page.reload();
+  await openSidebar(page);
+  const list = page.locator("#conversations li");
+  const n = await list.count();
+  assert.ok(n >= 4, "conversations outlive the page");
+  await page.fill("#search", "another question");
+  assert.strictEqual(await list.count(), 1);
+  await page.fill("#search", "");
+  await list.first().hover();
+  await list.first().getByLabel(/^Rename/).click();
+  await list.first().locator("input").fill("<b>My title</b>");
+  await page.keyboard.press("Enter");
+  assert.strictEqual(await list.first().locator(".open").textContent(), "<b>My title</b>");
+  const saving = page.waitForEvent("download");
+  await page.click("#export");
+  const file = await (await saving).path();
+  await list.first().hover();
+  await list.first().getByLabel(/^Delete/).click();
+  await list.first().getByRole("button", { name: "Delete" }).click();
+  await page.waitForFunction((most) => document.querySelectorAll("#conversations li").length < most, n);
+  const choosing = page.waitForEvent("filechooser");
+  await page.click("#import");
+  await (await choosing).setFiles(file);
+  await page.waitForFunction((least) => document.querySelectorAll("#conversations li").length === least, 2 * n - 1);
+  const wrong = page.waitForEvent("filechooser");
+  await page.click("#import");
+  await (await wrong).setFiles({ name: "x.json", mimeType: "application/json", buffer: Buffer.from('{"format": 1}') });
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("not a file of conversations"));
+  await picture(page, `sidebar-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
+  await page.keyboard.press("Escape");
+}
+
+async function changesTheme(page) {
+  await openSidebar(page);
+  const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const seen = new Set();
+  for (let i = 0; i < 3; i += 1) {
+    await page.click("#theme");
+    seen.add(`${await page.getAttribute("html", "data-theme")} ${await ground()}`);
+  }
+  assert.strictEqual(seen.size, 3);
+  assert.strictEqual(new Set([...seen].map((each) => each.split(" ").slice(1).join(" "))).size, 2, "light and dark differ");
+}
+
+// ---- visits -----------------------------------------------------------------------------------------------------------
 
 async function fits(page) {
   const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
   assert.ok(overflow <= 0, `the page is ${overflow} pixels too wide`);
-  for (const id of ["#text", "#send", "#model", "#clear"]) {
+  for (const id of ["#text", "#send", "#model", "#menu", "#show-server", "#show-parameters"]) {
     const box = await page.locator(id).boundingBox();
     const { width, height } = page.viewportSize();
     assert.ok(box.x >= 0 && box.y >= 0 && box.x + box.width <= width && box.y + box.height <= height, `${id} is on screen`);
   }
 }
 
-async function visit(context, screen) {
+async function visit(context, address, screen, steps) {
   const page = await context.newPage();
   const complaints = [];
   page.on("pageerror", (error) => complaints.push(String(error)));
-  page.on("request", (request) => request.url().startsWith(address) || complaints.push("asks " + request.url()));
+  page.on("console", (message) => message.type() === "error" && !/status of 400/.test(message.text()) && complaints.push(message.text()));
+  page.on("request", (request) => request.url().startsWith(address) || request.url().startsWith("blob:") || complaints.push(`asks ${request.url()}`));
   await page.setViewportSize(SCREENS[screen]);
-  await page.goto(address + "/");
-  await page.waitForFunction(() => document.querySelector("#model").options.length > 0);
+  await page.goto(`${address}/`);
+  await page.waitForFunction(() => document.querySelector("#model").options.length > 0 && document.querySelector("#state.ready"));
   await fits(page);
-  await goOn(page);
-  await streams(page);
-  await picture(page, screen);
-  await stops(page);
-  await tellsErrors(page);
-  await fits(page);
-  await picture(page, screen + "-parameters");
-  await startsAnew(page);
-  assert.deepStrictEqual(complaints, []);
+  for (const step of steps) {
+    await step(page);
+    console.log(`${screen}: ${step.name}`);
+  }
+  assert.deepStrictEqual(complaints.filter((each) => !each.includes("TrustedHTML")), []);
   await page.close();
 }
 
+const REAL = [goOn, streams, watches, stops, tellsErrors, startsAnew, fits];
+const SCRIPTED = [showsMarkdown, fits, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
+
 async function main() {
-  const profile = fs.mkdtempSync(path.join(os.tmpdir(), "tahr-page-"));
-  const context = await chromium.launchPersistentContext(profile, { executablePath: browser, args: FLAGS, timeout: 60000 });
-  try {
-    for (const screen of Object.keys(SCREENS)) await visit(context, screen);
-  } finally {
-    await context.close();
-    fs.rmSync(profile, { recursive: true, force: true });
+  for (const screen of Object.keys(SCREENS)) {
+    const profile = fs.mkdtempSync(path.join(os.tmpdir(), "tahr-page-"));
+    const context = await chromium.launchPersistentContext(profile, {
+      executablePath: browser, args: FLAGS, timeout: 60000, acceptDownloads: true, permissions: ["clipboard-read", "clipboard-write"],
+    });
+    context.setDefaultTimeout(20000);
+    try {
+      await visit(context, scripted, screen, SCRIPTED);
+      if (real) await visit(context, real, screen, REAL);
+    } finally {
+      await context.close();
+      fs.rmSync(profile, { recursive: true, force: true });
+    }
   }
 }
 
-main().catch((error) => { console.error(error); process.exit(1); });
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -112,9 +112,9 @@ class HttpRequest:
     def error_body(self, error: HttpError) -> bytes:
         return msgspec.json.encode(self.error_reply.of(error, self.response_headers.get("x-request-id", "")))
 
-    async def begin_stream(self, headers: Headers) -> None:
+    async def begin_stream(self, headers: Headers, status: int = 200) -> None:
         """A response that comes in chunks: `send_chunk`, `drained` where it returns False, at last `end_stream`."""
-        await self._start(200, headers)
+        await self._start(status, headers)
 
     async def send(self, data: bytes) -> None:
         """A chunk; waits while the client is slow to read."""

@@ -1,6 +1,4 @@
-"""Routes that describe the server: health, models, metrics, version, the chat page."""
-
-from pathlib import Path
+"""Routes that describe the server: health, models, metrics, version."""
 
 from tahr import __version__
 from tahr.server.http.request import HttpRequest
@@ -9,14 +7,6 @@ from tahr.server.observe.health import report
 from tahr.server.observe.metrics import CONTENT_TYPE
 from tahr.server.openai.replies import ModelCard, ModelList, Version
 from tahr.server.state import ServerState
-
-PAGE = Path(__file__).parents[1] / "chat_page.html"
-PAGE_HEADERS = {
-    # The page is one file: it may load nothing from anywhere and be shown in no other page.
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "cache-control": "no-cache",
-}
 
 
 async def health(request: HttpRequest, state: ServerState) -> None:
@@ -70,8 +60,3 @@ def adapter_cards(model: ServedModel) -> list[ModelCard]:
     names = [f"{model.name}:{each.name}" for each in loaded]
     facts = (model.created, model.context_size, model.name, model.name, model.state)
     return [ModelCard(name, *facts) for name in names]
-
-
-async def page(request: HttpRequest, state: ServerState) -> None:
-    """A page to chat with."""
-    await request.respond(PAGE.read_bytes(), "text/html; charset=utf-8", headers=PAGE_HEADERS)

@@ -1,0 +1,93 @@
+"""The chat page as it is served: types, tags, policy, and sources that never turn text into HTML."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.server.chat_page.routes import FILES, PREFIX, page_files
+
+MODULES = sorted(FILES.glob("*.mjs"))
+# Ways by which a text becomes HTML, a script or a style.
+DANGEROUS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|\beval\b"
+    r"|new Function|setHTML|javascript:|\bimport\("
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with serving(ScriptedEngine()) as running, httpx.Client(base_url=running.address) as made:
+        yield made
+
+
+def test_types_and_policy(client: httpx.Client) -> None:
+    kinds = {"index.html": "text/html", "style.css": "text/css", "app.mjs": "text/javascript", "icon.svg": "image/svg"}
+    for name, kind in kinds.items():
+        reply = client.get("/" if name == "index.html" else PREFIX + name)
+        assert reply.status_code == 200 and reply.headers["content-type"].startswith(kind)
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.content == (FILES / name).read_bytes()
+
+
+def test_a_file_that_has_not_changed_is_not_sent_again(client: httpx.Client) -> None:
+    first = client.get("/page/app.mjs")
+    tag = first.headers["etag"]
+    for sent in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again = client.get("/page/app.mjs", headers={"if-none-match": sent})
+        assert again.status_code == 304 and not again.content and again.headers["etag"] == tag
+        assert "content-length" not in again.headers
+    assert client.get("/page/app.mjs", headers={"if-none-match": '"other"'}).status_code == 200
+    assert len({file.etag for file in page_files().values()}) == len(page_files())
+
+
+@pytest.mark.parametrize("path", ["/", "/page/style.css"])
+def test_head(client: httpx.Client, path: str) -> None:
+    head, whole = client.head(path), client.get(path)
+    assert head.status_code == 200 and not head.content
+    assert {k: v for k, v in head.headers.items() if k not in ("date", "x-request-id")} == {
+        k: v for k, v in whole.headers.items() if k not in ("date", "x-request-id")
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["index.html", "../routes.py", "%2e%2e/routes.py", "..%2froutes.py", "app.mjs/", "/etc/passwd", "%00", "x"]
+)
+def test_nothing_else_is_served(client: httpx.Client, name: str) -> None:
+    assert client.get(PREFIX + name).status_code == 404
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.name)
+def test_modules_stay_here_and_make_no_html(module: object) -> None:
+    text = module.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+    assert DANGEROUS.findall(text) == []
+    imports = re.findall(r'from "([^"]*)"', text)
+    assert all(name.startswith("./") and (FILES / name).is_file() for name in imports)
+    assert set(re.findall(r"\w+://[\w.]+", text)) <= {"http://www.w3.org"}, "the name of SVG, and nobody else's"
+
+
+def test_the_document_holds_no_script_and_no_style() -> None:
+    text = (FILES / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)", text) == []
+    named = re.findall(r'(?:href|src)="page/([^"]*)"', text)
+    assert named and all((FILES / name).is_file() for name in named)
+
+
+def test_every_button_has_a_name() -> None:
+    """What has only an icon is named for screen readers; the theme's name says which one it is, so a script sets it."""
+    text = (FILES / "index.html").read_text(encoding="utf-8")
+    buttons = re.findall(r"<button ([^>]*)>([^<]*)</button>", text)
+    assert len(buttons) > 8
+    assert [attributes for attributes, label in buttons if not label and "aria-label" not in attributes] == [
+        'id="theme" type="button" class="quiet" data-icon="theme"'
+    ]
+
+
+def test_ids_that_modules_ask_for_exist() -> None:
+    html = (FILES / "index.html").read_text(encoding="utf-8")
+    asked = {name for path in MODULES for name in re.findall(r'\$\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
+    assert sorted(name for name in asked if f'id="{name}"' not in html) == []
