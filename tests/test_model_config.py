@@ -205,8 +205,6 @@ def test_unknown_words_are_named() -> None:
         from_hf({**LLAMA, "hidden_act": "relu2"})
     with pytest.raises(UnsupportedModel, match="type 'linear_attention'"):
         from_hf({**LLAMA, "model_type": "qwen3", "layer_types": ["linear_attention"] * 3})
-    with pytest.raises(UnsupportedModel, match="both directions"):
-        from_hf({**CASES["gemma3"], "use_bidirectional_attention": True})
 
 
 ODD: list[Any] = [None, True, -1, 0, 3, 2**70, 0.5, 1e300, float("nan"), float("inf"), "x", b"", [], [{}], [None] * 3]

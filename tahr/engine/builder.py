@@ -25,6 +25,8 @@ from tahr.engine.speculation.setup import (
     make_speculator,
     n_draft_tokens,
 )
+from tahr.engine.whole_texts import encoder_config, longest_text, n_full_texts
+from tahr.engine.work import MAX_CHUNK
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.kv.pages import PagePool, pages_for
@@ -37,8 +39,6 @@ from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named
-
-MAX_CHUNK = 65536  # tokens of one prompt in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,10 @@ def build_engine(
     With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     """
+    is_encoder = decoder.config.bidirectional
+    if is_encoder:
+        config = encoder_config(config, backend)
+        whole_texts = n_full_texts(config, decoder.config, backend)
     config = with_step_defaults(config, backend, state_bytes(decoder.memory))
     memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
     windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
@@ -82,11 +86,16 @@ def build_engine(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # what there must be memory for
     dtype = check_kv_dtype(config.kv_dtype, backend)
-    dtype, groups, room = fit_memory(asked, backend, memory, windows, decoder.config.max_context, dtype)
+    dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
     if n_decode_tokens > 1:
         check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
-    sizes = replace(sizes, n_row_tokens=n_row_tokens or sizes.n_row_tokens, n_decode_tokens=n_decode_tokens)
+    sizes = replace(
+        sizes,
+        n_row_tokens=n_row_tokens or sizes.n_row_tokens,
+        n_decode_tokens=n_decode_tokens,
+        whole_texts=is_encoder,
+    )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))

@@ -86,6 +86,7 @@ class Engine:
         `grammar` is what the grammar of the parameters was compiled to.
         """
         self._check_process()
+        self.check_generates()
         self._check(tokens)
         max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
         self._check_room(max_length)
@@ -121,6 +122,8 @@ class Engine:
         It ends when all are computed, unless it `stays`: then its owner adds tokens and closes it.
         """
         self._check_process()
+        if output is Output.LOGITS:
+            self.check_generates()
         if len(tokens) > self.context_size:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.runner.decoder.config.n_vocab)
@@ -238,6 +241,13 @@ class Engine:
                 "The model was loaded by the process this one was forked from, and its worker threads are not here: "
                 "load it again in this process, or start processes by spawning."
             )
+
+    def check_generates(self) -> None:
+        """Refuse to generate with a model that embeds or scores texts."""
+        encoding = self.runner.decoder.encoding
+        if encoding:
+            does = "scores pairs of texts: use rerank" if encoding.scores_pairs else "embeds texts: use embed"
+            raise ConfigError(f"This model generates no text, it {does}, or choose a model that generates.")
 
     def _check(self, tokens: ListOf[int]) -> None:
         if len(tokens) >= self.context_size:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from tahr.engine.sequence import Sequence, State
 from tahr.kv.tables import PageCopy
 
+MAX_CHUNK = 65536  # tokens of one prompt in one step
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
@@ -21,6 +23,7 @@ class SchedulerLimits:
     n_decoding_first: int = 0  # while fewer decode, they wait until the prompts that fit are prefilled
     n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
     n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
+    whole_texts: bool = False  # a sequence is computed in one step, or waits
     admit_below: float = 0.9  # share of the pool that admission may fill; the rest is for running sequences to grow
 
     def for_hidden_rows(self) -> "SchedulerLimits":
@@ -108,6 +111,8 @@ class PrefillBudget:
     def grant(self, seq: Sequence) -> int:
         """How many tokens a sequence may compute."""
         n = min(seq.n_left, self._chunk, self.n_tokens)
+        if self._limits.whole_texts:
+            return n if n == seq.n_left else 0
         n_before = max(0, seq.first_row - seq.scheduled)  # tokens whose rows are not wanted
         return n if n_before >= n else min(n, n_before + self._n_row_tokens)
 

@@ -25,11 +25,12 @@ from tahr.grammar.state import GrammarState
 from tahr.library.arguments import Message, Prompt, one_prompt, sampling_params, short
 from tahr.library.chat_options import PreparedRequest
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
-from tahr.library.embeddings import EmbeddingJob, Pooling
+from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
+from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.text.tool_calls.parser import ReplyFormat
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
@@ -179,22 +180,43 @@ class AsyncLLM:
         return await self._call(lambda: self.llm.engine.adapters.remove(name))
 
     async def embed(
-        self, texts: Texts, pooling: Pooling | str = Pooling.LAST, *, lora: str | ListOf[LoraChoice] = ()
+        self,
+        texts: Texts,
+        pooling: Pooling | str | None = None,
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: int | None = None,
+        lora: str | ListOf[LoraChoice] = (),
     ) -> Floats:
-        """A text as a vector of length 1, or several as the rows of an array; cancelling the task stops it.
+        """A text as a vector, or several as the rows of an array, as `LLM.embed`; cancelling the task stops it.
 
         Replies go on meanwhile: the engine's steps take turns.
         """
-        tokens = await asyncio.to_thread(self.llm.encode_texts, texts)
+        tokens = await asyncio.to_thread(self.llm.encode_texts, texts, prompt_name, truncate)
+        vectors = await self.vectors(tokens, EmbeddingOptions(pooling, normalize, dimensions), lora)
+        row: Floats = vectors[0] if isinstance(texts, str) else vectors
+        return row
+
+    async def vectors(
+        self, texts: ListOf[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice] = ()
+    ) -> Floats:
+        """What the model makes of texts, given as tokens: one row each."""
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         try:
-            await self._call(lambda: self._open_job(tokens, pooling, future, lora))
-            vectors = await future
+            await self._call(lambda: self._open_job(texts, options, future, lora))
+            return await future
         except asyncio.CancelledError:
             self._post(lambda: self._abort_job(future))
             raise
-        row: Floats = vectors[0] if isinstance(texts, str) else vectors
-        return row
+
+    async def rerank(
+        self, query: str, documents: ListOf[str], *, top_n: int | None = None, truncate: int | None = None
+    ) -> list[RankedDocument]:
+        """The documents by how well they answer the query, as `LLM.rerank`."""
+        plan = await asyncio.to_thread(plan_pairs, self.llm.inputs, [query], documents, truncate)
+        return ranked(plan.scores(await self.vectors(plan.texts, EmbeddingOptions())), top_n)
 
     async def score(self, prompt: str, continuation: str) -> Score:
         """How likely a continuation of the prompt is."""
@@ -382,12 +404,12 @@ class AsyncLLM:
 
     def _open_job(
         self,
-        texts: list[list[int]],
-        pooling: Pooling | str,
+        texts: ListOf[list[int]],
+        options: EmbeddingOptions,
         future: "asyncio.Future[Floats]",
         lora: str | ListOf[LoraChoice],
     ) -> None:
-        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, pooling, lora)
+        self._jobs[future] = EmbeddingJob(self.llm.engine, texts, options, lora)
         self._finish_jobs()  # without texts there is nothing to wait for
 
     def _finish_jobs(self) -> None:

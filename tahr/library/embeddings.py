@@ -1,16 +1,21 @@
-"""Embeddings: a text's states after the final norm, pooled to one vector of length 1."""
+"""Embeddings and scores of texts: their states after the final norm, pooled, and what the model's head makes of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
 from tahr.backends.api import Floats
 from tahr.config import LoraChoice
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import NO_ROW, Output
-from tahr.errors import ConfigError
+from tahr.engine.sequence import NO_ROW, Output, Sequence
+from tahr.errors import ConfigError, GenerateError
+from tahr.models.encoders.encoding import Encoding
+
+MAX_QUEUED = 512  # texts of one job: others' texts get their turn after these
 
 
 class Pooling(StrEnum):
@@ -31,6 +36,18 @@ POOLERS: dict[Pooling, Callable[[Floats], Floats]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingOptions:
+    """What may be asked of the vectors of texts."""
+
+    pooling: Pooling | str | None = None  # None: the model's own; of a model that generates, the last token's
+    normalize: bool = True  # vectors are 1 long
+    dimensions: int | None = None  # the first so many numbers, for models trained for that
+
+
+PLAIN = EmbeddingOptions()
+
+
 class Pooler:
     """Pools the states of one text as they come, chunk by chunk."""
 
@@ -46,6 +63,10 @@ class Pooler:
         """From which token on states are wanted; the last one's always are."""
         return NO_ROW if self.pooling is Pooling.LAST else 0
 
+    def holds(self, text: Sized) -> bool:
+        """Whether it has all states of a text that it wants."""
+        return self._n_tokens == (1 if self.pooling is Pooling.LAST else len(text))
+
     def __call__(self, states: Floats) -> None:
         """The states of the next tokens."""
         if not len(states):
@@ -54,43 +75,79 @@ class Pooler:
         before = [] if self._pooled is None else [self._pooled[None]]
         self._pooled = np.array(POOLERS[self.pooling](np.concatenate([*before, states])))
 
-    def vector(self) -> Floats:
-        """The pooled vector, made 1 long."""
+    def pooled(self) -> Floats:
+        """The pooled vector."""
         if self._pooled is None:
             raise ConfigError("A text without tokens has no embedding: give at least one token of text.")
-        vector = self._pooled / np.float32(self._n_tokens) if self.pooling is Pooling.MEAN else self._pooled
-        length = float(np.linalg.norm(vector)) or 1.0  # nothing makes a zero vector longer
-        return (vector / length).astype(np.float32)
+        mean: Floats = self._pooled / np.float32(self._n_tokens)
+        return mean if self.pooling is Pooling.MEAN else self._pooled
 
 
 def pool(states: Floats, pooling: Pooling | str = Pooling.LAST) -> Floats:
     """One vector of length 1 from the states [n, width] of a text's tokens."""
     pooler = Pooler(pooling)
     pooler(states)
-    return pooler.vector()
+    vector: Floats = normalized(pooler.pooled()[None])[0]
+    return vector
+
+
+def normalized(vectors: Floats) -> Floats:
+    """The vectors [n, width] made 1 long; nothing makes a zero vector longer."""
+    lengths = np.array([np.linalg.norm(vector) for vector in vectors], np.float32)  # row by row: alike in any batch
+    lengths[lengths == 0] = 1
+    scaled: Floats = (vectors / lengths[:, None]).astype(np.float32)
+    return scaled
+
+
+def own_pooling(encoding: Encoding | None) -> str:
+    """How a model's states are pooled where nothing is asked."""
+    return encoding.pooling if encoding else Pooling.LAST
 
 
 class EmbeddingJob:
-    """Texts that an engine embeds beside everything else it does; each is a sequence that wants hidden rows."""
+    """Texts that an engine embeds beside everything else it does; each is a sequence that wants hidden rows.
+
+    A cross-encoder's texts are pairs, and their vectors are scores.
+    """
 
     def __init__(
         self,
         engine: Engine,
         texts: ListOf[ListOf[int]],
-        pooling: Pooling | str = Pooling.LAST,
+        options: EmbeddingOptions | Pooling | str = PLAIN,
         lora: str | ListOf[LoraChoice] = (),
     ):
         check(texts, engine.context_size)
-        self._engine = engine
+        self.options = options if isinstance(options, EmbeddingOptions) else EmbeddingOptions(options)
+        decoder = engine.runner.decoder
+        head = decoder.text_head
+        self.width = head.width if head else decoder.config.width
+        check_dimensions(self.options.dimensions, self.width)
+        self._engine, self._texts, self._lora = engine, texts, lora
+        pooling = self.options.pooling or own_pooling(decoder.encoding)
         self._poolers = [Pooler(pooling) for _ in texts]
-        self.sequences = [
-            engine.submit_rows(text, pooler, Output.HIDDEN, pooler.first_row, lora=lora)
-            for text, pooler in zip(texts, self._poolers, strict=True)
-        ]
+        self.sequences: list[Sequence] = []
+        for _ in texts[:MAX_QUEUED]:
+            self._submit_next()
+
+    def _submit_next(self) -> None:
+        i = len(self.sequences)
+        if i < len(self._texts):
+            first_row, sink = self._poolers[i].first_row, partial(self._take, i)
+            text, engine = self._texts[i], self._engine
+            self.sequences.append(engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._lora))
+
+    def _take(self, i: int, states: Floats) -> None:
+        """The next states of a text; the next text is queued when it has all."""
+        self._poolers[i](states)
+        if self._poolers[i].holds(self._texts[i]):
+            self._submit_next()
 
     @property
     def finished(self) -> bool:
-        return all(seq.done for seq in self.sequences)
+        if any(seq.error for seq in self.sequences):
+            return True
+        return len(self.sequences) == len(self._texts) and all(seq.done for seq in self.sequences)
 
     def abort(self) -> None:
         """Stop what still runs and free what it holds."""
@@ -98,17 +155,27 @@ class EmbeddingJob:
             self._engine.abort(seq)
 
     def vectors(self) -> Floats:
-        """One row per text: [n_texts, width]. Raises the error of a text that failed."""
+        """One row per text: [n_texts, width]. Raises the error of a text that failed.
+
+        Where the model has a head, it runs here: on the thread that steps the engine, between two steps.
+        """
         for seq in self.sequences:
             if seq.error:
                 raise seq.error
-        width = self._engine.runner.decoder.config.width
-        return np.array([pooler.vector() for pooler in self._poolers], np.float32).reshape(-1, width)
+        decoder = self._engine.runner.decoder
+        rows = np.array([pooler.pooled() for pooler in self._poolers], np.float32).reshape(-1, decoder.config.width)
+        if decoder.text_head and len(rows):
+            rows = decoder.text_head.apply(self._engine.runner.backend, rows)
+        if not np.isfinite(rows).all():
+            raise GenerateError("The model made numbers of a text that are not finite: its weights may be damaged.")
+        rows = rows[:, : self.options.dimensions]
+        is_score = decoder.encoding is not None and decoder.encoding.scores_pairs
+        return normalized(rows) if self.options.normalize and not is_score else rows.astype(np.float32)
 
 
-def embed(engine: Engine, texts: ListOf[ListOf[int]], pooling: Pooling | str = Pooling.LAST) -> Floats:
+def embed(engine: Engine, texts: ListOf[ListOf[int]], options: EmbeddingOptions | Pooling | str = PLAIN) -> Floats:
     """Embed texts, given as tokens, with an engine that does nothing else meanwhile."""
-    job = EmbeddingJob(engine, texts, pooling)
+    job = EmbeddingJob(engine, texts, options)
     try:
         while not job.finished:
             engine.step()
@@ -122,7 +189,13 @@ def check(texts: ListOf[ListOf[int]], context_size: int) -> None:
     longest = max(map(len, texts), default=0)
     if longest > context_size:
         raise ConfigError(
-            f"A text has {longest} tokens, but the context holds {context_size}: shorten it, or raise the context size."
+            f"A text has {longest} tokens, but the context holds {context_size}: shorten it, ask for it to be "
+            "truncated, or raise the context size."
         )
     if not all(texts):
         raise ConfigError("A text without tokens has no embedding: give at least one token of text.")
+
+
+def check_dimensions(dimensions: int | None, width: int) -> None:
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise ConfigError(f"dimensions is {dimensions}, but this model's vectors have {width} numbers.")

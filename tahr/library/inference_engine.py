@@ -14,7 +14,7 @@ from tahr.engine.adapters.applied import LoraPath, LoraStack
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.grammar import Grammar
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
-from tahr.library.embeddings import Pooling, embed
+from tahr.library.embeddings import EmbeddingOptions, Pooling, embed
 from tahr.library.generate import decode, open_reply
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.inference_metrics import Metrics, MetricsSnapshot
@@ -281,21 +281,21 @@ class InferenceEngine:
             beams.close()
 
     def embed(self, text: str) -> list[float]:
-        """A text as a vector of length 1: the state of its last token."""
-        return self.embed_with(text, Pooling.LAST)
+        """A text as a vector of length 1, pooled as the model's files say: else, the state of its last token."""
+        return self.embed_with(text, None)
 
-    def embed_with(self, text: str, pooling: Pooling | str) -> list[float]:
+    def embed_with(self, text: str, pooling: Pooling | str | None) -> list[float]:
         """A text as a vector of length 1, pooled as asked."""
         return self.embed_batch([text], pooling)[0]
 
-    def embed_batch(self, texts: ListOf[str], pooling: Pooling | str = Pooling.LAST) -> list[list[float]]:
+    def embed_batch(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> list[list[float]]:
         """As `embed_with` for each text; they do not influence each other."""
         vectors: list[list[float]] = self.embed_numpy(texts, pooling).tolist()
         return vectors
 
-    def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str = Pooling.LAST) -> Floats:
-        """The same as one array: [n_texts, hidden_size]."""
-        return embed(self._model.engine, [self.tokenize(text) for text in texts], pooling)
+    def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> Floats:
+        """The same as one array: [n_texts, width of a vector]."""
+        return embed(self._model.engine, [self.tokenize(text) for text in texts], EmbeddingOptions(pooling))
 
     # ---- counters ---------------------------------------------------------------------------------------------
 

@@ -37,11 +37,13 @@ from tahr.library.chat_options import (
     split_options,
     thinking_budget,
 )
-from tahr.library.embeddings import EmbeddingJob, Pooling
+from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
+from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
+from tahr.library.texts.text_inputs import TextInputs
 from tahr.text.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 
@@ -76,6 +78,8 @@ class LLM:
         self.backend_summary = parts.backend_summary
         self.n_bytes = parts.n_weight_bytes + parts.engine.runner.kv.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
+        self.encoding = self.engine.runner.decoder.encoding  # None: it generates
+        self.inputs = TextInputs.of(parts.tokenizer, self.encoding, parts.model_config, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
         self._lock = threading.RLock()  # of the engine and the requests
@@ -200,26 +204,65 @@ class LLM:
     # ---- numbers ----------------------------------------------------------------------------------------------
 
     def embed(
-        self, texts: Texts, pooling: Pooling | str = Pooling.LAST, *, lora: str | ListOf[LoraChoice] = ()
+        self,
+        texts: Texts,
+        pooling: Pooling | str | None = None,
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: int | None = None,
+        lora: str | ListOf[LoraChoice] = (),
     ) -> Floats:
-        """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array."""
-        tokens = self.encode_texts(texts)
-        with self._lock:
-            job = EmbeddingJob(self.engine, tokens, pooling, lora)
-        try:
-            while not job.finished:
-                self.step()
-            vectors = job.vectors()
-        finally:
-            with self._lock:
-                job.abort()
+        """A text as a vector of length 1, or several (each a text or its tokens) as the rows of an array.
+
+        Without `pooling` the model's own is taken; of a model that generates, the last token's state. `dimensions`
+        keeps the first numbers of each vector. `prompt_name` is one of the model's prompts, which is put before the
+        texts. A text that is too long is an error, unless `truncate` says how many of its tokens to keep (-1: as many
+        as the model takes).
+        """
+        tokens = self.encode_texts(texts, prompt_name, truncate)
+        vectors = self._vectors(tokens, EmbeddingOptions(pooling, normalize, dimensions), lora)
         row: Floats = vectors[0] if isinstance(texts, str) else vectors
         return row
 
-    def encode_texts(self, texts: Texts) -> list[list[int]]:
+    def rerank(
+        self, query: str, documents: ListOf[str], *, top_n: int | None = None, truncate: int | None = None
+    ) -> list[RankedDocument]:
+        """The documents by how well they answer the query, the best first.
+
+        A cross-encoder reads each with the query; of an embedding model, the cosine counts. `truncate` is as for
+        `embed`; of a pair, the document is cut.
+        """
+        return ranked(self.score_pairs(query, documents, truncate=truncate), top_n)
+
+    def score_pairs(
+        self, first: str | ListOf[str], second: str | ListOf[str], *, truncate: int | None = None
+    ) -> list[float]:
+        """How well texts go together: one with each of several, or each with the one at its place."""
+        firsts, seconds = ([each] if isinstance(each, str) else each for each in (first, second))
+        plan = plan_pairs(self.inputs, firsts, seconds, truncate)
+        return plan.scores(self._vectors(plan.texts, EmbeddingOptions(), ()))
+
+    def _vectors(self, texts: list[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> Floats:
+        with self._lock:
+            job = EmbeddingJob(self.engine, texts, options, lora)
+        try:
+            while not job.finished:
+                self.step()
+            with self._lock:
+                return job.vectors()
+        finally:
+            with self._lock:
+                job.abort()
+
+    def encode_texts(
+        self, texts: Texts, prompt_name: str | None = None, truncate: int | None = None
+    ) -> list[list[int]]:
         """The tokens of one or several texts, some of which may be tokens already."""
         several = [texts] if isinstance(texts, str) else texts
-        return [self.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in several]
+        prompt = self.inputs.prompt(prompt_name)
+        return [self.inputs.encode(text, prompt, truncate) for text in several]
 
     @overload
     def score(self, prompt: str, continuations: str) -> Score: ...
@@ -256,6 +299,7 @@ class LLM:
 
     @property
     def _template(self) -> ChatTemplate:
+        self.engine.check_generates()
         if self.template is None:
             raise TemplateError(f"{self.name} has no chat template: use generate with a plain prompt (run --raw).")
         return self.template

@@ -9,8 +9,9 @@ from tahr import hub
 from tahr.backends import open_backend, useful_threads
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
-from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.engine.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.engine import Engine
+from tahr.engine.work import MAX_CHUNK
 from tahr.errors import ModelNotFound
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.library.inference_config import InferenceConfig

@@ -82,6 +82,16 @@ class Tensors(Mapping[str, HostTensor]):
         stored = {old: self._made.pop(old) for old in names}
         self._made[name] = lambda: make(stored)
 
+    def make_of(self, name: str) -> Make:
+        """What makes a tensor, to be used by another; the tensor must be there."""
+        if name not in self._made:
+            raise CorruptFile(f"The model has no tensor {name}; the file is incomplete, fetch the model again.")
+        return self._made[name]
+
+    def define(self, name: str, make: Make) -> None:
+        """Let `name` be what `make` gives."""
+        self._made[name] = make
+
     def drop(self, name: str) -> None:
         """Forget `name`, if it is there."""
         self._made.pop(name, None)

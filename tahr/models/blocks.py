@@ -37,8 +37,8 @@ class Mixer(Sublayer, Protocol):
 
 
 class Attention:
-    """Causal attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and
-    keys, sinks, or slopes in place of rope."""
+    """Attention over the sequence's pages, with grouped heads, rope and, in some families, norms of queries and keys,
+    sinks, or slopes in place of rope. It is causal, but for encoders."""
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
         kind, q_width, kv_width = cfg.kinds[layer], cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
@@ -46,7 +46,7 @@ class Attention:
         self.rope, self.style = kind.rope, cfg.rope_style
         self.memory = KVShape(cfg.n_kv_heads, cfg.head_dim)
         self.spec = AttentionSpec(
-            *(cfg.attn_scale, kind.window, cfg.attn_softcap),
+            *(cfg.attn_scale, kind.window, cfg.attn_softcap, not cfg.bidirectional),
             sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
             slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
         )

@@ -113,6 +113,10 @@ class ModelConfig:
     latent: LatentConfig | None = None
     per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
+    bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
+    final_norm: bool = True  # after the last layer
+    n_labels: int = 0  # of a classifier of texts; 0: it is none
+    paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first
     guess: str = ""  # how the family was guessed, where the file did not say
 
     def __post_init__(self) -> None:
@@ -140,5 +144,5 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The attention window of every layer; 0 sees everything."""
-        return tuple(kind.window for kind in self.kinds)
+        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text."""
+        return tuple(0 if self.bidirectional else kind.window for kind in self.kinds)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
 from tahr.models.blocks import DecoderLayer
 from tahr.models.config import ModelConfig
+from tahr.models.encoders.encoding import Encoding
+from tahr.models.encoders.text_head import TextHead
 from tahr.models.rope import RopeConfig
 from tahr.models.stream import ForwardPass, ResidualStream
 from tahr.models.weights import Weights
@@ -22,7 +24,7 @@ class Decoder:
         self.layers = layers
         self.memory = tuple(layer.memory for layer in layers)
         self.ropes = {kind.rope: make_rope(cfg, kind.rope) for kind in cfg.kinds}
-        self.norm = w.norm("model.norm")
+        self.norm = w.norm("model.norm") if cfg.final_norm else None
         self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
         self.embed_norm = w.norm("model.embed_norm") if w.has("model.embed_norm.weight") else None
         n_positions, name = cfg.n_positions, "model.embed_positions.weight"
@@ -31,6 +33,11 @@ class Decoder:
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
         self.files = FileWatch(tables)
         self.linears = w.counts.linears  # what adapters may change
+        self.encoding: Encoding | None = None  # what it makes of whole texts; None: it generates
+        self.text_head: TextHead | None = None
+        self.head: Linear | None = None
+        if cfg.bidirectional:
+            return
         if cfg.tied:
             w.skip("lm_head.weight")
             self.head = Linear(self.table, name="lm_head")
@@ -40,6 +47,7 @@ class Decoder:
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""
+        assert self.head, "an encoder has no logits"
         logits = backend.linear(self.hidden(backend, step, kv), self.head)
         if self.config.logit_scale != 1:
             logits = backend.scale(logits, self.config.logit_scale)

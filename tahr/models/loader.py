@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,10 @@ from tahr.models.arrange import Tensors
 from tahr.models.checkpoints.schemes import Scheme, join_parts
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.encoders.encoding import Encoding
+from tahr.models.encoders.reading import gguf_encoding, hf_encoding
+from tahr.models.encoders.sentence_files import SentenceFiles, read_sentence_files
+from tahr.models.encoders.text_head import text_head
 from tahr.models.family import Family
 from tahr.models.gguf import ROPE_TENSORS
 from tahr.models.hf import quant_scheme
@@ -24,7 +28,14 @@ from tahr.weights.watch import refuse_changed
 
 MOST_JSON_BYTES = 16 << 20
 # Buffers of older checkpoints that follow from the configuration.
-RESTATED = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
+RESTATED = (
+    "embeddings.position_ids",
+    "rotary_emb.inv_freq",
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    ".attention.masked_bias",
+)
 N_NAMED = 5  # unused tensors named in the log
 
 
@@ -38,10 +49,19 @@ class OpenedModel:
     tensors: Mapping[str, HostTensor]
     n_bytes: int
     generation: Mapping[str, Any]
+    sentence: SentenceFiles | None = None  # what sentence-transformers saved beside a checkpoint
 
     def model_config(self) -> ModelConfig:
         """The model in numbers."""
         return from_gguf(self.config, self.tensors) if self.format == "gguf" else from_hf(self.config, self.name)
+
+    def encoding(self, config: ModelConfig) -> Encoding | None:
+        """What the model makes of whole texts; None: it generates."""
+        return (
+            gguf_encoding(self.config, config)
+            if self.format == "gguf"
+            else hf_encoding(self.config, config, self.sentence)
+        )
 
     def sampling(self, config: ModelConfig) -> SamplingParams:
         """How the model's makers want it sampled."""
@@ -81,7 +101,10 @@ def open_safetensors_source(weights: Sequence[Path], directory: Path) -> OpenedM
     config = read_json(directory / "config.json", needed=True)
     generation = read_json(directory / "generation_config.json", needed=False)
     found = open_safetensors(weights[0] if len(weights) == 1 else directory)
-    return OpenedModel(directory.name, "safetensors", config, found.tensors, found.n_bytes, generation)
+    sentence = read_sentence_files(directory)
+    tensors = {**found.tensors, **sentence.tensors} if sentence else found.tensors
+    n_bytes = found.n_bytes + (sentence.n_bytes if sentence else 0)
+    return OpenedModel(directory.name, "safetensors", config, tensors, n_bytes, generation, sentence)
 
 
 def find_weights(directory: Path | None) -> Path:
@@ -125,9 +148,14 @@ def load(
 ) -> Loaded:
     """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor."""
     config = source.model_config()
+    encoding = source.encoding(config)
+    if encoding and encoding.max_tokens:
+        config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
     weights = Weights(config, canonical(source, config), backend, progress, change=changing(config, quantize, backend))
     try:
         decoder = family_of(config).build(config, weights)
+        if encoding:
+            decoder.encoding, decoder.text_head = encoding, text_head(config, encoding, weights)
     except LoadError as error:
         if config.guess:
             raise UnsupportedModel(f"The model was {config.guess}, but that failed: {error}") from error
@@ -135,7 +163,7 @@ def load(
     refuse_changed(tensor.source for tensor in source.tensors.values())
     unused = weights.unused()
     refuse_bad_guess(config, unused)
-    log = weights.counts.summary() + describe_unused(unused)
+    log = weights.counts.summary() + describe_unused(unused) + ([encoding.note] if encoding and encoding.note else [])
     if config.guess:
         log.append(f"The model was {config.guess}.")
     return Loaded(decoder, config, log, weights.counts.total_bytes)

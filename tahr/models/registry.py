@@ -7,6 +7,10 @@ from typing import Any
 
 from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
+from tahr.models.encoders.bert import BERT, ROBERTA
+from tahr.models.encoders.embedding_gemma import GEMMA_EMBEDDING
+from tahr.models.encoders.modern_bert import MODERN_BERT
+from tahr.models.encoders.nomic_bert import NOMIC_BERT
 from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
@@ -85,6 +89,11 @@ FAMILIES: dict[str, Family] = {
     "falcon": FALCON,
     "bloom": BLOOM,
     "mpt": MPT,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "modernbert": MODERN_BERT,
+    "nomic_bert": NOMIC_BERT,
 }
 # GGUF architectures that have other names than the `model_type` of the same family.
 ARCHITECTURES: dict[str, Family] = {
@@ -100,6 +109,9 @@ ARCHITECTURES: dict[str, Family] = {
     "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
+    "gemma-embedding": GEMMA_EMBEDDING,
+    "modern-bert": MODERN_BERT,
+    "nomic-bert": NOMIC_BERT,
 }
 # Multimodal checkpoints whose text model says itself what it is.
 WRAPPERS = frozenset(["mistral3"])
@@ -181,7 +193,8 @@ def family_of_gguf(architecture: Any) -> Family | None:
 
 def family_of(config: ModelConfig) -> Family:
     """The family a config was read for."""
-    return next(family for family in FAMILIES.values() if family.name == config.family)
+    known = (*FAMILIES.values(), *ARCHITECTURES.values())
+    return next(family for family in known if family.name == config.family)
 
 
 def hint(config: Mapping[str, Any], name: str) -> str:

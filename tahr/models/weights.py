@@ -28,6 +28,12 @@ GGUF_TOP = {
     "position_embd": "model.embed_positions",
     "output_norm": "model.norm",
     "output": "lm_head",
+    "token_types": "model.embed_types",
+    "cls": "classifier.dense",
+    "cls.norm": "classifier.norm",
+    "cls.output": "classifier.out",
+    "dense_2": "dense.0",
+    "dense_3": "dense.1",
 }
 GGUF_LAYER = {
     "attn_norm": "input_layernorm",
@@ -54,6 +60,7 @@ GGUF_LAYER = {
 }
 # A text model inside a multimodal checkpoint, as older and newer files name it.
 HF_PREFIXES = {
+    **{f"{name}.": f"model.{name}." for name in ("layers", "embed_tokens", "norm")},  # saved without a head
     "model.language_model.": "model.",
     "language_model.model.": "model.",
     "language_model.lm_head": "lm_head",

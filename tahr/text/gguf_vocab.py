@@ -96,9 +96,12 @@ def _ends(source: VocabSource, recipe: TokenizerRecipe) -> Ends:
     markers = {source.pieces[i]: i for i in source.of_kind(Kind.CONTROL, Kind.USER_DEFINED)}
     prefix = _wanted(source, "add_bos_token", recipe.add_bos, bos)
     suffix = _wanted(source, "add_eos_token", recipe.add_eos, eos)
+    closing = _wanted(source, "add_sep_token", recipe.add_sep, sep)
     return Ends(
         prefix=prefix,
-        suffix=suffix + _wanted(source, "add_sep_token", recipe.add_sep, sep),
+        # Only WordPiece closes a text with the separator; elsewhere it stands between the texts of a pair.
+        suffix=suffix + (closing if recipe.add_sep else ()),
+        between=suffix + closing,
         bos_id=bos,
         eos_id=eos,
         eos_ids=end_markers(markers) | {i for i in stated if i is not None},

@@ -193,6 +193,7 @@ def _ends(parsing: Any, added: dict[str, int], config: Mapping[str, Any], genera
     stated = _stated(generation.get("eos_token_id"), parsing) | (set() if eos is None else {eos})
     prefix, suffix = _processor_ends(parsing)
     return Ends(
+        between=_processor_between(parsing, suffix),
         prefix=_switched(prefix, bos, config.get("add_bos_token"), at_front=True),
         suffix=_switched(suffix, eos, config.get("add_eos_token"), at_front=False),
         bos_id=bos,
@@ -235,6 +236,14 @@ def _processor_ends(parsing: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     full: list[int] = parsing.encode("a", add_special_tokens=True).ids
     start = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)
     return tuple(full[:start]), tuple(full[start + len(bare) :])
+
+
+def _processor_between(parsing: Any, suffix: tuple[int, ...]) -> tuple[int, ...]:
+    """What the post-processor puts between the two texts of a pair; what closes a text, where it puts nothing."""
+    first: list[int] = parsing.encode("a", add_special_tokens=False).ids
+    pair: list[int] = parsing.encode("a", "a", add_special_tokens=True).ids
+    at = [i for i in range(len(pair)) if pair[i : i + len(first)] == first]
+    return tuple(pair[at[0] + len(first) : at[-1]]) if len(at) > 1 and at[-1] > at[0] + len(first) else suffix
 
 
 def _switched(ids: tuple[int, ...], token: int | None, wanted: bool | None, *, at_front: bool) -> tuple[int, ...]:

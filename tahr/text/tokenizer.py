@@ -142,6 +142,21 @@ class Tokenizer:
         return len(text) > n_tokens * most or len(text.encode("utf-8", "surrogatepass")) > n_tokens * most
 
     @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens that open a text."""
+        return self._vocab.ends.prefix
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        """The tokens that close a text."""
+        return self._vocab.ends.suffix
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        """The tokens between the two texts of a pair."""
+        return self._vocab.ends.between
+
+    @property
     def bos_id(self) -> int | None:
         """The token that opens a text, where the model has one."""
         return self._vocab.ends.bos_id

@@ -93,6 +93,7 @@ class Ends:
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()  # the two texts of a pair
     bos_id: int | None = None
     eos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()

@@ -162,6 +162,11 @@ class Backend(ABC):
 
     mixes_kv_dtypes: bool = True  # keys may be stored in another type than values
 
+    @property
+    def passing_kv_dtype(self) -> str:
+        """The KV element type for texts of which nothing is kept after their step: the default, or a more exact one."""
+        return self.kv_dtypes[0]
+
     # ---- running ----------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -29,6 +29,7 @@ class CpuBackend(RowOps):
     name = "cpu"
     maps_tables = True
     kv_dtypes = tuple(KV_TYPES)
+    passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 
     def __init__(self, n_threads: int | None = None):
         self.isa = choose_isa()

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from tahr.backends import open_backend, useful_threads
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
-from tahr.engine.builder import MAX_CHUNK, breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.engine.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.setup import Draft, check_same_vocabulary
 from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.work import MAX_CHUNK
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.loaded_model import N_TEXTS, local_files
 from tahr.models.decoder import Decoder

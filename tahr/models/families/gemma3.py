@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.errors import UnsupportedModel
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP, QkNorm
 from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
 from tahr.models.decoder import Decoder
@@ -32,10 +31,6 @@ def build(cfg: ModelConfig, w: Weights, qk_norm: QkNorm = "heads") -> Decoder:
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if f.flag("use_bidirectional_attention"):
-        raise UnsupportedModel(
-            "This Gemma reads texts in both directions (an embedding model); Tahr does not run it yet."
-        )
     window = f.count("sliding_window", MOST_CONTEXT)
     pattern = f.count("sliding_window_pattern", MOST_LAYERS, default=PATTERN)
     cfg = with_windows(f, cfg, window, sliding=lambda i: (i + 1) % pattern != 0)
@@ -46,7 +41,14 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         attn_scale=f.number("query_pre_attn_scalar", 0, MOST_MULTIPLIER) ** -0.5,
         attn_softcap=f.number("attn_logit_softcapping", -1, MOST_MULTIPLIER, default=0),
     )
-    return shaped(cfg, local_rope_hf(f, cfg), f.number("final_logit_softcapping", -1, MOST_MULTIPLIER, default=0))
+    cfg = shaped(cfg, local_rope_hf(f, cfg), f.number("final_logit_softcapping", -1, MOST_MULTIPLIER, default=0))
+    return both_ways(cfg) if f.flag("use_bidirectional_attention") else cfg
+
+
+def both_ways(cfg: ModelConfig) -> ModelConfig:
+    """`cfg` of an embedding model: files count both sides of a token; we count one, with the token itself."""
+    kinds = tuple(replace(kind, window=kind.window and kind.window // 2 + 1) for kind in cfg.kinds)
+    return replace(cfg, bidirectional=True, kinds=kinds)
 
 
 def local_rope_hf(f: Fields, cfg: ModelConfig) -> RopeConfig:

@@ -1,0 +1,74 @@
+"""The layer of BERT and its kin, and what their files have in common."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tahr.models.arrange import Make, Tensors
+from tahr.models.blocks import DecoderLayer
+from tahr.models.config import ModelConfig
+from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.weights.formats import FORMATS
+from tahr.weights.tensor import HostTensor
+
+TABLE, POSITIONS, TYPES = (f"model.embed_{name}.weight" for name in ("tokens", "positions", "types"))
+
+
+class PostNormLayer(DecoderLayer):
+    """Both halves read the stream as it is; a norm follows each addition."""
+
+    def mix(self, run: ForwardPass, stream: ResidualStream) -> None:
+        """Let tokens read each other."""
+        self._add_and_norm(0, run, stream)
+
+    def transform(self, run: ForwardPass, stream: ResidualStream) -> None:
+        """Work on each token alone."""
+        self._add_and_norm(1, run, stream)
+
+    def _add_and_norm(self, i: int, run: ForwardPass, stream: ResidualStream) -> None:
+        stream.add(self.halves[i](run, NormedInput(stream, None)))
+        stream.rows = stream.normed(self.norms[i])
+
+
+def encoder(cfg: ModelConfig, n_labels: int) -> ModelConfig:
+    """`cfg` of a model that reads texts in both directions and writes none, with layer norms."""
+    return replace(cfg, bidirectional=True, norm_kind="layer", norm_bias=True, tied=True, n_labels=n_labels)
+
+
+def add_type(tensors: Tensors, name: str) -> None:
+    """Add the embedding of the first token type, which all tokens of a single text have, to every row of a table."""
+    if TYPES in tensors:
+        table, types = tensors.make_of(name), tensors.make_of(TYPES)
+        tensors.drop(TYPES)
+        tensors.define(name, lambda: added(table(), types().dense()[:1]))
+
+
+def double_by_type(tensors: Tensors) -> None:
+    """Make the table one of both token types: token t of a pair's second text becomes token n_vocab + t."""
+    table, types = tensors.make_of(TABLE), tensors.make_of(TYPES)
+    tensors.drop(TYPES)
+    tensors.define(TABLE, lambda: doubled(table(), types().dense()))
+
+
+def doubled(table: HostTensor, types: np.ndarray) -> HostTensor:
+    values = table.dense()
+    return of_floats(table.name, np.concatenate([values + types[0], values + types[1]]))
+
+
+def added(table: HostTensor, row: np.ndarray) -> HostTensor:
+    return of_floats(table.name, table.dense() + row)
+
+
+def of_floats(name: str, values: np.ndarray) -> HostTensor:
+    data = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
+    return HostTensor(name, FORMATS["F32"], values.shape, data)
+
+
+def last_rows(stored: Make, n_rows: int) -> Make:
+    """The last rows of a table, in f32."""
+
+    def make() -> HostTensor:
+        tensor = stored()
+        return of_floats(tensor.name, tensor.dense()[len(tensor.dense()) - n_rows :])
+
+    return make

@@ -1,0 +1,69 @@
+"""Each encoder family, as a tiny random model: states and scores equal those of transformers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends_here
+from encoder_cases import CASES, FIXTURES, N_FIRST, RANKERS, make_weights, text_ids, to_gguf, type_ids
+from model_files import write_hf
+from model_runs import Runs
+from tahr.backends.api import Backend
+from tahr.models import Loaded, OpenedModel, load, open_model
+
+TOLERANCE = 1e-4
+FILES = [(case, form) for case in CASES for form in ("safetensors", "gguf")]
+
+
+def source(case: str, form: str, folder: Path) -> OpenedModel:
+    return (
+        open_model(to_gguf(case))
+        if form == "gguf"
+        else open_model([], write_hf(folder, CASES[case], make_weights(case)))
+    )
+
+
+def expected(case: str, what: str) -> np.ndarray:
+    found: np.ndarray = np.load(FIXTURES / f"{case}.npz")[what]
+    return found
+
+
+def states(loaded: Loaded, backend: Backend, texts: list[list[int]]) -> np.ndarray:
+    runs = Runs(loaded, backend, n_tokens=max(map(len, texts)), n_seqs=len(texts))
+    step = backend.step_inputs(runs.limits)
+    runs.fill(step, [(0, text) for text in texts])
+    return backend.read(loaded.decoder.hidden(backend, step, runs.kv)).copy()
+
+
+def pair_ids(loaded: Loaded) -> list[int]:
+    """The text as a pair: where types are rows of the table, tokens of the second text are others."""
+    if not loaded.config.paired_types:
+        return text_ids()
+    n_vocab = loaded.config.n_vocab // 2
+    return [token + n_vocab * kind for token, kind in zip(text_ids(), type_ids(), strict=True)]
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize(("case", "form"), [file for file in FILES if file[0] not in RANKERS])
+def test_states_equal_transformers(case: str, form: str, name: str, tmp_path: Path) -> None:
+    backend = backends_here.backend(name)
+    loaded = load(source(case, form, tmp_path), backend)
+    assert not [line for line in loaded.log if line.startswith("Not used")]
+    both = states(loaded, backend, [text_ids(), text_ids(N_FIRST)])
+    assert np.abs(both[: len(text_ids())] - expected(case, "states")).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize(("case", "form"), [file for file in FILES if file[0] in RANKERS])
+def test_scores_equal_transformers(case: str, form: str, name: str, tmp_path: Path) -> None:
+    backend = backends_here.backend(name)
+    loaded = load(source(case, form, tmp_path), backend)
+    head, encoding = loaded.decoder.text_head, loaded.decoder.encoding
+    assert head and encoding and encoding.scores_pairs
+    found = states(loaded, backend, [pair_ids(loaded)])
+    pooled = found.mean(axis=0) if encoding.pooling == "mean" else found[0]
+    assert form == "gguf" or encoding.pooling == CASES[case].get("classifier_pooling", "cls")
+    if form == "gguf":  # the file does not say that the mean is taken
+        pooled = found.mean(axis=0) if case == "modernbert_ranker" else pooled
+    assert np.abs(head.apply(backend, pooled[None])[0] - expected(case, "scores")).max() <= TOLERANCE
