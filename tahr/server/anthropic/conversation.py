@@ -26,8 +26,8 @@ def chat_messages(body: CountTokensBody) -> list[Message]:
         for each in turns_of(message, f"messages[{i}]"):
             add(made, each)
     if made[-1].role == "assistant":
-        message = "messages ends with the assistant's, but this server does not continue a reply: end with the user's."
-        raise bad_field("messages", message)
+        wrong = "messages ends with the assistant's, but this server does not continue a reply: end with the user's."
+        raise bad_field("messages", wrong)
     return made
 
 
