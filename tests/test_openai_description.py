@@ -12,13 +12,15 @@ import pytest
 from jsonschema.protocols import Validator
 from openai.types import Completion, CreateEmbeddingResponse, Embedding, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.shared import ErrorObject
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from assets import find
 from scripted_engine import ScriptedEngine, serving
 from tahr.server.settings import Settings
+from tool_replies import TOOL_TEMPLATE, hermes
 
 ARCHIVE = find("openai-openapi.tar.xz")
 DOCUMENT = "openai-openapi/openapi.json"
@@ -30,7 +32,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 Check = Callable[[str, Any], None]
 
 # Where the service itself departs from its description: chunks of a text carry no reason and no usage before the last,
-# the first token of an echoed prompt has no probability, what was not asked for is null, and base64 is a text.
+# the first token of an echoed prompt has no probability, what was not asked for is null, base64 is a text, and a
+# response that has just begun has no usage.
 DEPARTURES = {
     ("CreateCompletionResponse", "finish_reason"): {"type": "null"},
     ("CreateCompletionResponse", "token_logprobs"): {"type": "array", "items": {"type": ["number", "null"]}},
@@ -39,6 +42,7 @@ DEPARTURES = {
     },
     ("CreateCompletionResponse", "usage"): {"type": "null"},
     ("Embedding", "embedding"): {"type": "string"},
+    ("Response", "usage"): {"type": "null"},
 }
 Schemas = dict[str, Any]
 
@@ -86,9 +90,12 @@ def package_schemas() -> Schemas:
         "Embedding": Embedding,
         "Model": Model,
         "Error": ErrorObject,
+        "Response": Response,
     }
     _, made = models_json_schema([(each, "validation") for each in types.values()], ref_template=REFERENCE)
     schemas = {**made["$defs"], **{name: made["$defs"][each.__name__] for name, each in types.items()}}
+    event = TypeAdapter(ResponseStreamEvent).json_schema(ref_template=REFERENCE)
+    schemas = {**event.pop("$defs"), **schemas, "ResponseStreamEvent": event}
     schemas["ErrorResponse"] = listed("error", {"$ref": REFERENCE.format(model="Error")})
     models = {"type": "array", "items": {"$ref": REFERENCE.format(model="Model")}}
     schemas["ListModelsResponse"] = listed("data", models)
@@ -166,6 +173,35 @@ def test_chats(client: httpx.Client, check: Check, options: dict[str, Any]) -> N
     assert len(made) > 3 and made[-1]["usage"]["total_tokens"] > 0
     for chunk in made:
         check("CreateChatCompletionStreamResponse", chunk)
+
+
+RESPONSES = [
+    {"input": "hello"},
+    {
+        "input": [{"role": "user", "content": "hello"}],
+        "max_output_tokens": 3,
+        "instructions": "x",
+        "metadata": {"a": "b"},
+    },
+    {"input": "CALL", "tools": [{"type": "function", "name": "now", "parameters": {}, "strict": False}]},
+    {"input": "THINK"},
+    {"input": "THINK", "reasoning": {"summary": "auto"}, "text": {"format": {"type": "json_object"}}},
+]
+SCRIPTS = {"CALL": hermes("{}", "now"), "THINK": "<think>Hm.</think>Yes."}
+
+
+@pytest.mark.parametrize("options", RESPONSES, ids=json.dumps)
+def test_responses(check: Check, options: dict[str, Any]) -> None:
+    engine = ScriptedEngine(template=TOOL_TEMPLATE)
+    engine.scripts = [SCRIPTS[options["input"]]] * 2 if options["input"] in ("CALL", "THINK") else []
+    with serving(engine) as running:
+        whole = httpx.post(running.address + "/v1/responses", json=options).json()
+        lines = httpx.post(running.address + "/v1/responses", json={**options, "stream": True}).text.splitlines()
+    check("Response", whole)
+    made = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert len(made) > 6
+    for event in made:
+        check("ResponseStreamEvent", event)
 
 
 @pytest.mark.parametrize("options", TEXTS, ids=json.dumps)

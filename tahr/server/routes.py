@@ -7,6 +7,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.observe import status
 from tahr.server.openai import openapi, replies
 from tahr.server.openai import routes as openai
+from tahr.server.responses import routes as responses
 from tahr.server.route import Route
 from tahr.server.state import ServerState
 
@@ -28,7 +29,14 @@ OWN = [
     Route("GET", "/version", status.version, gives=replies.Version),
     Route("GET", "/openapi.json", openapi_document),
 ]
-ROUTES = [*openai.ROUTES, *anthropic.ROUTES, *model_routes.ROUTES, *OWN, *chat_page.ROUTES]
+ROUTES = [
+    *openai.ROUTES,
+    *responses.ROUTES,
+    *anthropic.ROUTES,
+    *model_routes.ROUTES,
+    *OWN,
+    *chat_page.ROUTES,
+]
 
 Methods = dict[str, Route]
 

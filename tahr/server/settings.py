@@ -38,6 +38,9 @@ class Settings:
     session_cache: str = "off"  # or memory: conversations by id
     session_max_entries: int = 128
     session_max_tokens: int = 4096  # of one conversation
+    response_max_entries: int = 1024  # stored responses of /v1/responses
+    response_max_bytes: int = 64 * 2**20  # of all of them together
+    response_max_age_s: float = 86_400.0
     decision_trace_jsonl: str | None = None  # a file that gets a line per step of the engine
     chrome_trace: str | None = None  # the same for chrome://tracing
     request_dump_dir: str | None = None  # a folder that gets a folder per request
@@ -63,6 +66,9 @@ class Settings:
         "grace_s": Range(0, 1e6),
         "session_max_entries": whole(1),
         "session_max_tokens": whole(1),
+        "response_max_entries": whole(0),
+        "response_max_bytes": whole(0),
+        "response_max_age_s": Range(0, 1e9),
     }
 
     def __post_init__(self) -> None:

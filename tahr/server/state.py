@@ -15,6 +15,7 @@ from tahr.server.observe.request_dumps import open_dumps
 from tahr.server.observe.request_log import RequestLog
 from tahr.server.observe.server_metrics import ServerMetrics
 from tahr.server.observe.tracing import open_tracer
+from tahr.server.responses.store import ResponseStore, StoreLimits
 from tahr.server.sessions import Sessions
 from tahr.server.settings import Settings
 from tahr.server.text_pool import TextPool
@@ -36,6 +37,9 @@ class ServerState:
         self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
         self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
         self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
+        self.responses = ResponseStore(
+            StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
+        )
         self.text_pool = TextPool(always_threads=settings.has_sessions)  # a session is longer than what is sent
         self.metrics = ServerMetrics()
         tracer = open_tracer(settings.otlp_endpoint, settings.host)

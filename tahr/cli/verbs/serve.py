@@ -71,6 +71,11 @@ SERVER = (
     Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
     Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
     Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
+    Option(
+        ("--response-store-max-entries",), "response_max_entries", int, "responses to store (default 1024; 0: none)"
+    ),
+    Option(("--response-store-max-bytes",), "response_max_bytes", int, "bytes of all of them (default 64 MiB)"),
+    Option(("--response-store-max-age",), "response_max_age_s", float, "seconds to store each (default a day)"),
     Option(("--grace",), "grace_s", float, "seconds running requests get after a signal (default 10)"),
 )
 WATCHING = (

@@ -9,6 +9,7 @@ from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTo
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.openai.bodies import ContentPart, Message, MessageFunction, MessageToolCall
 from tahr.server.openai.prompts import MAX_NAME_CHARS
+from tahr.server.openai.turns import Turns
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
 # Claude Code states its version in a block of the instructions. It differs between sessions, so that what follows
@@ -20,11 +21,13 @@ def chat_messages(body: CountTokensBody) -> list[Message]:
     """The conversation, instructions first; neighbours of one role are one turn, as Anthropic has it."""
     if not body.messages:
         raise bad_field("messages", "messages is empty: send at least one message.")
-    system = system_parts(body.system)
-    made = [Message(role="system", content=system)] if system else []
+    turns = Turns()
+    if system := system_parts(body.system):
+        turns.add(Message(role="system", content=system))
     for i, message in enumerate(body.messages):
         for each in turns_of(message, f"messages[{i}]"):
-            add(made, each)
+            turns.add(each)
+    made = turns.messages()
     if made[-1].role == "assistant":
         wrong = "messages ends with the assistant's, but this server does not continue a reply: end with the user's."
         raise bad_field("messages", wrong)
@@ -37,18 +40,6 @@ def system_parts(system: str | list[ContentBlock] | None) -> list[ContentPart]:
     return [part for part in parts if part.text and not part.text.startswith(BILLING)]
 
 
-def add(made: list[Message], message: Message) -> None:
-    """Append a turn, or what it holds to the one before, if both are the same side's."""
-    last = made[-1] if made else None
-    if last is None or last.role != message.role or message.role == "tool" or last.tool_calls:
-        made.append(message)
-        return
-    assert isinstance(last.content, list) and isinstance(message.content, list)
-    last.content += message.content
-    last.tool_calls = message.tool_calls
-    last.reasoning_content = "\n".join(filter(None, (last.reasoning_content, message.reasoning_content))) or None
-
-
 def turns_of(message: AnthropicMessage, where: str) -> Iterator[Message]:
     content = message.content
     blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
@@ -56,18 +47,17 @@ def turns_of(message: AnthropicMessage, where: str) -> Iterator[Message]:
         return iter([assistant_turn(blocks, where)])
     if message.role not in ("user", "system"):
         raise bad_field("messages", f"{where}.role is {message.role[:64]!r}, but it must be user or assistant.")
-    # Templates know instructions at the beginning alone: later ones are the user's words.
-    return user_turns(blocks, where)
+    return user_turns(blocks, where, message.role)
 
 
-def user_turns(blocks: Sequence[ContentBlock], where: str) -> Iterator[Message]:
+def user_turns(blocks: Sequence[ContentBlock], where: str, role: str) -> Iterator[Message]:
     """Text and results of tools, in their order."""
     for i, block in enumerate(blocks):
         at = f"{where}.content[{i}]"
         if block.type == "tool_result":
             yield result_of(block, at)
         else:
-            yield Message(role="user", content=[text_part(block, at, "messages")])
+            yield Message(role=role, content=[text_part(block, at, "messages")])
 
 
 def assistant_turn(blocks: Sequence[ContentBlock], where: str) -> Message:

@@ -37,6 +37,7 @@ class HttpRequest:
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, limits: BodyLimits):
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: str = scope.get("query_string", b"").decode("latin-1")
         self.client: str = (scope.get("client") or ("",))[0]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.response_headers: dict[str, str] = {}  # that every response to this request gets

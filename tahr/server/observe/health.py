@@ -28,7 +28,11 @@ def report(state: ServerState) -> HealthReply:
         },
         scheduler=scheduler(state, snapshots),
         admission=admission(state, snapshots),
-        cache={"prefix_cache": prefix_cache(snapshots), "session_cache": session_cache(state)},
+        cache={
+            "prefix_cache": prefix_cache(snapshots),
+            "session_cache": session_cache(state),
+            "response_store": response_store(state),
+        },
         lora=lora(state),
         config=config(state),
         models={model.name: described(model) for model in state.models.loaded},
@@ -93,6 +97,16 @@ def session_cache(state: ServerState) -> Numbers:
         "tokens": stats.tokens,
         "max_entries": settings.session_max_entries,
         "max_tokens": settings.session_max_tokens,
+    }
+
+
+def response_store(state: ServerState) -> Numbers:
+    settings = state.settings
+    return {
+        "entries": len(state.responses),
+        "bytes": state.responses.n_bytes,
+        "max_entries": settings.response_max_entries,
+        "max_bytes": settings.response_max_bytes,
     }
 
 

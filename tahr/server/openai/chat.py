@@ -47,8 +47,10 @@ async def chat(request: HttpRequest, state: ServerState) -> None:
     await reply_to_chat(request, state, lambda data: ChatRequest(decode(BODY, data)))
 
 
-async def reply_to_chat(request: HttpRequest, state: ServerState, read: Callable[[bytes], ChatRequest]) -> None:
-    """Reply to a conversation; `read` makes a chat of the bytes of the body, and runs on the text pool."""
+async def reply_to_chat(
+    request: HttpRequest, state: ServerState, read: Callable[[bytes], ChatRequest], n_more_bytes: int = 0
+) -> None:
+    """Reply to a conversation; `read` makes a chat of the bytes of the body, and of so many more, on the text pool."""
     data = await request.body()
     caller = Caller(presented_key(request), request.header("x-tahr-session"))
     salt = salt_of(request, state)
@@ -60,7 +62,7 @@ async def reply_to_chat(request: HttpRequest, state: ServerState, read: Callable
         except HttpError as error:
             raise error.renamed(asked_chat.sent_names) from error
 
-    await generate(request, state, await state.text_pool.run(work, len(data)))
+    await generate(request, state, await state.text_pool.run(work, len(data) + n_more_bytes))
 
 
 def salt_of(request: HttpRequest, state: ServerState) -> str:

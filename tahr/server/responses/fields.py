@@ -1,0 +1,163 @@
+"""The fields of a body beside its input, as fields of a chat."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tahr.server.http.errors import bad_field
+from tahr.server.openai.bodies import ChatBody
+from tahr.server.responses.bodies import InputItem, InputTokensBody, ResponsesBody, TextFormat
+from tahr.server.responses.items import chat_messages, flat_name
+
+SENT_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "guided_json": "text.format.schema",
+    "response_format": "text.format",
+}
+SUMMARIES = (None, "none", "auto", "concise", "detailed")
+MAX_PAIRS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 16, 64, 512  # of metadata, which is kept with the response
+
+# Fields that are fine where they ask for nothing; everything else is refused.
+HARMLESS: Mapping[str, Callable[[Any], bool]] = {
+    "background": lambda value: value is False,
+    "top_logprobs": lambda value: value == 0,
+    "truncation": lambda value: value == "disabled",
+    "include": lambda value: all(each == "reasoning.encrypted_content" for each in value),
+    "context_management": lambda value: value == [],
+    "conversation": lambda value: False,
+    "moderation": lambda value: False,
+    "personality": lambda value: False,
+    "prompt": lambda value: False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionNames:
+    """What functions in namespaces are called by the model, and by the client."""
+
+    by_flat: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def split(self, flat: str) -> tuple[str | None, str]:
+        return self.by_flat.get(flat, (None, flat))
+
+
+def check_harmless(body: InputTokensBody) -> None:
+    for name, is_fine in HARMLESS.items():
+        value = getattr(body, name, None)
+        if value is not None and not is_fine(value):
+            raise bad_field(name, f"{name} asks for what this server cannot do: leave it out.", "unsupported")
+    if body.text and body.text.verbosity not in (None, "medium"):
+        raise bad_field("text.verbosity", "text.verbosity is not supported by this server: leave it out.")
+
+
+def check_metadata(metadata: dict[str, str] | None) -> None:
+    pairs = (metadata or {}).items()
+    if len(pairs) > MAX_PAIRS or any(len(key) > MAX_KEY_CHARS or len(value) > MAX_VALUE_CHARS for key, value in pairs):
+        limits = f"{MAX_PAIRS} pairs of up to {MAX_KEY_CHARS} and {MAX_VALUE_CHARS} characters"
+        raise bad_field("metadata", f"metadata is larger than {limits}: shorten it.")
+
+
+def chat_body(body: InputTokensBody, items: Iterable[InputItem]) -> tuple[ChatBody, FunctionNames]:
+    """The same request as a chat, whose conversation is `items`."""
+    check_harmless(body)
+    tools, names = functions_of(body.tools or [])
+    made = ChatBody(
+        model=body.model,
+        messages=chat_messages(body.instructions, items),
+        tools=tools or None,
+        tool_choice=choice_of(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=effort_of(body),
+        **format_fields(body.text.format if body.text else None),
+    )
+    if isinstance(body, ResponsesBody):
+        check_metadata(body.metadata)
+        if body.max_output_tokens is not None and body.max_output_tokens < 1:
+            raise bad_field("max_output_tokens", "max_output_tokens must be at least 1.")
+        made.max_tokens, made.stream = body.max_output_tokens, body.stream
+        made.temperature, made.top_p = body.temperature, body.top_p
+    return made, names
+
+
+# ---- tools --------------------------------------------------------------------------------------------------
+
+
+def functions_of(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FunctionNames]:
+    """Functions, those of namespaces with both names in one."""
+    made: list[dict[str, Any]] = []
+    by_flat: dict[str, tuple[str, str]] = {}
+    for i, tool in enumerate(tools):
+        if tool.get("type") != "namespace":
+            made.append(function_of(tool, f"tools[{i}]"))
+            continue
+        space, inner = tool.get("name"), tool.get("tools")
+        if not isinstance(space, str) or not isinstance(inner, list):
+            raise bad_field("tools", f"tools[{i}] is a namespace, which needs a name and a list of tools.")
+        for j, each in enumerate(inner):
+            function = function_of(each, f"tools[{i}].tools[{j}]")
+            flat = flat_name(space, function["name"])
+            by_flat[flat] = (space, function["name"])
+            made.append({**function, "name": flat})
+    return made, FunctionNames(by_flat)
+
+
+def function_of(tool: Any, where: str) -> dict[str, Any]:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind != "function":
+        raise bad_field(
+            "tools", f"{where}.type is {str(kind)[:64]!r}, but this server runs no tools: offer functions of your own."
+        )
+    if tool.get("defer_loading") or (tool.get("allowed_callers") or ["direct"]) != ["direct"]:
+        raise bad_field("tools", f"{where} is not for the model to call at once: offer it directly, or leave it out.")
+    if not isinstance(tool.get("name"), str):
+        raise bad_field("tools", f"{where}.name is missing: a tool needs a name.")
+    return {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
+
+
+def choice_of(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """A tool choice as chats write it: there, what belongs to a type stands in a field of its name."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        listed = choice.get("tools")
+        tools = [named(each) for each in listed] if isinstance(listed, list) else listed
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
+    return named(choice)
+
+
+def named(choice: Any) -> dict[str, Any]:
+    """A function by its name."""
+    if not isinstance(choice, dict) or choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+        raise bad_field("tool_choice", "tool_choice must be auto, none, required, a function's name or allowed_tools.")
+    return {"type": "function", "function": {"name": flat_name(choice.get("namespace"), choice["name"])}}
+
+
+# ---- thinking and the form of the output --------------------------------------------------------------------
+
+
+def effort_of(body: InputTokensBody) -> str | None:
+    config = body.reasoning
+    if config is None:
+        return None
+    if config.summary not in SUMMARIES or config.generate_summary not in SUMMARIES:
+        raise bad_field("reasoning.summary", "reasoning.summary must be auto, concise, detailed or none.")
+    return config.effort
+
+
+def wants_summary(body: InputTokensBody) -> bool:
+    """Whether thoughts are to come as a summary."""
+    config = body.reasoning
+    return config is not None and (config.summary or config.generate_summary) not in (None, "none")
+
+
+def format_fields(given: TextFormat | None) -> dict[str, Any]:
+    """What the text must be."""
+    if given is None or given.type == "text":
+        return {}
+    if given.type == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if given.type != "json_schema" or not isinstance(given.schema, dict):
+        raise bad_field("text.format", "text.format must be text, json_object, or json_schema with a schema.")
+    return {"guided_json": given.schema}

@@ -1,0 +1,174 @@
+"""/v1/responses: to create one, to see it again, and to forget it."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.http.guard import presented_key
+from tahr.server.http.request import HttpRequest
+from tahr.server.openai.bodies import decode
+from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
+from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
+from tahr.server.responses.fields import SENT_NAMES, chat_body, wants_summary
+from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
+from tahr.server.responses.items import as_items
+from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
+from tahr.server.responses.store import ResponseStore, StoredResponse
+from tahr.server.state import ServerState
+
+BODY = msgspec.json.Decoder(ResponsesBody)
+COUNT_BODY = msgspec.json.Decoder(InputTokensBody)
+ITEM = msgspec.json.Decoder(InputItem)
+BELOW = "/v1/responses/"
+MAX_LISTED = 100
+encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """What a request adds to which conversation."""
+
+    store: ResponseStore
+    owner: str
+    parent: StoredResponse | None
+    new: list[InputItem]
+
+    def items(self) -> list[InputItem]:
+        """The whole conversation."""
+        before = [ITEM.decode(item) for item in self.parent.conversation()] if self.parent else []
+        return [*before, *self.new]
+
+    def keep(self, reply: ResponseReply) -> None:
+        """Store what became of it."""
+        inputs = [encode(shown_input(item)) for item in self.new]
+        outputs = [encode(item) for item in reply.output]
+        ids = [item.id for item in reply.output]
+        self.store.add(self.owner, StoredResponse(reply.id, encode(reply), inputs, outputs, ids, self.parent))
+
+
+# ---- creating -----------------------------------------------------------------------------------------------
+
+
+async def create_response(request: HttpRequest, state: ServerState) -> None:
+    """Reply to a conversation, as OpenAI's Responses API does."""
+    store = state.responses  # a conversation may be as long as all it holds
+    await reply_to_chat(request, state, partial(read, store, presented_key(request)), store.n_bytes)
+
+
+def read(store: ResponseStore, owner: str, data: bytes) -> ChatRequest:
+    body = decode(BODY, data)
+    continued = conversation_of(store, owner, body)
+    chat, names = chat_body(body, continued.items())
+    keep = None if body.store is False else continued.keep
+    asked = ResponseOptions(repeated(body), names, wants_summary(body), keep)
+    return ChatRequest(chat, partial(ResponseFormatter, asked), cuts_length=True, sent_names=SENT_NAMES)
+
+
+def conversation_of(store: ResponseStore, owner: str, body: InputTokensBody) -> Continued:
+    parent = store.get(owner, body.previous_response_id) if body.previous_response_id else None
+    new = [resolved(store, owner, item, i) for i, item in enumerate(as_items(body.input))]
+    return Continued(store, owner, parent, new)
+
+
+def resolved(store: ResponseStore, owner: str, item: InputItem, i: int) -> InputItem:
+    """An item, or the one of a stored response that it refers to."""
+    if item.type != "item_reference":
+        return item
+    found = store.item(owner, item.id or "")
+    if found is None:
+        raise bad_field("input", f"input[{i}] refers to {(item.id or '')[:80]!r}, which is not stored: send the item.")
+    return ITEM.decode(found)
+
+
+def repeated(body: ResponsesBody) -> dict[str, Any]:
+    """The fields of the reply that repeat the request."""
+    config, text = body.reasoning, body.text
+    given = {
+        "instructions": body.instructions,
+        "previous_response_id": body.previous_response_id,
+        "max_output_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "tool_choice": body.tool_choice,
+        "tools": body.tools,
+        "metadata": body.metadata,
+        "store": body.store,
+    }
+    format = text.format if text and text.format else {"type": "text"}
+    return {name: value for name, value in given.items() if value is not None} | {
+        "reasoning": {"effort": config.effort if config else None, "summary": config.summary if config else None},
+        "text": {"format": format, "verbosity": "medium"},
+    }
+
+
+def shown_input(item: InputItem) -> dict[str, Any]:
+    """An input item as it is listed: with an id, and a message's text as a part."""
+    content = item.content
+    if item.type == "message" and isinstance(content, str):
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        content = [InputPart(kind, content)]
+    id = item.id or new_id("msg" if item.type == "message" else "item")
+    return {"type": item.type, **msgspec.to_builtins(msgspec.structs.replace(item, id=id, content=content))}
+
+
+async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
+    """How many tokens the prompt of a response would have."""
+    data, owner = await request.body(), presented_key(request)
+
+    def work() -> InputTokensReply:
+        body = decode(COUNT_BODY, data)
+        chat, _ = chat_body(body, conversation_of(state.responses, owner, body).items())
+        return InputTokensReply(n_prompt_tokens(state, chat))
+
+    await request.respond_json(await state.text_pool.run(work, len(data) + state.responses.n_bytes))
+
+
+# ---- stored responses ---------------------------------------------------------------------------------------
+
+
+def id_of(request: HttpRequest, suffix: str = "") -> str:
+    return request.path.removeprefix(BELOW).removesuffix(suffix)
+
+
+async def get_response(request: HttpRequest, state: ServerState) -> None:
+    """A stored response."""
+    found = state.responses.get(presented_key(request), id_of(request))
+    if parse_qs(request.query).get("stream", ["false"])[-1] == "true":
+        raise bad_field("stream", "A stored response cannot be streamed again: leave stream out.")
+    await request.respond(found.reply)
+
+
+async def delete_response(request: HttpRequest, state: ServerState) -> None:
+    """Forget a stored response."""
+    id = id_of(request)
+    state.responses.remove(presented_key(request), id)
+    await request.respond_json(DeletedResponse(id))
+
+
+async def cancel_response(request: HttpRequest, state: ServerState) -> None:
+    """Refused: only a response in the background can be cancelled, and this server has none."""
+    state.responses.get(presented_key(request), id_of(request, "/cancel"))
+    message = "Only responses in the background can be cancelled: close the connection of one that is streamed."
+    raise HttpError(400, message, code="not_in_background")
+
+
+async def list_input_items(request: HttpRequest, state: ServerState) -> None:
+    """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
+    found = state.responses.get(presented_key(request), id_of(request, "/input_items"))
+    asked = {name: values[-1] for name, values in parse_qs(request.query, max_num_fields=32).items()}
+    limit, order = asked.get("limit", "20"), asked.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
+        raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
+    if order not in ("asc", "desc"):
+        raise bad_field("order", "order must be asc or desc.")
+    items = [msgspec.json.decode(item) for item in found.inputs]
+    items = items if order == "asc" else items[::-1]
+    after = next((i + 1 for i, item in enumerate(items) if item["id"] == asked.get("after")), 0)
+    page = items[after : after + int(limit)]
+    ids = [item["id"] for item in page] or [""]
+    await request.respond_json(InputItemList(page, ids[0], ids[-1], after + len(page) < len(items)))

@@ -1,0 +1,102 @@
+"""The store of responses: what it evicts, what it counts, and chains of responses."""
+
+from tahr.server.http.errors import HttpError
+from tahr.server.responses.store import ENTRY_BYTES, ITEM_BYTES, ResponseStore, StoredResponse, StoreLimits
+
+
+def entry(id: str, parent: StoredResponse | None = None, n: int = 100) -> StoredResponse:
+    return StoredResponse(id, b"r" * n, [b"i"], [b"o"], [f"item {id}"], parent)
+
+
+SIZE = ENTRY_BYTES + 2 * ITEM_BYTES + 102  # of an entry
+
+
+def store_of(
+    max_entries: int = 100, max_bytes: int = 10**9, max_age_s: float = 100
+) -> tuple[ResponseStore, list[float]]:
+    now = [0.0]
+    return ResponseStore(StoreLimits(max_entries, max_bytes, max_age_s), lambda: now[0]), now
+
+
+def has(store: ResponseStore, id: str) -> bool:
+    try:
+        return store.get("me", id).id == id
+    except HttpError as error:
+        assert error.status == 404
+        return False
+
+
+def test_the_one_unused_for_longest_goes_first() -> None:
+    store, _ = store_of(max_entries=2)
+    for id in "ab":
+        store.add("me", entry(id))
+    assert has(store, "a")
+    store.add("me", entry("c"))
+    assert has(store, "a") and not has(store, "b") and has(store, "c") and len(store) == 2
+    assert store.item("me", "item b") is None and store.item("me", "item a") == b"o"
+
+
+def test_bytes_are_bounded_and_counted_exactly() -> None:
+    store, _ = store_of(max_bytes=3 * SIZE)
+    for id in "abcdef":
+        store.add("me", entry(id))
+    assert len(store) == 3 and store.n_bytes == 3 * SIZE
+    store.add("me", entry("g", n=10**6))
+    assert len(store) == 0 and store.n_bytes == 0, "what is too large by itself is not kept"
+
+
+def test_responses_age() -> None:
+    store, now = store_of()
+    store.add("me", entry("a"))
+    now[0] = 60
+    store.add("me", entry("b"))
+    assert has(store, "a")
+    now[0] = 101
+    assert not has(store, "a") and store.item("me", "item a") is None and has(store, "b")
+    now[0] = 300
+    store.add("me", entry("c"))
+    assert len(store) == 1 and store.n_bytes == SIZE
+
+
+def test_a_chain_stays_whole_when_its_beginning_is_evicted() -> None:
+    store, _ = store_of(max_entries=1)
+    store.add("me", entry("a"))
+    first = store.get("me", "a")
+    store.add("me", entry("b", first))
+    assert not has(store, "a") and store.n_bytes == 2 * SIZE
+    assert store.get("me", "b").conversation() == [b"i", b"o"] * 2
+    store.remove("me", "b")
+    assert store.n_bytes == 0
+
+
+def test_a_parent_that_was_evicted_meanwhile_counts_again() -> None:
+    store, _ = store_of()
+    store.add("me", entry("a"))
+    store.add("me", entry("b", store.get("me", "a")))
+    parent = store.get("me", "b")
+    store.remove("me", "b")
+    store.remove("me", "a")
+    assert store.n_bytes == 0
+    store.add("me", entry("c", parent))
+    assert store.n_bytes == 3 * SIZE
+    store.add("me", entry("d", parent))
+    assert store.n_bytes == 4 * SIZE
+    store.remove("me", "c")
+    assert store.n_bytes == 3 * SIZE
+    store.remove("me", "d")
+    assert store.n_bytes == 0
+
+
+def test_a_long_chain_is_walked_and_freed() -> None:
+    store, _ = store_of(max_entries=10, max_bytes=10**10)
+    last: StoredResponse | None = None
+    for i in range(20_000):
+        made = entry(str(i), last)
+        store.add("me", made)
+        last = made
+    assert last and len(last.conversation()) == 40_000 and store.n_bytes == 20_000 * SIZE
+    del made
+    for i in range(19_990, 20_000):
+        store.remove("me", str(i))
+    last = None
+    assert store.n_bytes == 0 and len(store) == 0
