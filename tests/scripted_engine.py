@@ -22,7 +22,9 @@ from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import AdapterError, ConfigError, GenerateError
 from tahr.library.delivery import OnChunk
+from tahr.library.embeddings import EmbeddingOptions
 from tahr.library.outputs import Chunk, Completion
+from tahr.library.texts.text_inputs import TextInputs
 from tahr.server.engine_port import PromptProgress
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import ServedModel
@@ -44,6 +46,7 @@ class ByteTokenizer:
     """A token per byte, and one for each end."""
 
     n_vocab, bos_id, eos_id, drops_first_space, max_token_bytes = N_VOCAB, BOS, EOS, False, 4
+    prefix, suffix, between = (BOS,), (), (EOS,)
 
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         return text  # it reads no special tokens
@@ -200,6 +203,7 @@ class ScriptedEngine:
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats, self.n_bytes = StatsSnapshot(), 1000
+        self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s = True, 0.0
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
@@ -238,9 +242,10 @@ class ScriptedEngine:
     async def remove_adapter(self, name: str) -> LoadedAdapter:
         return self.loaded.pop(name)
 
-    async def embed(self, texts: Sequence[list[int]], pooling: str, lora: Any = ()) -> Any:
-        rows = np.array([[len(text), sum(text), len(pooling), 1] for text in texts], np.float32)
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    async def embed(self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Any = ()) -> Any:
+        pooling = len(options.pooling or "")
+        rows = np.array([[len(text), sum(text), pooling, 1] for text in texts], np.float32)[:, : options.dimensions]
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True) if options.normalize else rows
 
     def snapshot(self) -> StatsSnapshot:
         return replace(self.stats, requests_running=len(self.live))

@@ -79,7 +79,7 @@ class LLM:
         self.n_bytes = parts.n_weight_bytes + parts.engine.runner.kv.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
         self.encoding = self.engine.runner.decoder.encoding  # None: it generates
-        self.inputs = TextInputs.of(parts.tokenizer, self.encoding, parts.model_config, self.context_size)
+        self.inputs = TextInputs.of(parts.tokenizer, parts.engine.runner.decoder, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
         self._lock = threading.RLock()  # of the engine and the requests

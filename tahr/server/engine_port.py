@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tahr.config import LoraChoice, SamplingParams
 from tahr.library.delivery import OnChunk
+from tahr.library.embeddings import EmbeddingOptions
+from tahr.library.texts.text_inputs import TextInputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +56,7 @@ class ServedEngine(Protocol):
     tokenizer: "Tokenizer"
     template: "ChatTemplate | None"
     context_size: int
+    inputs: TextInputs  # how texts become tokens, where they are not continued but embedded or compared
     sampling_defaults: SamplingParams
     backend_summary: str
     n_bytes: int  # of memory: weights, and keys and values at most
@@ -73,9 +76,9 @@ class ServedEngine(Protocol):
         """
 
     async def embed(
-        self, texts: Sequence[list[int]], pooling: str, lora: Sequence[LoraChoice] = ()
+        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """One vector of length 1 per text, given as tokens: [n_texts, width]."""
+        """What the model makes of each text, given as tokens: [n_texts, width]."""
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tahr.config import LoraChoice, SamplingParams
 from tahr.library.async_llm import AsyncLLM, Stream
+from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.engine_port import PromptProgress
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class LlmEngine:
         self.name = inner.name
         self.tokenizer = inner.tokenizer
         self.template = inner.template
-        self.context_size = inner.context_size
+        self.context_size, self.inputs = inner.context_size, inner.inputs
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
         self.n_bytes = inner.n_bytes
@@ -65,10 +66,10 @@ class LlmEngine:
         return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, reply_format=reply_format, whole=whole))
 
     async def embed(
-        self, texts: Sequence[list[int]], pooling: str, lora: Sequence[LoraChoice] = ()
+        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
     ) -> "NDArray[np.float32]":
-        """One vector per text, given as tokens."""
-        return await self._llm.embed(texts, pooling, lora=lora)
+        """What the model makes of each text, given as tokens."""
+        return await self._llm.vectors(texts, options, lora)
 
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""

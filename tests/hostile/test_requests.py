@@ -259,7 +259,7 @@ def test_large_responses_are_not_made_on_the_loop(server: HttpServer, monkeypatc
 
         return noted
 
-    for module, name in ((formatters, "joined"), (formatters, "prompt_logprobs"), (embeddings, "shortened")):
+    for module, name in ((formatters, "joined"), (formatters, "prompt_logprobs"), (embeddings, "written")):
         monkeypatch.setattr(module, name, noting(getattr(module, name)))
     asked = {"prompt": [97] * 300, "max_tokens": 1}
     for more in ({"echo": True, "logprobs": 20, "n": 2}, {"echo": True, "logprobs": 20, "n": 2, "stream": True}):
@@ -277,7 +277,7 @@ class StuckEngine(ScriptedEngine):
 
     embedding = False
 
-    async def embed(self, texts: Any, pooling: str, lora: Any = ()) -> Any:
+    async def embed(self, texts: Any, options: Any, lora: Any = ()) -> Any:
         self.embedding = True
         try:
             await asyncio.Event().wait()

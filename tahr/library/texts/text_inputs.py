@@ -4,7 +4,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 from tahr.errors import ConfigError
-from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder
 from tahr.models.encoders.encoding import Encoding
 from tahr.text.tokenizer import Tokenizer
 
@@ -23,12 +23,15 @@ class TextInputs:
     tokenizer: Tokenizer
     encoding: Encoding | None  # None: the model generates, and has no prompts
     context_size: int
+    vector_width: int  # of embeddings, before they are cut
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
     @staticmethod
-    def of(tokenizer: Tokenizer, encoding: Encoding | None, config: ModelConfig, context_size: int) -> "TextInputs":
+    def of(tokenizer: Tokenizer, decoder: Decoder, context_size: int) -> "TextInputs":
         """For a loaded model."""
-        return TextInputs(tokenizer, encoding, context_size, config.n_vocab // 2 if config.paired_types else 0)
+        config, head = decoder.config, decoder.text_head
+        offset = config.n_vocab // 2 if config.paired_types else 0
+        return TextInputs(tokenizer, decoder.encoding, context_size, head.width if head else config.width, offset)
 
     @property
     def scores_pairs(self) -> bool:

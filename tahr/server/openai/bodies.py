@@ -187,6 +187,10 @@ class EmbeddingBody(Struct, kw_only=True, forbid_unknown_fields=True):
     encoding_format: str | None = None
     dimensions: int | None = None
     pooling: str | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    input_type: str | None = None
+    truncate_prompt_tokens: int | None = None
     user: Inert = None
 
 

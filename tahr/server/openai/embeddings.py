@@ -1,6 +1,9 @@
 """/v1/embeddings."""
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -8,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.config import LoraChoice
+from tahr.errors import ConfigError
+from tahr.library.embeddings import EmbeddingOptions, check_dimensions
 from tahr.server.adapters import chosen_model
+from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import EmbeddingBody, decode, lora_of
-from tahr.server.openai.prompts import encode_inputs
+from tahr.server.openai.prompts import check_text_size, check_tokens, texts_of
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
 from tahr.server.state import ServerState
 
@@ -25,52 +31,94 @@ FORMS = ("float", "base64")
 Vectors = NDArray[np.float32]  # [n_texts, width]
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """A request, checked, with its texts as tokens."""
+
+    body: EmbeddingBody
+    model: ServedModel
+    texts: list[list[int]]
+    options: EmbeddingOptions
+    lora: tuple[LoraChoice, ...]
+
+
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
-    body, model, texts, lora = await state.text_pool.run(partial(prepare, state.models, await request.body()))
-    with state.admission.admitted(request, model):
+    asked = await state.text_pool.run(partial(prepare, state.models, await request.body()))
+    with state.admission.admitted(request, asked.model):
         async with request.cancellable():
-            vectors = await model.engine.embed(texts, body.pooling or "last", lora)
-            work = partial(written, vectors, body, body.model or model.name, sum(map(len, texts)))
-            data = await state.text_pool.run(work)
+            vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
+            data = await state.text_pool.run(partial(written, vectors, asked))
     await request.respond(data)
 
 
-def prepare(
-    models: ModelRegistry, data: bytes
-) -> tuple[EmbeddingBody, ServedModel, list[list[int]], tuple[LoraChoice, ...]]:
-    """The request, checked, its texts as tokens, and its adapters."""
+def prepare(models: ModelRegistry, data: bytes) -> EmbeddingRequest:
+    """Check a request, and turn its texts into tokens."""
     body = decode(BODY, data)
     model, lora = chosen_model(models, body.model, lora_of(body))
     for name, allowed in (("encoding_format", FORMS), ("pooling", POOLINGS)):
         value = getattr(body, name)
         if value is not None and value not in allowed:
             raise bad_field(name, f"{name} is {value!r}, but it must be one of {', '.join(allowed)}.")
-    texts = encode_inputs(model.engine, body.input, "input")
-    longest, context_size = max(map(len, texts)), model.engine.context_size
+    with field_errors("dimensions"):
+        check_dimensions(body.dimensions, model.engine.inputs.vector_width)
+    options = EmbeddingOptions(body.pooling, body.normalize is not False, body.dimensions)
+    return EmbeddingRequest(body, model, encode_texts(model.engine, body), options, lora)
+
+
+def encode_texts(engine: ServedEngine, body: EmbeddingBody) -> list[list[int]]:
+    """The tokens of all texts, with the prompt that is asked for; too long a text is cut only if that is."""
+    refuse_scorer(engine)
+    texts, prompt = texts_of(body.input, "input"), prompt_of(engine, body)
+    for text in texts:
+        if not isinstance(text, str):
+            check_tokens(engine, text, "input")
+        elif body.truncate_prompt_tokens is None:
+            check_text_size(engine, text, "input")
+    with field_errors("truncate_prompt_tokens"):
+        tokens = [engine.inputs.encode(text, prompt, body.truncate_prompt_tokens) for text in texts]
+    check_lengths(engine, tokens, "input")
+    return tokens
+
+
+def refuse_scorer(engine: ServedEngine) -> None:
+    if engine.inputs.scores_pairs:
+        raise bad_field("model", f"The model {engine.name} scores pairs of texts and embeds none: use /v1/rerank.")
+
+
+def prompt_of(engine: ServedEngine, body: EmbeddingBody) -> str:
+    """What is put before each text."""
+    if body.prompt_name is not None and body.input_type is not None:
+        raise bad_field("prompt_name", "prompt_name and input_type both choose a prompt: send one of them.")
+    if body.input_type is not None:
+        with field_errors("input_type"):
+            return engine.inputs.prompt_for(body.input_type)
+    with field_errors("prompt_name"):
+        return engine.inputs.prompt(body.prompt_name)
+
+
+def check_lengths(engine: ServedEngine, texts: list[list[int]], field: str) -> None:
+    longest, context_size = max(map(len, texts)), engine.context_size
     if longest > context_size:
         limit = f"This model's maximum context length is {context_size} tokens"
-        raise bad_field("input", f"{limit}, but a text has {longest}: shorten it.", "context_length_exceeded")
-    return body, model, texts, lora
+        what = "shorten it, or send truncate_prompt_tokens."
+        raise bad_field(field, f"{limit}, but a text has {longest}: {what}", "context_length_exceeded")
 
 
-def written(vectors: Vectors, body: EmbeddingBody, model: str, n_tokens: int) -> bytes:
+@contextmanager
+def field_errors(field: str) -> Iterator[None]:
+    """Inside, what is wrong is that field's fault."""
+    try:
+        yield
+    except ConfigError as error:
+        raise bad_field(field, str(error)) from error
+
+
+def written(vectors: Vectors, asked: EmbeddingRequest) -> bytes:
     """The response. Lists of numbers are long, so this does not run on the event loop."""
-    rows = shortened(vectors, body.dimensions)
-    if body.encoding_format == "base64":
-        data = [Embedding(i, base64.b64encode(row.astype("<f4").tobytes()).decode()) for i, row in enumerate(rows)]
+    if asked.body.encoding_format == "base64":
+        data = [Embedding(i, base64.b64encode(row.astype("<f4").tobytes()).decode()) for i, row in enumerate(vectors)]
     else:
-        data = [Embedding(i, row.tolist()) for i, row in enumerate(rows)]
-    return encode(EmbeddingReply(model, data, EmbeddingUsage(n_tokens, n_tokens)))
-
-
-def shortened(vectors: Vectors, dimensions: int | None) -> Vectors:
-    """The first `dimensions` numbers of each, scaled to length 1 again."""
-    width = vectors.shape[1]
-    if dimensions is None:
-        return vectors
-    if not 1 <= dimensions <= width:
-        raise bad_field("dimensions", f"dimensions is {dimensions}, but this model's vectors have {width} numbers.")
-    cut = vectors[:, :dimensions]
-    lengths = np.linalg.norm(cut, axis=1, keepdims=True)
-    return np.asarray(cut / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+        data = [Embedding(i, row.tolist()) for i, row in enumerate(vectors)]
+    n_tokens = sum(map(len, asked.texts))
+    return encode(EmbeddingReply(asked.body.model or asked.model.name, data, EmbeddingUsage(n_tokens, n_tokens)))

@@ -5,6 +5,7 @@ from math import isinf
 from typing import Any
 
 from tahr.config import Range, SamplingParams, whole
+from tahr.library.texts.text_inputs import INPUT_TYPES
 from tahr.server.openai.bodies import ONLY, ContentPart, Message
 from tahr.server.openai.embeddings import FORMS, POOLINGS
 from tahr.server.openai.prompts import ROLES
@@ -25,6 +26,8 @@ RANGES: Mapping[str, Range] = {
     "top_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "prompt_logprobs": whole(0, MAX_TOP_LOGPROBS),
     "dimensions": whole(1),
+    "truncate_prompt_tokens": whole(-1),
+    "top_n": whole(1),
     # With the conventional values that mean: off, any, as long as it fits, only the most likely token.
     "top_k": whole(-1),
     "seed": whole(-1, 2**64 - 1),
@@ -37,6 +40,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "type": ("text",),
     "encoding_format": FORMS,
     "pooling": POOLINGS,
+    "input_type": tuple(INPUT_TYPES),
     "mirostat": (0, 2),
     "tool_choice": ("auto", "none", "required", "any"),
     "function_call": ("auto", "none"),
@@ -47,6 +51,8 @@ NOT_EMPTY = {  # /tokenize takes an empty text
     ("TemplateBody", "messages"),
     ("TokenizeBody", "messages"),
     ("EmbeddingBody", "input"),
+    *(("RerankBody", name) for name in ("query", "documents")),
+    *(("ScoreBody", name) for name in ("text_1", "text_2")),
     ("CompletionBody", "prompt"),
 }
 

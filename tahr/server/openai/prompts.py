@@ -112,6 +112,9 @@ class ChatInput:
 
 
 def template_of(engine: ServedEngine) -> ChatTemplate:
+    if engine.inputs.encoding:
+        use = "/v1/rerank" if engine.inputs.scores_pairs else "/v1/embeddings"
+        raise bad_field("model", f"The model {engine.name} is an encoder and generates no text: use {use}.")
     if engine.template is None:
         raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
     return engine.template
@@ -179,12 +182,17 @@ def cannot_fit(engine: ServedEngine, n_chars: int, field: str) -> HttpError:
 
 def encode_inputs(engine: ServedEngine, inputs: Inputs | Prompts, field: str) -> list[list[int]]:
     """The tokens of a text, several texts, a list of tokens, or several such lists."""
+    return [encode_one(engine, text, field) for text in texts_of(inputs, field)]
+
+
+def texts_of(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:
+    """One entry per text, none of them empty."""
     texts = separate(inputs, field)
     if not texts or not all(texts):
         raise bad_field(field, f"{field} is empty or holds an empty text: give at least one token.")
     if len(texts) > MAX_PROMPTS:
         raise bad_field(field, f"{field} has {len(texts)} entries, but this server takes {MAX_PROMPTS} at most.")
-    return [encode_one(engine, text, field) for text in texts]
+    return texts
 
 
 def separate(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:

@@ -1,7 +1,7 @@
 """The routes of OpenAI's API, with those of vLLM's and llama.cpp's servers for tokens and templates."""
 
 from tahr.server.observe import status
-from tahr.server.openai import bodies, chat, completions, embeddings, replies, tokenize
+from tahr.server.openai import bodies, chat, completions, embeddings, replies, rerank, tokenize
 from tahr.server.route import Route
 
 # Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
@@ -15,6 +15,11 @@ ROUTES = [
         *("POST", "/v1/embeddings", embeddings.embed, bodies.EmbeddingBody, replies.EmbeddingReply),
         aliases=("/embeddings",),
     ),
+    Route(
+        *("POST", "/v1/rerank", rerank.rerank, rerank.RerankBody, rerank.RerankReply),
+        aliases=("/rerank", "/v2/rerank"),
+    ),
+    Route("POST", "/v1/score", rerank.score, rerank.ScoreBody, rerank.ScoreReply, aliases=("/score",)),
     Route("GET", "/v1/models", status.models, gives=replies.ModelList, aliases=("/models",)),
     Route("GET", "/v1/models/", status.model, gives=replies.ModelCard),
     Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
