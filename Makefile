@@ -8,7 +8,7 @@ NATIVE := $(wildcard tahr/native/*/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
 
-.PHONY: help setup run test hostile parity clients lint bench size sanitize clean
+.PHONY: help setup run test hostile parity clients agents lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,9 @@ parity: .venv-parity/.built  ## recompute the expected logits with transformers 
 clients: $(VENV)/.built  ## other people's clients, the chat page and schemathesis against a running server
 	@scripts/clients.sh $(BIN)/python
 
+agents: $(VENV)/.built  ## opencode and aider edit a file with a scripted model; fetches both (900 MB)
+	@scripts/agents.sh $(BIN)/python
+
 lint: $(VENV)/.test-extras  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -71,4 +74,4 @@ sanitize: $(VENV)/.test-extras  ## native code and both parsers under address an
 	@scripts/sanitize.sh $(BIN)/python
 
 clean:  ## forget builds and environments
-	rm -rf .venv .venv-parity .venv-clients build
+	rm -rf .venv .venv-parity .venv-clients .venv-agents build
