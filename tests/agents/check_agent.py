@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from plays import DONE, FILE, NEW, OLD, TASK
 
+HERE = Path(__file__).parent
 PROMPT = f"{TASK}. Correct it and run it."
 TEST = 'import greeting_text\nassert greeting_text.said() == "Hello, world", greeting_text.said()\n'
 HELPER = (
