@@ -19,8 +19,9 @@ from tahr.backends.cuda.kernels.rows import narrow
 
 RECORD = 5  # int32 numbers
 ENTRY = 4  # int64 numbers of a table for one slot
-BLOCK_N = 64  # columns of the output that a program makes
+BLOCK_N = 128  # columns of the output that a program makes
 SPLIT_COLS = 512  # columns of x that one program of `shrink_kernel` takes at once
+FEWEST_PROGRAMS = 8  # that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
 _record, _entry, _tile = tl.constexpr(RECORD), tl.constexpr(ENTRY), tl.constexpr(LORA_TILE)
 _slots = tl.constexpr(MAX_ADAPTERS + 1)
 
@@ -38,11 +39,11 @@ class LoraCall(NamedTuple):
 
 
 @triton.jit
-def find_tile(table, records, n_tiles, target):
-    """Of this program's tile: the place of its adapter in the table, the rank (0: nothing to do), entries and rows."""
-    tile_at = records + tl.program_id(0) * _record
+def find_tile(table, records, tile, target):
+    """Of a tile: the place of its adapter in the table, the rank (0: nothing to do), entries and rows."""
+    tile_at = records + tile * _record
     at = table + (target * _slots + tl.load(tile_at)).to(tl.int64) * _entry
-    rank = tl.where(tl.program_id(0) < tl.load(n_tiles), tl.load(at + 2).to(tl.int32), 0)
+    rank = tl.load(at + 2).to(tl.int32)
     places = tl.arange(0, _tile)
     live = places < tl.where(rank > 0, tl.load(tile_at + 2), 0)
     entries = (tl.load(tile_at + 1) + places).to(tl.int64)
@@ -61,19 +62,21 @@ def shrink_kernel(
     """
     let_next_start()
     target, first_rank = tl.program_id(1) % n_targets, tl.program_id(1) // n_targets * _tile
-    at, rank, live, entries, rows = find_tile(table, records, n_tiles, target)
-    scale = tl.load(records + entries * _record + 4, mask=live, other=0).to(tl.float32, bitcast=True)
-    scale *= tl.load(at + 3).to(tl.int32).to(tl.float32, bitcast=True)
     ranks, cols = first_rank + tl.arange(0, _tile), tl.program_id(2) * block_k + tl.arange(0, block_k)
     inside = cols[None, :] < n_cols
-    a_at = tl.load(at).to(tl.pointer_type(dtype)) + ranks.to(tl.int64)[:, None] * n_cols + cols[None, :]
-    factors = tl.load(a_at, mask=inside & (ranks[:, None] < rank), other=0.0)
-    wait_for_previous()  # every program does: or a later kernel could overtake an earlier one
-    if first_rank < rank:
-        xs = tl.load(x + rows[:, None] * x_stride + cols[None, :], mask=inside & live[:, None], other=0.0).to(dtype)
-        total = tl.dot(xs, tl.trans(factors), input_precision="ieee")
-        place = (tl.program_id(2) * n_entries + entries) * n_targets + target
-        tl.store(low + place[:, None] * most_rank + ranks[None, :], total * scale[:, None], mask=live[:, None])
+    for tile in range(tl.program_id(0), tl.load(n_tiles), tl.num_programs(0)):
+        at, rank, live, entries, rows = find_tile(table, records, tile, target)
+        scale = tl.load(records + entries * _record + 4, mask=live, other=0).to(tl.float32, bitcast=True)
+        scale *= tl.load(at + 3).to(tl.int32).to(tl.float32, bitcast=True)
+        a_at = tl.load(at).to(tl.pointer_type(dtype)) + ranks.to(tl.int64)[:, None] * n_cols + cols[None, :]
+        factors = tl.load(a_at, mask=inside & (ranks[:, None] < rank), other=0.0)
+        wait_for_previous()
+        if first_rank < rank:
+            xs = tl.load(x + rows[:, None] * x_stride + cols[None, :], mask=inside & live[:, None], other=0.0)
+            total = tl.dot(xs.to(dtype), tl.trans(factors), input_precision="ieee")
+            place = (tl.program_id(2) * n_entries + entries) * n_targets + target
+            tl.store(low + place[:, None] * most_rank + ranks[None, :], total * scale[:, None], mask=live[:, None])
+    wait_for_previous()  # those without a tile too: or a later kernel could overtake an earlier one
 
 
 @triton.jit
@@ -84,30 +87,31 @@ def expand_kernel(
     """out[row, columns of target] += b low, the splits added in order."""
     let_next_start()
     target = tl.program_id(2)
-    at, rank, live, entries, rows = find_tile(table, records, n_tiles, target)
     height = tl.where(target == 0, height0, tl.where(target == 1, height1, height2))
     begin = tl.where(target == 0, 0, tl.where(target == 1, height0, height0 + height1))
     outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
-    rank = tl.where(tl.program_id(1) * block_n < height, rank, 0)
-    b = tl.load(at + 1).to(tl.pointer_type(dtype)) + outs.to(tl.int64)[:, None] * rank
-    total = tl.zeros((_tile, block_n), tl.float32)
-    for first_rank in tl.static_range(0, most_rank, _tile):
-        ranks = first_rank + tl.arange(0, _tile)
-        factors = tl.load(b + ranks[None, :], mask=(outs[:, None] < height) & (ranks[None, :] < rank), other=0.0)
-        if first_rank == 0:
+    last = tl.where(tl.program_id(1) * block_n < height, tl.load(n_tiles), 0)
+    for tile in range(tl.program_id(0), last, tl.num_programs(0)):
+        at, rank, live, entries, rows = find_tile(table, records, tile, target)
+        b = tl.load(at + 1).to(tl.pointer_type(dtype)) + outs.to(tl.int64)[:, None] * rank
+        total = tl.zeros((_tile, block_n), tl.float32)
+        for first_rank in tl.static_range(0, most_rank, _tile):
+            ranks = first_rank + tl.arange(0, _tile)
+            factors = tl.load(b + ranks[None, :], mask=(outs[:, None] < height) & (ranks[None, :] < rank), other=0.0)
             wait_for_previous()
-        if first_rank < rank:
-            lows = tl.zeros((_tile, _tile), tl.float32)
-            for split in tl.static_range(n_splits):
-                place = (split * n_entries + entries) * n_targets + target
-                low_at = low + place[:, None] * most_rank + ranks[None, :]
-                lows += tl.load(low_at, mask=live[:, None] & (ranks[None, :] < rank), other=0.0)
-            total += tl.dot(lows.to(dtype), tl.trans(factors), input_precision="ieee")
-    if rank > 0:
-        out_at = out + rows[:, None] * out_stride + (begin + outs)[None, :]
-        mask = live[:, None] & (outs[None, :] < height)
-        total += tl.load(out_at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(out_at, narrow(total, out.dtype.element_ty), mask=mask)
+            if first_rank < rank:
+                lows = tl.zeros((_tile, _tile), tl.float32)
+                for split in tl.static_range(n_splits):
+                    place = (split * n_entries + entries) * n_targets + target
+                    low_at = low + place[:, None] * most_rank + ranks[None, :]
+                    lows += tl.load(low_at, mask=live[:, None] & (ranks[None, :] < rank), other=0.0)
+                total += tl.dot(lows.to(dtype), tl.trans(factors), input_precision="ieee")
+        if rank > 0:
+            out_at = out + rows[:, None] * out_stride + (begin + outs)[None, :]
+            mask = live[:, None] & (outs[None, :] < height)
+            total += tl.load(out_at, mask=mask, other=0.0).to(tl.float32)
+            tl.store(out_at, narrow(total, out.dtype.element_ty), mask=mask)
+    wait_for_previous()
 
 
 def add_lora(out: torch.Tensor, x: torch.Tensor, call: LoraCall) -> None:
@@ -115,13 +119,14 @@ def add_lora(out: torch.Tensor, x: torch.Tensor, call: LoraCall) -> None:
     n_cols, n_targets, n_entries = x.shape[1], len(call.heights), len(call.records)
     block_k = min(SPLIT_COLS, max(16, triton.next_power_of_2(n_cols)))
     n_splits = triton.cdiv(n_cols, block_k)
+    n_programs = min(call.most_tiles, max(FEWEST_PROGRAMS, call.most_tiles // 4))
     low = x.new_empty((n_splits, n_entries, n_targets, call.most_rank), dtype=torch.float32)
-    shrink_kernel[(call.most_tiles, n_targets * call.most_rank // LORA_TILE, n_splits)](
+    shrink_kernel[(n_programs, n_targets * call.most_rank // LORA_TILE, n_splits)](
         low, x, call.table, call.records, call.n_tiles, x.stride(0), n_cols, n_entries,
         n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **OVERLAP,
     )  # fmt: skip
     heights = [*call.heights, 0, 0][:3]
-    expand_kernel[(call.most_tiles, triton.cdiv(max(heights), BLOCK_N), n_targets)](
+    expand_kernel[(n_programs, triton.cdiv(max(heights), BLOCK_N), n_targets)](
         out, low, call.table, call.records, call.n_tiles, out.stride(0), n_entries, *heights,
         n_targets, call.most_rank, n_splits, TYPES[call.dtype], BLOCK_N, num_warps=4, **OVERLAP,
     )  # fmt: skip
