@@ -55,6 +55,7 @@ class InFlight:
     tokens: PendingTokens | None  # None: sampling waits, see `later`
     host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
+    recorded: bool  # a plan was recorded for it: how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
@@ -100,6 +101,7 @@ class Runner:
         self.decoder = decoder
         self.kv = kv
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
+        self.n_recorded = 0  # plans
         self.n_adapted = 0  # adapters that sequences use, each as often as it is used
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
@@ -123,13 +125,15 @@ class Runner:
             plan = self._sample_plan = SamplePlan(columns)
         waits = any(seq.n_ahead for seq in plan.bound)
         batch = None if waits else self.sampler.prepare(plan.requests, plan.rows)
+        n_recorded = self.n_recorded
         result = self.replay(columns)
         lengths = self.step.seq_lens[plan.owners]
         if plan.drafts:
             lengths -= plan.n_after
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
         host_rows = self.backend.fetch(result) if plan.wants_rows else None
-        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began)
+        recorded = self.n_recorded > n_recorded
+        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began, recorded)
         if waits:
             step.later = LaterSample(self.sampler, plan.requests, plan.rows, result, lengths)
         return step
@@ -193,6 +197,7 @@ class Runner:
             step, forward = self.step.within(bucket), plans.forward
             plan = self.backend.record(lambda: forward(self.backend, step, self.kv), step)
             plans.plans[bucket] = plan
+            self.n_recorded += 1
         plans.last = bucket, plan
         return plan
 

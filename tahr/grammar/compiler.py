@@ -1,12 +1,15 @@
 """Compiles grammars for one model: within limits, a few at a time, each only once while it is in use."""
 
 import importlib.util
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from tahr.errors import GrammarBusy, GrammarError
 from tahr.grammar.source import llguidance_text
@@ -23,17 +26,43 @@ MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # of their sources
 N_AT_ONCE = 2  # compilations
 PATIENCE_S = 30.0  # how long one waits for others
+STATES_PER_LEXER = 4  # states of a grammar that share a lexer, before there is another
+MAX_LEXERS = min(8, os.cpu_count() or 1)  # of one grammar: each takes memory, and time to compile
 
 
 class CompiledGrammar:
-    """A grammar ready for use; every sequence follows it by a state of its own."""
+    """A grammar ready for use; every sequence follows it by a state of its own.
 
-    def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher"):
-        self._vocabulary, self._matcher = vocabulary, matcher
+    Copies of a matcher share one lexer, which serves one of them at a time. So a grammar that many sequences follow is
+    compiled more than once, or threads would wait for each other instead of filling its masks side by side.
+    """
+
+    def __init__(self, vocabulary: GrammarVocabulary, make: Callable[[], "LLMatcher"]):
+        self._vocabulary, self._make = vocabulary, make
+        self._lock = threading.Lock()
+        self._families = [Family(make())]
 
     def state(self, after: tuple[int, ...] = ()) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
-        return GrammarState(self._vocabulary, self._matcher.deep_copy(), after)
+        with self._lock:
+            family = min(self._families, key=Family.n_states)
+            if family.n_states() >= STATES_PER_LEXER and len(self._families) < MAX_LEXERS:
+                family = Family(self._make())
+                self._families.append(family)
+            state = GrammarState(self._vocabulary, family.matcher.deep_copy(), after)
+            family.states.add(state)
+        return state
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """States whose matchers share a lexer."""
+
+    matcher: "LLMatcher"  # at the beginning
+    states: "WeakSet[GrammarState]" = field(default_factory=WeakSet)
+
+    def n_states(self) -> int:
+        return len(self.states)
 
 
 class GrammarCompiler:
@@ -83,7 +112,7 @@ class GrammarCompiler:
             with self._building:
                 vocabulary = self.vocabulary
                 index = vocabulary.index
-            return CompiledGrammar(vocabulary, matcher_of(index, text))
+            return CompiledGrammar(vocabulary, partial(matcher_of, index, text))
         except GrammarError as error:
             return error
 

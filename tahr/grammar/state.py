@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 class GrammarState:
     """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row."""
 
-    __slots__ = ("_after", "_before", "_n_ends", "_n_matched", "matcher", "vocabulary")
+    __slots__ = ("__weakref__", "_after", "_before", "_n_ends", "_n_matched", "matcher", "vocabulary")
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher", after: tuple[int, ...] = ()):
         self.vocabulary, self.matcher = vocabulary, matcher

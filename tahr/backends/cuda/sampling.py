@@ -298,6 +298,8 @@ def fields_of(
 def masks_of(rows: SampleRows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Which mask each sample has (-1: none), and the masks; the tokens of a blank row are a mask."""
     n_words = -(-rows.n_vocab // 32)
+    if rows.edits is None and rows.mask is not None and rows.masked is not None and rows.masked.all():
+        return np.arange(len(rows), dtype=np.int32), rows.mask.view(np.int32)
     of_row: dict[int, NDArray[np.uint32]] = {}
     if rows.edits is not None:
         for i in np.flatnonzero(rows.edits.blank).tolist():

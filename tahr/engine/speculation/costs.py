@@ -21,7 +21,7 @@ class Measured:
 class StepCosts:
     """A straight line through the shortest times of all sizes: noise makes steps differ more than bends in it would.
 
-    The first step of a size does not count: compiling kernels and recording a plan may take as long as hundreds.
+    The first step of a size does not count: compiling what samples may take as long as hundreds.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,8 @@ def draft_proposer(draft: Draft, runner: Runner, scheduler: Scheduler) -> DraftM
     n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
     limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
     view = last_layers(runner.kv, len(draft.decoder.memory))
-    drafting = Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab, aside=True)
+    # After a draft that was right to the end, two of its tokens are new to the draft model.
+    drafting = Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab, n_decode_tokens=2, aside=True)
     return DraftModelProposer(drafting, n_chunk)
 
 

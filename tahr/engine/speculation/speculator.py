@@ -104,9 +104,9 @@ class Speculator:
 
     # ---- after a step -----------------------------------------------------------------------------------------
 
-    def learn(self, work: ListOf[WorkItem], drafts: Drafts, accepted: Mapping[int, int], seconds: float) -> None:
-        """A step has taken so long, and so many of its drafts were right."""
-        if all(item.sequence.state is State.DECODING for item in work):
+    def learn(self, work: ListOf[WorkItem], drafts: Drafts, accepted: Mapping[int, int], seconds: float | None) -> None:
+        """A step has taken so long (None: that says nothing), and so many of its drafts were right."""
+        if seconds is not None and all(item.sequence.state is State.DECODING for item in work):
             self.costs.measure(sum(item.n_tokens for item in work), seconds)
         self._n_idle = 0 if drafts else self._n_idle + 1
         if sum(map(len, drafts.values())) > 2 * sum(accepted.values()):

@@ -21,7 +21,9 @@ RECORD = 5  # int32 numbers
 ENTRY = 4  # int64 numbers of a table for one slot
 BLOCK_N = 128  # columns of the output that a program makes
 SPLIT_COLS = 512  # columns of x that one program of `shrink_kernel` takes at once
-FEWEST_PROGRAMS = 8  # that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
+FEWEST_PROGRAMS = (
+    8  # that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
+)
 _record, _entry, _tile = tl.constexpr(RECORD), tl.constexpr(ENTRY), tl.constexpr(LORA_TILE)
 _slots = tl.constexpr(MAX_ADAPTERS + 1)
 
