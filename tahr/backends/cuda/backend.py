@@ -198,25 +198,29 @@ class CudaBackend(api.Backend):
         return like(x, normed.to(x.data.math))
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
-        found = self._multiply(x, linear.weight.data, None if linear.bias is None else linear.bias.data)
-        self._add_lora(found, x, [linear])
-        return like(x, found)
+        bias = None if linear.bias is None else linear.bias.data
+        return like(x, self._adapted(x, linear.weight.data, bias, [linear]))
 
     def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CudaLoraBank:
         return CudaLoraBank(shapes, limits, self.device)
 
-    def _add_lora(self, out: torch.Tensor, x: Tensor, linears: Sequence[api.Linear]) -> None:
-        """Add what adapters add to the outputs of linears, which lie side by side."""
-        if isinstance(self.lora, CudaLoraBank):
-            heights = [linear.weight.n_rows for linear in linears]
-            self.lora.add(out, values(x), x.rows, [linear.name for linear in linears], heights)
+    def _adapted(
+        self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None, linears: Sequence[api.Linear]
+    ) -> torch.Tensor:
+        """The outputs of linears, which lie side by side, with what adapters add to them."""
+        if not isinstance(self.lora, CudaLoraBank):
+            return self._multiply(x, w, bias)
+        heights = [linear.weight.n_rows for linear in linears]
+        begun = self.lora.begin(values(x), x.rows, [linear.name for linear in linears], heights)
+        found = self._multiply(x, w, bias)
+        self.lora.finish(found, begun)
+        return found
 
     def linears(self, x: Tensor, joined: api.JoinedLinears) -> list[Tensor]:
         one = joined.data
         if one is None:
             return super().linears(x, joined)
-        found = self._multiply(x, one.values, one.bias)
-        self._add_lora(found, x, joined.parts)
+        found = self._adapted(x, one.values, one.bias, joined.parts)
         return [like(x, part) for part in found.split(one.heights, dim=1)]
 
     def _multiply(self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None) -> torch.Tensor:

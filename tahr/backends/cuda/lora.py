@@ -1,6 +1,7 @@
 """Adapters of the CUDA backend: factors on the device, a table that tells kernels where, and the rows of a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from tahr.backends.api import (
     Rows,
     StepLimits,
 )
-from tahr.backends.cuda.kernels.lora import ENTRY, RECORD, LoraCall, add_lora
+from tahr.backends.cuda.kernels.lora import ENTRY, RECORD, LoraCall, ShrunkRows, expand, room, shrink
 from tahr.backends.cuda.steps import N_STAGING, Staging
 from tahr.backends.cuda.weights import SHORT
 from tahr.weights.tensor import HostTensor
@@ -25,6 +26,14 @@ HEADER = 8  # int32 numbers before the records: how many tiles each round has
 MAX_TARGETS = 3  # linears whose adapters one kernel adds
 DTYPES = {short: dtype for dtype, short in SHORT.items()}
 Prepared = dict[str, tuple[torch.Tensor, torch.Tensor, float]]
+
+
+class AddedColumns(NamedTuple):
+    """What adapters add to some columns of an output."""
+
+    begin: int
+    width: int
+    rows: ShrunkRows
 
 
 class DeviceLoraRows:
@@ -69,6 +78,7 @@ class CudaLoraBank(LoraBank):
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
+        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._there = {kind: DeviceLoraRows(rows.rows.shape[1], device) for kind, rows in self.rows.items()}
         self.rows = {kind: there.host for kind, there in self._there.items()}
 
@@ -95,22 +105,41 @@ class CudaLoraBank(LoraBank):
         for there in self._there.values():
             there.send()
 
-    def add(self, out: torch.Tensor, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> None:
-        """Add to `out`, in which the outputs of these linears lie side by side, what the rows' adapters make of x."""
+    def begin(self, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> list[AddedColumns]:
+        """Let rows of x meet the first factors of the adapters of these linears, beside what the linears compute."""
         if not self.targets.intersection(names):
-            return
+            return []
+        parts = self._parts(rows, names, heights, len(x))
+        made = [AddedColumns(begin, sum(call.heights), room(x, call)) for begin, call in parts]
+        if self._beside:
+            self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            for each in made:
+                shrink(x, each.rows, overlaps=self._beside is None)
+        return made
+
+    def finish(self, out: torch.Tensor, made: Sequence[AddedColumns]) -> None:
+        """Add to `out`, in which the outputs of the linears lie side by side, what was begun for them."""
+        if made and self._beside:
+            torch.cuda.current_stream().wait_stream(self._beside)
+        for begin, width, rows in made:
+            expand(out[:, begin : begin + width], rows)
+
+    def _parts(
+        self, rows: Rows, names: Sequence[str], heights: Sequence[int], n: int
+    ) -> Iterator[tuple[int, LoraCall]]:
+        """What kernels are told, by the first column of its output: once for linears whose tables follow each other."""
         if not self._is_run(names):
-            for name, part in zip(names, out.split(list(heights), dim=1), strict=True):
-                self.add(part, x, rows, [name], [part.shape[1]])
+            for i, name in enumerate(names):
+                for begin, call in self._parts(rows, [name], heights[i : i + 1], n):
+                    yield begin + sum(heights[:i]), call
             return
-        there, table = (
-            self._there[Rows.LOGITS if rows is Rows.LOGITS else Rows.TOKENS],
-            self._table[self._index[names[0]]],
-        )
-        most_tiles = min(len(x), len(x) // LORA_TILE + self._n_seqs)
+        there = self._there[Rows.LOGITS if rows is Rows.LOGITS else Rows.TOKENS]
+        table = self._table[self._index[names[0]]]
+        most_tiles = min(n, n // LORA_TILE + self._n_seqs)
         for k, records in enumerate(there.records[: self.n_rounds]):
             n_tiles = there.n_tiles[k : k + 1]
-            add_lora(out, x, LoraCall(records, n_tiles, most_tiles, table, heights, self.most_rank, self.dtype))
+            yield 0, LoraCall(records, n_tiles, most_tiles, table, heights, self.most_rank, self.dtype)
 
     def _is_run(self, names: Sequence[str]) -> bool:
         """Whether the tables of these linears follow each other."""

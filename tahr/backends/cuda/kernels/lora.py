@@ -116,19 +116,46 @@ def expand_kernel(
     wait_for_previous()
 
 
-def add_lora(out: torch.Tensor, x: torch.Tensor, call: LoraCall) -> None:
-    """Add to rows of `out` what the adapters of one round make of the same rows of x."""
-    n_cols, n_targets, n_entries = x.shape[1], len(call.heights), len(call.records)
+class ShrunkRows(NamedTuple):
+    """Rows that have met the first factor of their adapters, to be added to columns of an output."""
+
+    call: LoraCall
+    low: torch.Tensor  # [n_splits, n_entries, n_targets, most_rank]
+
+
+def splits(call: LoraCall, n_cols: int) -> tuple[int, int]:
+    """The columns of x that a program of `shrink_kernel` takes, and how many programs share them."""
     block_k = min(SPLIT_COLS, max(16, triton.next_power_of_2(n_cols)))
-    n_splits = triton.cdiv(n_cols, block_k)
-    n_programs = min(call.most_tiles, max(FEWEST_PROGRAMS, call.most_tiles // 4))
-    low = x.new_empty((n_splits, n_entries, n_targets, call.most_rank), dtype=torch.float32)
-    shrink_kernel[(n_programs, n_targets * call.most_rank // LORA_TILE, n_splits)](
-        low, x, call.table, call.records, call.n_tiles, x.stride(0), n_cols, n_entries,
-        n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **OVERLAP,
+    return block_k, triton.cdiv(n_cols, block_k)
+
+
+def room(x: torch.Tensor, call: LoraCall) -> ShrunkRows:
+    """Memory for what `shrink` makes of x."""
+    shape = (splits(call, x.shape[1])[1], len(call.records), len(call.heights), call.most_rank)
+    return ShrunkRows(call, x.new_empty(shape, dtype=torch.float32))
+
+
+def shrink(x: torch.Tensor, rows: ShrunkRows, overlaps: bool) -> None:
+    """Let rows of x meet the first factors."""
+    call, low = rows
+    n_targets, n_cols = len(call.heights), x.shape[1]
+    block_k, n_splits = splits(call, n_cols)
+    shrink_kernel[(n_programs(call), n_targets * call.most_rank // LORA_TILE, n_splits)](
+        low, x, call.table, call.records, call.n_tiles, x.stride(0), n_cols, low.shape[1],
+        n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **(OVERLAP if overlaps else {}),
     )  # fmt: skip
+
+
+def expand(out: torch.Tensor, rows: ShrunkRows) -> None:
+    """Add to rows of `out` what the second factors make of shrunk ones."""
+    call, low = rows
     heights = [*call.heights, 0, 0][:3]
-    expand_kernel[(n_programs, triton.cdiv(max(heights), BLOCK_N), n_targets)](
+    n_splits, n_entries, n_targets, most_rank = low.shape
+    expand_kernel[(n_programs(call), triton.cdiv(max(heights), BLOCK_N), n_targets)](
         out, low, call.table, call.records, call.n_tiles, out.stride(0), n_entries, *heights,
-        n_targets, call.most_rank, n_splits, TYPES[call.dtype], BLOCK_N, num_warps=4, **OVERLAP,
+        n_targets, most_rank, n_splits, TYPES[call.dtype], BLOCK_N, num_warps=4, **OVERLAP,
     )  # fmt: skip
+
+
+def n_programs(call: LoraCall) -> int:
+    return min(call.most_tiles, max(FEWEST_PROGRAMS, call.most_tiles // 4))
