@@ -16,6 +16,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
+from tahr.grammar import compiler as compiler_module
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.text.tokenizer import Tokenizer
 
@@ -385,3 +386,21 @@ def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     mine.compile(Grammar("regex", "[0-9]{4}"))
     mine.close()
+
+
+def test_sequences_of_one_grammar_share_a_lexer_only_with_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks of matchers that share one are filled one after the other."""
+    n_compiled, compile_again = [0], compiler_module.matcher_of
+
+    def counted(*args: object) -> object:
+        n_compiled[0] += 1
+        return compile_again(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compiler_module, "matcher_of", counted)
+    monkeypatch.setattr(compiler_module, "MAX_LEXERS", 3)
+    grammar = Grammar("regex", "[a-c]{3,5}")
+    states = [compiler().state(grammar) for _ in range(9)]
+    assert n_compiled == [3]
+    states += [compiler().state(grammar) for _ in range(20)]
+    assert n_compiled == [3]
+    assert all((state.allowed(512) == states[0].allowed(512)).all() for state in states)

@@ -124,6 +124,20 @@ def test_sequences_that_speculate_share_steps(stories: Path, late: bool) -> None
     assert eng.stats.steps <= 50 / 5 + 1 + len(sequences)  # and the prefills
 
 
+def test_what_it_takes_to_record_a_plan_is_not_learned(stories: Path) -> None:
+    eng = speculating(stories, "ngram", 4, adapts=True)
+    assert eng.speculator
+    seq, measured = submit(eng, prompts(stories)[0], greedy(8)), []
+    recorded = [0]
+    while not seq.done:
+        eng.step()
+        recorded.append(eng.runner.n_recorded)
+        measured.append(eng.speculator.costs.seconds(1) > 0)
+    first = next(i for i, known in enumerate(measured) if known)
+    assert recorded[first + 1] == recorded[first], "what is known first was learned from a step that recorded nothing"
+    assert recorded[-1] > 0
+
+
 @pytest.mark.parametrize("kind", ["ngram", "script"])
 def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts: list[list[int]], kind: str) -> None:
     tokenizer = loaded(stories)[1]

@@ -1,6 +1,6 @@
 """A model's vocabulary as llguidance reads it: the bytes of every token, and text to tokens for what is forced."""
 
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ Words = NDArray[np.uint32]
 # so that a bounded string finds one near its end too.
 STRING = r'[^"\\\x00-\x1F\x7F]'
 SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{STRING}{{1,{n}}}" for n in (3, 5, 8, 12, 20, 30)), STRING + "+"]
+MAX_KNOWN, MAX_KNOWN_LETTERS = 4096, 256  # texts whose tokens are remembered, and how long they may be
 MARKER = b"\xff"  # llguidance's sign of a special token; no text has this byte
 
 
@@ -30,6 +31,8 @@ class TokenTable:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self.eos_token_id = min(tokenizer.eos_ids)
+        # The same few keys and signs are forced again and again.
+        self._known = lru_cache(maxsize=MAX_KNOWN)(partial(continuation, tokenizer))
 
     @property
     def tokens(self) -> list[bytes]:
@@ -44,14 +47,20 @@ class TokenTable:
 
     def __call__(self, text: str) -> list[int]:
         """Tokens with exactly the bytes of a text that continues another one; none if the tokenizer has no such."""
-        wanted = text.encode()
-        for ids in (self._encode(text), self._encode("\n" + text)[1:], self._encode("\n" + text)[2:]):
-            if b"".join(map(self._tokenizer.token_bytes, ids)) == wanted:
-                return ids
-        return []
+        return list(self._known(text)) if len(text) <= MAX_KNOWN_LETTERS else continuation(self._tokenizer, text)
 
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special=False, parse_special=False)
+
+def continuation(tokenizer: Tokenizer, text: str) -> list[int]:
+    """What `TokenTable` answers for a text."""
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False, parse_special=False)
+
+    wanted = text.encode()
+    for ids in (encode(text), encode("\n" + text)[1:], encode("\n" + text)[2:]):
+        if b"".join(map(tokenizer.token_bytes, ids)) == wanted:
+            return ids
+    return []
 
 
 class GrammarVocabulary:

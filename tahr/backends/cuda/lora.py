@@ -78,7 +78,6 @@ class CudaLoraBank(LoraBank):
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._there = {kind: DeviceLoraRows(rows.rows.shape[1], device) for kind, rows in self.rows.items()}
         self.rows = {kind: there.host for kind, there in self._there.items()}
 
@@ -106,22 +105,21 @@ class CudaLoraBank(LoraBank):
             there.send()
 
     def begin(self, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> list[AddedColumns]:
-        """Let rows of x meet the first factors of the adapters of these linears, beside what the linears compute."""
+        """Let rows of x meet the first factors of the adapters of these linears.
+
+        The kernel overlaps with the one that makes x, which it could not after the linears: their library's kernels let
+        none start early.
+        """
         if not self.targets.intersection(names):
             return []
         parts = self._parts(rows, names, heights, len(x))
         made = [AddedColumns(begin, sum(call.heights), room(x, call)) for begin, call in parts]
-        if self._beside:
-            self._beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._beside):
-            for each in made:
-                shrink(x, each.rows, overlaps=self._beside is None)
+        for each in made:
+            shrink(x, each.rows)
         return made
 
     def finish(self, out: torch.Tensor, made: Sequence[AddedColumns]) -> None:
         """Add to `out`, in which the outputs of the linears lie side by side, what was begun for them."""
-        if made and self._beside:
-            torch.cuda.current_stream().wait_stream(self._beside)
         for begin, width, rows in made:
             expand(out[:, begin : begin + width], rows)
 

@@ -135,14 +135,14 @@ def room(x: torch.Tensor, call: LoraCall) -> ShrunkRows:
     return ShrunkRows(call, x.new_empty(shape, dtype=torch.float32))
 
 
-def shrink(x: torch.Tensor, rows: ShrunkRows, overlaps: bool) -> None:
+def shrink(x: torch.Tensor, rows: ShrunkRows) -> None:
     """Let rows of x meet the first factors."""
     call, low = rows
     n_targets, n_cols = len(call.heights), x.shape[1]
     block_k, n_splits = splits(call, n_cols)
     shrink_kernel[(n_programs(call), n_targets * call.most_rank // LORA_TILE, n_splits)](
         low, x, call.table, call.records, call.n_tiles, x.stride(0), n_cols, low.shape[1],
-        n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **(OVERLAP if overlaps else {}),
+        n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **OVERLAP,
     )  # fmt: skip
 
 
