@@ -110,6 +110,13 @@ check "openai (npm)" 60 node $here/check_openai.cjs "$address"
 check "langchain-openai" 90 "$python" $here/check_langchain.py "$address" "$model"
 check "structured output: openai parse, instructor, langchain" 180 "$python" $here/check_structured.py "$address" "$model"
 check "llama-index" 90 "$python" $here/check_llama_index.py "$address" "$model"
+real=$address
+launch tools.log $here/tool_server.py
+scripted=$address address=$real
+check "anthropic (Python)" 120 "$python" $here/check_anthropic.py "$real" "$model" "$scripted"
+check "openai: responses" 120 "$python" $here/check_responses.py "$real" "$model" "$scripted"
+check "anthropic, openai and ai (npm): messages, responses" 60 node $here/check_apis.cjs "$real" "$model" "$scripted"
+check "langchain-anthropic, litellm" 120 "$python" $here/check_wrappers.py "$scripted"
 check "examples of the documents" 90 "$python" $here/check_examples.py "$address" README.md docs/serving.md
 check "modules of the chat page under node" 60 node --test $here/page/*.test.mjs
 if [ -n "$browser" ]; then

@@ -39,11 +39,13 @@ class ScriptedModel(ScriptedEngine):
         self.sampling_defaults = replace(self.sampling_defaults, max_tokens=65_536)
 
     def script_for(self, prompt: str, index: int) -> str:
-        text = prompt.removeprefix("<s>").split("\n")[0]
+        text = prompt.removeprefix("<s>")
         if not text.startswith('{"messages"'):
             return "ready"  # the step a server warms up with, and plain completions
-        request = json.loads(text)
-        return self._play(request["messages"], request["tools"] or [])
+        request, end = json.JSONDecoder().raw_decode(text)
+        reply = self._play(request["messages"], request["tools"] or [])
+        is_thinking = "<think>" in text[end:] and "</think>" not in text[end:]  # the prompt has begun a block
+        return f"</think>{reply}" if is_thinking and "</think>" not in reply else reply
 
 
 def serve_until_signal(*models: ScriptedModel, ready: Callable[[str], None]) -> None:

@@ -135,7 +135,7 @@ def test_a_message(client: httpx.Client, engine: ScriptedEngine) -> None:
         "type": "message",
         "role": "assistant",
         "model": "scripted",
-        "content": [{"type": "text", "text": "Hi.", "citations": None}],
+        "content": [{"type": "text", "text": "Hi."}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
         "usage": {
@@ -157,7 +157,7 @@ def test_events_in_their_order(client: httpx.Client, engine: ScriptedEngine) -> 
     assert usage["input_tokens"] == len(engine.seen[-1].tokens) - 3 and usage["output_tokens"] == 3
     assert rest == [
         {"type": "ping"},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "", "citations": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "H"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "i"}},
         {"type": "content_block_stop", "index": 0},
@@ -405,6 +405,9 @@ def test_fields_without_effect_are_taken(client: httpx.Client) -> None:
         ("container", {"container": "c"}),
         ("inference_geo", {"inference_geo": "eu"}),
         ("speed", {"speed": "fast"}),
+        ("thread", {"thread": {"type": "create"}}),
+        ("compaction", {"compaction": {"type": "summarize"}}),
+        ("fallbacks", {"fallbacks": "default"}),
         ("nonsense", {"nonsense": 1}),
     ],
 )
@@ -435,6 +438,8 @@ def test_errors_have_their_types(client: httpx.Client) -> None:
     assert broken.status_code == 400 and broken.json()["error"]["type"] == "invalid_request_error"
     long = refused(client, messages=[{"role": "user", "content": "x" * 5000}])
     assert "maximum context length" in long
+    thread = client.post(MESSAGES, json={**body, "thread": {"type": "create"}}).json()
+    assert thread["error"]["details"] == {"error_code": "thread_unsupported_request"}
     failing = {"messages": [{"role": "user", "content": "FAIL@3"}], "max_tokens": 9}
     failed = client.post(MESSAGES, json=failing)
     assert failed.status_code == 500 and failed.json()["error"]["type"] == "api_error"

@@ -90,6 +90,9 @@ class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     context_management: Any = None  # these are refused where they ask for something
     mcp_servers: Any = None
     speed: Any = None
+    compaction: Any = None
+    fallbacks: Any = None
+    thread: Any = None
 
 
 class MessagesBody(CountTokensBody, kw_only=True):

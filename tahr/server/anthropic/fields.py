@@ -39,14 +39,19 @@ HARMLESS: Mapping[str, Callable[[Any], bool]] = {
     "speed": lambda value: value == "standard",
     "container": lambda value: False,
     "inference_geo": lambda value: False,
+    "compaction": lambda value: False,
+    "fallbacks": lambda value: value == [],
+    "thread": lambda value: False,
 }
+CODES = {"thread": "thread_unsupported_request"}  # by which Anthropic's clients know to send the whole conversation
 
 
 def check_harmless(body: CountTokensBody) -> None:
     for name, is_fine in HARMLESS.items():
         value = getattr(body, name, None)
         if value is not None and not is_fine(value):
-            raise bad_field(name, f"{name} asks for what this server cannot do: leave it out.", "unsupported")
+            code = CODES.get(name, "unsupported")
+            raise bad_field(name, f"{name} asks for what this server cannot do: leave it out.", code)
 
 
 def chat_body(body: CountTokensBody, template: ChatTemplate | None) -> ChatBody:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from tahr.server.http.errors import HttpError
 from tahr.server.openai.replies import Usage
@@ -26,6 +26,7 @@ ERROR_TYPES = {
 class ErrorDetail(Struct):
     type: str
     message: str
+    details: dict[str, str] | UnsetType = UNSET
 
 
 class AnthropicError(Struct):
@@ -37,13 +38,13 @@ class AnthropicError(Struct):
 
     @classmethod
     def of(cls, error: HttpError, request_id: str) -> "AnthropicError":
-        return cls(ErrorDetail(ERROR_TYPES[error.status], error.message), request_id)
+        details = {"error_code": error.code} if error.code else UNSET
+        return cls(ErrorDetail(ERROR_TYPES[error.status], error.message, details), request_id)
 
 
 class TextBlock(Struct):
     text: str
     type: str = "text"
-    citations: None = None
 
 
 class ThinkingBlock(Struct):

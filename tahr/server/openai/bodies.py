@@ -135,6 +135,8 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tr
     reasoning: str | None = None
     refusal: Inert = None
     annotations: Inert = None
+    provider_specific_fields: Inert = None  # litellm leaves these in messages it made
+    thinking_blocks: Inert = None
     audio: Limited = None
 
 
