@@ -54,7 +54,7 @@ parity: .venv-parity/.built  ## recompute the expected logits with transformers 
 clients: $(VENV)/.built  ## other people's clients, the chat page and schemathesis against a running server
 	@scripts/clients.sh $(BIN)/python
 
-agents: $(VENV)/.built  ## opencode and aider edit a file with a scripted model; fetches both (900 MB)
+agents: $(VENV)/.built  ## opencode, Claude Code, Codex and aider edit a file with a scripted model; fetches them (1.5 GB)
 	@scripts/agents.sh $(BIN)/python
 
 lint: $(VENV)/.test-extras  ## ruff and mypy

@@ -33,6 +33,8 @@ def text_of(message: Message) -> str:
 class ScriptedModel(ScriptedEngine):
     """An engine whose replies `play` gives."""
 
+    obeys_words = False
+
     def __init__(self, play: Play, name: str = "scripted", context_size: int = 1_000_000):
         super().__init__(name, context_size, template=TEMPLATE)
         self._play = play

@@ -3,6 +3,7 @@
 Arguments: the agent's name and its executable. The server runs with the Python of this program, in the agent's project.
 """
 
+import itertools
 import json
 import os
 import re
@@ -69,6 +70,8 @@ def check_tool_session(requests: Requests, output: str) -> None:
     assert [len(each) for each in results] == [0, 1, 2, 3], results
     assert "wrold" in str(results[-1][0]) and "Hello, world" in str(results[-1][2]), results[-1]
     assert task[-1]["reply"] == DONE and DONE in output, output[-2000:]
+    for before, after in itertools.pairwise([each["messages"] for each in task]):
+        assert after[: len(before)] == before, "the prefix cache would not find what was there before"
 
 
 # ---- aider ----------------------------------------------------------------------------------------------------
@@ -87,12 +90,42 @@ AIDER = [
     *("--test-cmd", f"{sys.executable} check_greeting.py", "--message", PROMPT, FILE),
 ]
 
+# ---- Claude Code and Codex ------------------------------------------------------------------------------------
+
+CLAUDE = ["--print", PROMPT, "--model", "scripted", "--allowedTools", "Read", "Edit", "Bash"]
+
+
+def claude_environment(address: str) -> dict[str, str]:
+    models = {f"ANTHROPIC_DEFAULT_{size}_MODEL": "scripted" for size in ("OPUS", "SONNET", "HAIKU")}
+    silent = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+    return {"ANTHROPIC_BASE_URL": address, "ANTHROPIC_AUTH_TOKEN": "none", **models, **silent}
+
+
+def codex_command(address: str) -> list[str]:
+    provider = f'{{name="Tahr", base_url="{address}/v1", wire_api="responses"}}'
+    settings = ['model_provider="tahr"', f"model_providers.tahr={provider}", 'web_search="disabled"']
+    options = [word for setting in settings for word in ("-c", setting)]
+    # The sandbox needs rights that a container does not give; the project is made for this and thrown away.
+    return ["exec", "--dangerously-bypass-approvals-and-sandbox", *options, "-m", "scripted", PROMPT]
+
+
 AGENTS = {
     "opencode": Agent(
         command=lambda address: ["run", PROMPT],
         environment=lambda address: {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
         prepare=write_opencode_config,
         check=check_tool_session,
+    ),
+    "claude": Agent(
+        command=lambda address: CLAUDE,
+        environment=claude_environment,
+        check=check_tool_session,
+        routes={"/v1/messages"},
+    ),
+    "codex": Agent(
+        command=codex_command,
+        check=check_tool_session,
+        routes={"/v1/responses"},
     ),
     "aider": Agent(
         command=lambda address: AIDER,

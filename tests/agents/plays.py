@@ -39,6 +39,31 @@ def opencode(messages: list[Message], tools: set[str]) -> str:
     return step(steps, messages)
 
 
+def claude(messages: list[Message], tools: set[str]) -> str:
+    if not {"Read", "Edit", "Bash"} <= tools:
+        return TITLE
+    where = str(Path.cwd() / FILE)
+    steps = [
+        "<think>\nThe file first.\n</think>\n\nI look at the file." + call("Read", file_path=where),
+        call("Edit", file_path=where, old_string=OLD, new_string=NEW),
+        call("Bash", command=f"python3 {FILE}", description="Run the program"),
+    ]
+    return step(steps, messages)
+
+
+def codex(messages: list[Message], tools: set[str]) -> str:
+    """Codex has one tool for everything; a patch is a command that it knows itself."""
+    if "exec_command" not in tools:
+        return TITLE
+    patch = f"*** Begin Patch\n*** Update File: {FILE}\n@@\n-{OLD}\n+{NEW}\n*** End Patch"
+    steps = [
+        "<think>\nThe file first.\n</think>\n\nI look at the file." + call("exec_command", cmd=f"cat {FILE}"),
+        call("exec_command", cmd=f"apply_patch <<'EOF'\n{patch}\nEOF"),
+        call("exec_command", cmd=f"python3 {FILE}"),
+    ]
+    return step(steps, messages)
+
+
 def aider(messages: list[Message], tools: set[str]) -> str:
     """Aider shows the file and takes edits as text. The first edit is wrong: its test fails, and it asks again."""
     if "commit message" in text_of(messages[0]):
@@ -52,4 +77,4 @@ def edit_block(old: str, new: str) -> str:
     return f"{FILE}\n```python\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n"
 
 
-PLAYS: dict[str, Play] = {"opencode": opencode, "aider": aider}
+PLAYS: dict[str, Play] = {"opencode": opencode, "aider": aider, "claude": claude, "codex": codex}
