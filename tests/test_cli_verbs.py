@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import assets
+from encoder_files import write_sentence_model
 from tahr.cli.main import VERBS, main
 from test_cli import STORIES, STORIES_SHA256, tahr
 
@@ -136,5 +137,33 @@ def test_info_fetches_nothing(here: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_info_of_what_cannot_run_still_shows_the_rest(here: Any) -> None:
     facts = json.loads(here("info", str(assets.need("tokenizers/ggml-vocab-bert-bge.gguf")), "--json"))
-    assert facts["runs"] is False and "bert" in facts["why_not"]
+    assert facts["runs"] is False and "token_embd" in facts["why_not"]
     assert facts["tokenizer"].startswith("bert") and facts["tensors"] == 0
+
+
+def test_embed(here: Any, tmp_path: Path) -> None:
+    model = str(write_sentence_model(tmp_path / "model"))
+    rows = [json.loads(line) for line in here("embed", model, "--text", "cat", "--text", "dog").splitlines()]
+    assert [row["text"] for row in rows] == ["cat", "dog"] and {row["dimensions"] for row in rows} == {48}
+    (tmp_path / "texts.txt").write_text('cat\ndog, "so"\n')
+    table = here("embed", model, "--file", str(tmp_path / "texts.txt"), "--format", "csv", "--dimensions", "3")
+    assert table.splitlines()[0] == "text,0,1,2" and table.splitlines()[2].startswith('"dog, ""so""",')
+    out = tmp_path / "out.txt"
+    assert here("embed", model, "--format", "raw", "-o", str(out), stdin="cat\ndog\n") == ""
+    assert [float(x) for x in out.read_text().splitlines()[0].split()] == rows[0]["embedding"]
+    asked = here("embed", model, "--text", "cat", "--prompt-name", "query")
+    assert asked.replace("cat", "find cat") == here("embed", model, "--text", "find cat")
+    raw = json.loads(here("embed", model, "--text", "cat", "--no-normalize"))["embedding"]
+    assert sum(x * x for x in raw) != pytest.approx(1, abs=1e-3)
+    assert here("embed", model, "--text", "cat " * 99, "--truncate", "-1")
+    for wrong in (
+        ["--text", "cat " * 99],
+        ["--text", ""],
+        ["--prompt-name", "x"],
+        ["--dimensions", "99"],
+        ["--format", "x"],
+    ):
+        here("embed", model, *wrong, stdin="cat\n", code=3)
+    here("embed", model, stdin="cat\n\ndog\n", code=3)
+    here("embed", model, stdin="", code=3)
+    here("run", model, "-p", "cat", code=3)

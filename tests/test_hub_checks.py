@@ -61,10 +61,10 @@ def test_a_model_that_cannot_run_is_refused_before_its_weights_are_fetched(
 
 def test_the_same_for_gguf(fake: Hub, registry: Registry) -> None:
     fake.repos["org/m-GGUF"] = {"m-Q4_K_M.gguf": gguf_head("mamba")}
-    registry.add("library/m", "latest", {"model": gguf_head("bert")})
+    registry.add("library/m", "latest", {"model": gguf_head("whisper")})
     with pytest.raises(UnsupportedModel, match="mamba"):
         hub.resolve("org/m-GGUF", check=refuse_unsupported)
-    with pytest.raises(UnsupportedModel, match="bert"):
+    with pytest.raises(UnsupportedModel, match="whisper"):
         hub.resolve("ollama:m", check=refuse_unsupported)
     assert hub.list_models() == [] and fake.n_body_bytes + registry.n_body_bytes < 10_000
     fake.repos["org/n-GGUF"] = {"n-Q4_K_M.gguf": gguf_head("qwen3")}

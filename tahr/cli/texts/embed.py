@@ -1,0 +1,126 @@
+"""`tahr embed`: texts as vectors."""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tahr.cli.bench.bench_shapes import positive
+from tahr.cli.chat.console import note
+from tahr.cli.chat.prompt import read_file, read_stdin, stdin_is_terminal
+from tahr.cli.settings.options import within_cores
+from tahr.config import EngineConfig
+from tahr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tahr import LLM
+    from tahr.backends.api import Floats
+
+HELP = "turn texts into vectors"
+N_TOGETHER = 1024  # texts whose vectors are written at once
+
+EXAMPLES = """\
+examples:
+  tahr embed minilm --text "The cat sat on the mat"
+  tahr embed minilm --file sentences.txt --format csv -o vectors.csv      a text per line
+  tahr embed minilm --dimensions 128 < sentences.txt"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, which texts, which form."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", metavar="MODEL", help="which model")
+    texts = parser.add_mutually_exclusive_group()
+    texts.add_argument("--text", action="append", metavar="TEXT", help="a text; may be given several times")
+    texts.add_argument("--file", type=Path, metavar="FILE", help="a text per line; without both, standard input is")
+    parser.add_argument("--format", choices=FORMATS, default="json", help="what a line is: an object, a row, numbers")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of standard output")
+    parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True, help="vectors are 1 long")
+    parser.add_argument("--pooling", metavar="X", help="last, mean, max or cls (default: the model's own)")
+    parser.add_argument("--dimensions", type=positive, metavar="N", help="only the first N numbers of a vector")
+    parser.add_argument("--prompt-name", metavar="NAME", help="which of the model's prompts is put before the texts")
+    parser.add_argument("--truncate", type=int, metavar="N", help="cut texts to N tokens (-1: to what the model takes)")
+    where = parser.add_argument_group("how it runs")
+    where.add_argument("-t", "--threads", type=positive, metavar="N", help="CPU threads (default: one per core)")
+    where.add_argument("--backend", default="auto", metavar="X", help="where to run; `tahr devices` lists them")
+    where.add_argument("--quantize", metavar="TYPE", help="quantise a float checkpoint at load, such as int8")
+
+
+def run(args: argparse.Namespace) -> int:
+    texts = read_texts(args)
+    config = within_cores(EngineConfig(backend=args.backend, n_threads=args.threads, quantize=args.quantize), note)
+
+    from tahr import LLM
+    from tahr.hub.progress import Progress
+
+    with LLM(args.model, config=config, progress=Progress(sys.stderr)) as llm, opened(args.output) as out:
+        for first in range(0, len(texts), N_TOGETHER):
+            some = texts[first : first + N_TOGETHER]
+            out.write(FORMATS[args.format](some, vectors(llm, some, args), first == 0))
+    return 0
+
+
+def vectors(llm: "LLM", texts: list[str], args: argparse.Namespace) -> "Floats":
+    return llm.embed(
+        texts,
+        args.pooling,
+        normalize=args.normalize,
+        dimensions=args.dimensions,
+        prompt_name=args.prompt_name,
+        truncate=args.truncate,
+    )
+
+
+def read_texts(args: argparse.Namespace) -> list[str]:
+    """The texts, none of them empty."""
+    if args.text is not None:
+        texts, what = args.text, "text"
+    else:
+        if args.file is None and stdin_is_terminal():
+            raise ConfigError("There is nothing to embed: give --text or --file, or pipe in a text per line.")
+        texts, what = (read_stdin() if args.file is None else read_file(args.file)).splitlines(), "line"
+    if not texts:
+        raise ConfigError("There is nothing to embed: the input is empty.")
+    empty = next((i for i, text in enumerate(texts, start=1) if not text.strip()), None)
+    if empty:
+        raise ConfigError(f"The {what} {empty} is empty and has no embedding: take it out.")
+    return list(texts)
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def as_json(texts: list[str], rows: "Floats", is_first: bool) -> str:
+    """An object per line."""
+    width = rows.shape[1]
+    made = ({"text": t, "embedding": row.tolist(), "dimensions": width} for t, row in zip(texts, rows, strict=True))
+    return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in made)
+
+
+def as_csv(texts: list[str], rows: "Floats", is_first: bool) -> str:
+    """The text, then its numbers, below a line that names the columns."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if is_first:
+        writer.writerow(["text", *range(rows.shape[1])])
+    writer.writerows([text, *row.tolist()] for text, row in zip(texts, rows, strict=True))
+    return out.getvalue()
+
+
+def as_raw(texts: list[str], rows: "Floats", is_first: bool) -> str:
+    """Numbers alone, a vector per line."""
+    return "".join(f"{' '.join(map(str, row.tolist()))}\n" for row in rows)
+
+
+FORMATS: dict[str, Callable[[list[str], "Floats", bool], str]] = {"json": as_json, "csv": as_csv, "raw": as_raw}
