@@ -41,17 +41,32 @@ class CompiledGrammar:
         self._vocabulary, self._make = vocabulary, make
         self._lock = threading.Lock()
         self._families = [Family(make())]
+        self._growing = False
 
-    def state(self, after: tuple[int, ...] = ()) -> GrammarState:
+    @property
+    def crowded(self) -> bool:
+        """Whether the next state compiles the grammar once more; while one does, others take what there is."""
+        full = all(family.n_states() >= STATES_PER_LEXER for family in self._families)
+        return full and len(self._families) < MAX_LEXERS and not self._growing
+
+    def state(self, after: tuple[int, ...] = (), may_compile: bool = True) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
         with self._lock:
+            grows = may_compile and self.crowded
+            self._growing |= grows
+        if grows:
+            self._grow()
+        with self._lock:
             family = min(self._families, key=Family.n_states)
-            if family.n_states() >= STATES_PER_LEXER and len(self._families) < MAX_LEXERS:
-                family = Family(self._make())
-                self._families.append(family)
             state = GrammarState(self._vocabulary, family.matcher.deep_copy(), after)
             family.states.add(state)
         return state
+
+    def _grow(self) -> None:
+        try:
+            self._families.append(Family(self._make()))
+        finally:
+            self._growing = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +95,12 @@ class GrammarCompiler:
     def vocabulary(self) -> GrammarVocabulary:
         return GrammarVocabulary(self._tokenizer)
 
-    def __contains__(self, grammar: Grammar) -> bool:
-        """Whether it is compiled, or known to be wrong: then `compile` takes no time."""
-        with self._lock:
-            return grammar in self._cache
+    def state_at_once(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState | None:
+        """The same as `state`, if nothing need be compiled for it; else None."""
+        found = self._lookup(grammar)
+        if found is None or (isinstance(found, CompiledGrammar) and found.crowded):
+            return None
+        return checked(found).state(after, may_compile=False)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """The grammar, compiled now or before; an error says what cannot be compiled."""
@@ -91,9 +108,7 @@ class GrammarCompiler:
         if found is None:
             with self._place() as trial:
                 found = self._lookup(grammar) or self._insert(grammar, self._compiled(grammar, trial))
-        if isinstance(found, GrammarError):
-            raise GrammarError(str(found))
-        return found
+        return checked(found)
 
     def state(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState:
         """The state of a sequence at the beginning of a grammar."""
@@ -155,6 +170,13 @@ class GrammarCompiler:
             self._idle.append(trial)
         finally:
             self._places.release()
+
+
+def checked(found: CompiledGrammar | GrammarError) -> CompiledGrammar:
+    """What was compiled; raises an error of its own where it did not compile."""
+    if isinstance(found, GrammarError):
+        raise GrammarError(str(found))
+    return found
 
 
 def check_installed() -> None:

@@ -282,8 +282,8 @@ class AsyncLLM:
 
     async def _grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The beginning of a grammar; one that is not compiled yet is compiled on a thread of its own."""
-        if params.grammar and params.grammar in self.llm.grammars:
-            return self.llm.grammar_state(params)
+        if params.grammar and (state := self.llm.grammars.state_at_once(params.grammar, params.grammar_after)):
+            return state
         if self._n_compiling >= MAX_COMPILING:
             raise GrammarBusy(f"{MAX_COMPILING} grammars are waiting to be compiled: try again in a moment.")
         self._n_compiling += 1
