@@ -63,7 +63,14 @@ class ScriptedLLM:
         for i, word in enumerate(words):
             self.on_chunk()
             last = i == len(words) - 1
-            done = Completion("".join(words), list(range(len(words))), n_prompt, 0, "stop", RequestStats())
+            done = Completion(
+                "".join(words),
+                list(range(len(words))),
+                n_prompt,
+                0,
+                "stop",
+                RequestStats(n_generated_tokens=len(words)),
+            )
             yield Chunk((word,), [i], "stop" if last else None, done if last else None)
 
 

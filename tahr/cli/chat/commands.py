@@ -66,7 +66,7 @@ def set_value(conversation: Conversation, argument: str) -> None:
     """Alone, shows the values in force; NAME VALUE changes one; NAME default gives it back to the model."""
     if argument:
         conversation.asked = changed(conversation.asked, argument)
-    note(values_line(said(conversation.sampling)))
+    note(values_line(said(conversation.sampling)) or "The server's own values are in force.")
 
 
 def changed(params: SamplingParams, assignment: str) -> SamplingParams:

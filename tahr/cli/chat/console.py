@@ -40,7 +40,7 @@ def summary(completion: "Completion") -> str:
     cached = f", {completion.n_cached_tokens} cached" if completion.n_cached_tokens else ""
     return (
         f"[prompt {counted(completion.n_prompt_tokens, 'token')}{cached}{speed(stats.prompt_tokens_per_s)} | "
-        f"reply {counted(len(completion.token_ids), 'token')}{speed(stats.tokens_per_s)} | "
+        f"reply {counted(stats.n_generated_tokens, 'token')}{speed(stats.tokens_per_s)} | "
         f"first token after {stats.first_token_s:.2f} s{cut}]"
     )
 
@@ -71,7 +71,7 @@ class ChatOutput(Protocol):
     def piece(self, text: str) -> None: ...
     def thought(self, text: str) -> None: ...
     def done(self, completion: "Completion") -> None: ...
-    def stopped(self, n_tokens: int) -> None: ...
+    def stopped(self, n_tokens: int | None) -> None: ...
     def failed(self, message: str) -> None: ...
     def cleared(self) -> None: ...
     def leave(self, reason: str) -> None: ...
@@ -123,10 +123,10 @@ class TextOutput:
         if self._stats:
             note(summary(completion))
 
-    def stopped(self, n_tokens: int) -> None:
+    def stopped(self, n_tokens: int | None) -> None:
         self._end_thought()
         self._end_line()
-        note(f"[stopped after {counted(n_tokens, 'token')}]")
+        note("[stopped]" if n_tokens is None else f"[stopped after {counted(n_tokens, 'token')}]")
 
     def failed(self, message: str) -> None:
         self._end_thought()
@@ -183,11 +183,11 @@ class JsonlOutput:
         more: dict[str, Any] = {}
         if completion.tool_calls:
             more["tool_calls"] = [asdict(call) for call in completion.tool_calls]
-        self._assistant(completion.finish_reason, len(completion.token_ids), **more)
+        self._assistant(completion.finish_reason, completion.stats.n_generated_tokens, **more)
         if self._stats:
             note(summary(completion))
 
-    def stopped(self, n_tokens: int) -> None:
+    def stopped(self, n_tokens: int | None) -> None:
         self._assistant("cancelled", n_tokens)
 
     def failed(self, message: str) -> None:
@@ -204,7 +204,7 @@ class JsonlOutput:
         self._thoughts: list[str] = []
         self._began = time.monotonic()
 
-    def _assistant(self, finish_reason: str, n_tokens: int, **more: Any) -> None:
+    def _assistant(self, finish_reason: str, n_tokens: int | None, **more: Any) -> None:
         reasoning = "".join(self._thoughts)
         if reasoning and self._shows_thinking:
             more["reasoning"] = reasoning

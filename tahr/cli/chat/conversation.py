@@ -1,9 +1,9 @@
 """A conversation: its messages so far, how replies are sampled, and the next reply."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tahr.cli.chat.console import ChatOutput, note
 from tahr.cli.chat.interrupt import Interrupt
@@ -13,7 +13,7 @@ from tahr.grammar import Grammar
 from tahr.text.deltas import ToolCall, reasoning_of
 
 if TYPE_CHECKING:
-    from tahr import LLM, Chunk
+    from tahr import Chunk
 
 Message = dict[str, Any]
 
@@ -21,11 +21,31 @@ Message = dict[str, Any]
 REPLY_SHARE = 0.25
 
 
+class ChatModel(Protocol):
+    """What a conversation needs of a model: an `LLM`, or a model of a server."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def context_size(self) -> int: ...
+    @property
+    def backend_summary(self) -> str: ...
+    @property
+    def load_log(self) -> Sequence[str]: ...
+    @property
+    def template(self) -> object | None: ...
+    @property
+    def sampling_defaults(self) -> SamplingParams | None: ...  # None: known to the server alone
+    def stream(self, prompt: str, params: SamplingParams) -> "Iterator[Chunk]": ...
+    def stream_chat(self, messages: list[Message], params: SamplingParams, **options: Any) -> "Iterator[Chunk]": ...
+    def encode_chat(self, messages: list[Message], **options: Any) -> list[int]: ...
+
+
 @dataclass
 class Conversation:
     """Messages with one model; `raw` means there are none: each prompt is completed as it stands."""
 
-    llm: "LLM"
+    llm: ChatModel
     output: ChatOutput
     asked: SamplingParams = field(default_factory=SamplingParams)  # by the user, laid over the model's own values
     variables: dict[str, Any] = field(default_factory=dict)  # for the chat template
@@ -44,7 +64,8 @@ class Conversation:
     @property
     def sampling(self) -> SamplingParams:
         """The values in force: what was asked for, else what the model recommends."""
-        return precedence(self.asked, self.llm.sampling_defaults)
+        defaults = self.llm.sampling_defaults
+        return self.asked if defaults is None else precedence(self.asked, defaults)
 
     @property
     def system(self) -> str | None:
@@ -120,7 +141,8 @@ class Conversation:
                     return "".join(pieces), [as_message(call) for call in chunk.completion.tool_calls], True
                 if interrupt.asked:
                     break
-        self.output.stopped(n_tokens)
+        # A server does not tell how many tokens a piece has.
+        self.output.stopped(n_tokens if n_tokens or not any(pieces) else None)
         return "".join(pieces), [], False
 
     def _chunks(self, text: str) -> "Iterator[Chunk]":

@@ -16,8 +16,10 @@ from tahr.errors import ConfigError, ModelNotFound, TahrError, TemplateError
 
 if TYPE_CHECKING:
     from tahr import LLM
+    from tahr.cli.chat.console import ChatOutput
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.settings.settings_layers import Layers
+    from tahr.grammar import Grammar
 
 HELP = "talk to a model, or ask it one thing"
 
@@ -32,11 +34,13 @@ examples:
   tahr run -p "Name a fruit" --choice apple,pear     the reply is one of these; also --json-schema, --regex, --grammar
   tahr run --tools tools.json -p "Warm in Rome?"     functions the model may call; calls are shown, never run
   tahr run --output-format jsonl < turns.txt         for programs: a line in is a turn, events out
+  tahr run --server                                  with the model of the server on this machine: at once
 
 Replies are all that is written to stdout; everything else goes to stderr. Without MODEL: smollm2:135m.
 Standard input is read only where there is no prompt, or where -p or -f is `-`."""
 
 EXIT_INTERRUPTED = 128 + 2
+DEFAULT_ADDRESS = "http://127.0.0.1:8080"  # of `tahr serve`
 SECTIONS = ("sampling", "engine", "chat")  # of the settings
 
 
@@ -58,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-context-shift", action="store_true", help="end with an error where old turns would have to be dropped"
     )
+    parser.add_argument(
+        "--server", nargs="?", const=DEFAULT_ADDRESS, metavar="URL",
+        help=f"talk to a running server, whose model it is (default {DEFAULT_ADDRESS}; TAHR_API_KEY is its key)",
+    )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="say which kernel each kind of tensor got")
     options.add_sampling(parser)
     add_grammar(parser)
@@ -80,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
+    if args.server is not None:
+        return run_attached(args, options.model_name(args), grammar, asked)
     general = read_layers(args, SECTIONS, flags_in(args, SECTIONS) | options.engine_flags(args), note)
     source, table, quantization = written_down(named, general)
     layers = general.about({**profile_values(source or DEFAULT_MODEL, SECTIONS, note), **table}, {})
@@ -104,8 +114,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = args.quantization or quantization
     with LLM(name, config=config, quantization=chosen, progress=Progress(sys.stderr)) as llm:
         llm.apply_lora([(each.name, None) for each in llm.loras()])
-        kind = BenchOutput if args.bench_mode else OUTPUTS[args.output_format]
-        output = kind(stats=not (args.no_stats or args.quiet), thinking=not args.hide_thinking)
+        output = output_of(args)
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if raw else for_template(asked, llm.template, note)
         conversation = Conversation(
@@ -118,6 +127,49 @@ def run(args: argparse.Namespace) -> int:
             show_banner(conversation, args.verbose)
         output.ready(llm.name, llm.backend_summary)
         return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
+
+
+def run_attached(args: argparse.Namespace, name: str | None, grammar: "Grammar | None", asked: dict[str, Any]) -> int:
+    """The same with a model that a server has loaded."""
+    from tahr.cli.chat.conversation import Conversation
+    from tahr.cli.chat.prompt import read_prompt
+    from tahr.cli.chat.remote import RemoteModel, ServerClient
+    from tahr.cli.settings.settings_layers import flags_in, read_layers
+
+    refuse_engine_options(args)
+    layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
+    prompt, output = read_prompt(args), output_of(args)
+    model = RemoteModel(ServerClient(args.server), name)
+    conversation = Conversation(
+        model, output, SamplingParams.of(layers.values("sampling")), asked, raw=args.raw,
+        shifts=not args.no_context_shift, grammar=grammar,
+    )  # fmt: skip
+    if (system := layers.values("chat").get("system")) and not args.raw:
+        conversation.system = system
+    if not args.quiet:
+        show_banner(conversation, args.verbose)
+    output.ready(model.name, model.backend_summary)
+    return chat(conversation, args.quiet) if prompt is None else one_shot(conversation, prompt)
+
+
+def refuse_engine_options(args: argparse.Namespace) -> None:
+    """A server has chosen these when it started."""
+    from tahr.cli.settings.settings_layers import flags_in
+
+    given = {path.split(".")[1] for path in flags_in(args, ("engine",)) | options.engine_flags(args)}
+    given |= {
+        name
+        for name in ("quantization", "weight_path", "hf_repo", "dry_run", "effective_config_json")
+        if getattr(args, name)
+    }
+    if given:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(given))
+        raise ConfigError(f"--server talks to a model that is loaded already: give {names} to `tahr serve` instead.")
+
+
+def output_of(args: argparse.Namespace) -> "ChatOutput":
+    kind = BenchOutput if args.bench_mode else OUTPUTS[args.output_format]
+    return kind(stats=not (args.no_stats or args.quiet), thinking=not args.hide_thinking)
 
 
 def written_down(named: str | None, layers: "Layers") -> "tuple[str | None, Mapping[str, Any], str | None]":
@@ -168,7 +220,7 @@ def show_banner(conversation: "Conversation", verbose: bool) -> None:
     """Which model, where, and with which sampling values in force."""
     llm = conversation.llm
     note(f"{llm.name} on {llm.backend_summary}, context {llm.context_size} tokens")
-    note(values_line(options.said(conversation.sampling)))
+    note(values_line(options.said(conversation.sampling)) or "The server's own sampling values are in force.")
     if verbose:
         for line in llm.load_log:
             note(f"  {line}")

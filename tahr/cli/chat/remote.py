@@ -1,0 +1,200 @@
+"""A model of a running server, with the part of `LLM` that a conversation needs."""
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from tahr.config import UNLIMITED_TOKENS, SamplingParams, sampling_names
+from tahr.engine.stats import RequestStats
+from tahr.errors import ConfigError, GenerateError, ModelNotFound
+from tahr.grammar import Grammar
+from tahr.library.outputs import Chunk, Completion
+from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
+
+TIMEOUT_S = 120.0  # without a byte; a server at work sends comments meanwhile
+MAX_LINE_BYTES = 1 << 24
+MAX_REPLY_BYTES = 1 << 26
+# How a request names the grammars of `tahr run`.
+GRAMMAR_FIELDS = {
+    "json_schema": "guided_json", "regex": "guided_regex", "choice": "guided_choice", "gbnf": "grammar",
+    "lark": "guided_grammar",
+}  # fmt: skip
+
+
+class ServerClient:
+    """Requests to one server."""
+
+    def __init__(self, address: str):
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"--server {address} is not an address: write it as http://127.0.0.1:8080, and MODEL before --server."
+            )
+        self.address = f"{parts.scheme}://{parts.netloc}"
+        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._host, self._is_secure = parts.netloc.rpartition("@")[2], parts.scheme == "https"
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        return kind(self._host, timeout=TIMEOUT_S)
+
+    def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The reply to a request as a value."""
+        with closing(self._connect()) as connection:
+            response = self._send(connection, path, body)
+            return parsed(response.read(MAX_REPLY_BYTES))
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+        """The events of a streamed reply. Closing the iterator hangs up, which stops the request."""
+        with closing(self._connect()) as connection:
+            response = self._send(connection, path, body)
+            try:
+                while line := response.readline(MAX_LINE_BYTES):
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
+                        return
+                    if line.startswith(b"data:"):
+                        yield parsed(data)
+            except (OSError, http.client.HTTPException) as error:
+                raise GenerateError(f"The server at {self.address} ended the connection ({error}).") from error
+        raise GenerateError(f"The server at {self.address} ended the reply before it was complete.")
+
+    def _send(
+        self, connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any] | None
+    ) -> http.client.HTTPResponse:
+        key = os.environ.get("TAHR_API_KEY", "")
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request("GET" if data is None else "POST", self._base + path, data, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise GenerateError(
+                f"No server answers at {self.address} ({error}): start one with `tahr serve`, or leave out --server."
+            ) from error
+        if response.status != 200:
+            raise refusal(response.status, response.read(MAX_REPLY_BYTES))
+        return response
+
+
+def parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise GenerateError("What answers there is not a server of the OpenAI API: it sends no JSON.") from error
+
+
+def refusal(status: int, data: bytes) -> GenerateError | ConfigError:
+    """The server's own sentence."""
+    try:
+        message = json.loads(data)["error"]["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        message = f"The server answered {status}."
+    if status == 401:
+        message = f"{message} TAHR_API_KEY is sent as the key."
+    return GenerateError(message) if status >= 500 else ConfigError(message)
+
+
+class RemoteModel:
+    """One model of a server. What is not asked for, the server decides."""
+
+    sampling_defaults: SamplingParams | None = None  # the server's own, which it does not tell
+    template: object = "the server's"
+    load_log: Sequence[str] = ()
+
+    def __init__(self, server: ServerClient, name: str | None):
+        self._server = server
+        cards = {str(card["id"]): card for card in server.json("/v1/models")["data"]}
+        found = name or next(iter(cards), None)
+        if found not in cards:
+            raise ModelNotFound(f"The server at {server.address} has no model {name}: it has {', '.join(cards)}.")
+        self.name = str(found)
+        self.context_size = int(cards[self.name].get("context_size") or cards[self.name].get("max_model_len") or 0)
+        self.backend_summary = server.address
+
+    def stream(self, prompt: str, params: SamplingParams) -> Iterator[Chunk]:
+        return self._chunks("/v1/completions", {"prompt": prompt, **fields_of(params)})
+
+    def stream_chat(self, messages: Sequence[Any], params: SamplingParams, **options: Any) -> Iterator[Chunk]:
+        return self._chunks("/v1/chat/completions", {"messages": messages, **fields_of(params), **options})
+
+    def encode_chat(self, messages: Sequence[Any], **options: Any) -> list[int]:
+        """The tokens of a conversation; a server without a route for that is trusted to refuse what is too long."""
+        tools = {"tools": options["tools"]} if "tools" in options else {}
+        try:
+            reply = self._server.json("/tokenize", {"model": self.name, "messages": messages, **tools})
+        except (ConfigError, GenerateError):
+            return []
+        return list(reply["tokens"])
+
+    def _chunks(self, path: str, body: dict[str, Any]) -> Iterator[Chunk]:
+        body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        stats, reason = RequestStats(), "stop"
+        stats.started_at = stats.arrived_at
+        seen: list[Delta] = []
+        usage: dict[str, Any] = {}
+        with closing(self._server.events(path, body)) as events:  # type: ignore[type-var]
+            for event in events:
+                if "error" in event:
+                    raise GenerateError(str(event["error"].get("message", "The server failed.")))
+                usage = event.get("usage") or usage
+                deltas, ended = read_event(event)
+                reason = ended or reason
+                if deltas:
+                    stats.last_token_at = perf_counter()
+                    stats.first_token_at = stats.first_token_at or stats.last_token_at
+                    seen += deltas
+                    yield Chunk(tuple(deltas), [])
+        yield Chunk((), [], reason, completion_of(seen, reason, usage, stats))
+
+
+def fields_of(params: SamplingParams) -> dict[str, Any]:
+    """The settings that were asked for, as fields of a request."""
+    asked = {name: getattr(params, name) for name in sampling_names() if params.asks_for(name)}
+    if asked.get("max_tokens") == UNLIMITED_TOKENS:
+        asked["max_tokens"] = -1
+    return asked | (grammar_field(params.grammar) if params.grammar else {})
+
+
+def grammar_field(grammar: Grammar) -> dict[str, Any]:
+    if grammar.kind == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    is_json = grammar.kind in ("json_schema", "choice")
+    return {GRAMMAR_FIELDS[grammar.kind]: json.loads(grammar.source) if is_json else grammar.source}
+
+
+def read_event(event: Mapping[str, Any]) -> tuple[list[Delta], str | None]:
+    """What an event of a chat or of a completion adds, and the finish reason, if it is the last one."""
+    if not event.get("choices"):
+        return [], None
+    choice = event["choices"][0]
+    delta = choice.get("delta") or {"content": choice.get("text")}
+    found: list[Delta] = []
+    if delta.get("reasoning_content"):
+        found.append(ReasoningDelta(delta["reasoning_content"]))
+    if delta.get("content"):
+        found.append(delta["content"])
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function") or {}
+        found.append(
+            ToolCallDelta(
+                call["index"], function.get("arguments") or "", call.get("id") or "", function.get("name") or ""
+            )
+        )
+    return found, choice.get("finish_reason")
+
+
+def completion_of(deltas: Sequence[Delta], reason: str, usage: Mapping[str, Any], stats: RequestStats) -> Completion:
+    """The whole reply; times are those seen from here."""
+    stats.n_prompt_tokens = int(usage.get("prompt_tokens") or 0)
+    stats.n_generated_tokens = int(usage.get("completion_tokens") or 0)
+    stats.n_cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    return Completion(
+        text_of(deltas), [], stats.n_prompt_tokens, stats.n_cached_tokens, reason, stats,
+        tool_calls=tool_calls_of(deltas),
+    )  # fmt: skip
