@@ -95,6 +95,11 @@ class KvLayer:
         latent: int,
     ) -> None: ...
 
+class StateSequences:
+    def __init__(
+        self, *, counts: int, positions: int, starts: int, slots: int, state: int, state_width: int
+    ) -> None: ...
+
 class Tape:
     def __init__(self, isa: str) -> None: ...
     def __len__(self) -> int: ...
@@ -187,33 +192,46 @@ class Tape:
         causal: bool,
         quantised_out: int,
     ) -> None: ...
-    def delta_net(
+    def causal_conv(
+        self, *, seqs: StateSequences, channels: int, kernel: int, x: int, conv: int, bias: int, out: int
+    ) -> None: ...
+    def delta_rule(
         self,
         *,
-        counts: int,
-        positions: int,
-        starts: int,
-        slots: int,
+        seqs: StateSequences,
         n_k_heads: int,
         n_v_heads: int,
         k_dim: int,
         v_dim: int,
-        kernel: int,
         tiled: bool,
-        qkv: int,
+        matrices: int,
+        mixed: int,
         z: int,
         beta: int,
         alpha: int,
-        conv: int,
         decay: int,
         dt_bias: int,
         gain: int,
         eps: float,
-        mixed: int,
         out: int,
-        state: int,
-        state_width: int,
     ) -> None: ...
+    def state_space(
+        self,
+        *,
+        seqs: StateSequences,
+        n_heads: int,
+        head_dim: int,
+        n_groups: int,
+        state_dim: int,
+        matrices: int,
+        mixed: int,
+        dt: int,
+        decay: int,
+        dt_bias: int,
+        skip: int,
+        out: int,
+    ) -> None: ...
+    def gated_norm(self, *, n_rows: int, width: int, n_groups: int, z: int, gain: int, eps: float, x: int) -> None: ...
     def route(
         self,
         *,

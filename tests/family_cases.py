@@ -36,6 +36,15 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 24,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+}
 LATENT = {
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
@@ -169,6 +178,16 @@ MORE_CASES: dict[str, Config] = {
     "granite4": family(
         "granitemoehybrid", "GraniteMoeHybrid", layer_types=["attention"] * 3, num_local_experts=0,
         num_experts_per_tok=0, shared_intermediate_size=72, position_embedding_type="rope", **GRANITE,
+    ),
+    "granite4_h": family(
+        "granitemoehybrid", "GraniteMoeHybrid", layer_types=["mamba", "attention", "mamba"], num_local_experts=4,
+        num_experts_per_tok=2, intermediate_size=24, shared_intermediate_size=40, position_embedding_type="nope",
+        **MAMBA, **GRANITE,
+    ),
+    "granite4_h_dense": family(
+        "granitemoehybrid", "GraniteMoeHybrid", layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+        num_experts_per_tok=0, intermediate_size=72, shared_intermediate_size=72, position_embedding_type="nope",
+        **{**MAMBA, "mamba_n_groups": 2}, **GRANITE,
     ),
     "deepseek_v2": family(
         "deepseek_v2", "DeepseekV2", **LATENT, q_lora_rank=None, n_group=3, topk_group=2,

@@ -115,6 +115,27 @@ def qwen2_moe(config: Config, arrays: Arrays) -> Arrays:
     return {name: a.squeeze() if "shared_expert_gate" in name else a for name, a in arrays.items()}
 
 
+def granite_hybrid(config: Config, arrays: Arrays) -> Arrays:
+    """The decay itself; axes of one where Mamba's first version had more; experts as in Granite with experts."""
+    return granite_moe(config, mamba(config, arrays))
+
+
+def mamba(config: Config, arrays: Arrays) -> Arrays:
+    out: Arrays = {}
+    for name, values in arrays.items():
+        if name.endswith("A_log"):
+            out[name] = -np.exp(values)[:, None]
+        elif name.endswith("mamba.D"):
+            out[name] = values[:, None]
+        elif name.endswith("mamba.norm.weight"):
+            out[name] = values.reshape(config["mamba_n_groups"], -1)
+        elif name.endswith("dt_bias"):
+            out[name.replace("dt_bias", "dt_proj.bias")] = values
+        else:
+            out[name] = values.squeeze() if name.endswith("conv1d.weight") else values
+    return out
+
+
 def latent(config: Config, arrays: Arrays) -> Arrays:
     """Keys of heads turned, values apart; files from before that have both as one."""
     n, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
@@ -137,6 +158,7 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "qwen3_5_moe_text": qwen3_5,
     "gemma4_text": gemma4,
     "qwen2_moe": qwen2_moe,
+    "granitemoehybrid": granite_hybrid,
     "deepseek_v2": latent,
     "deepseek_v3": latent,
     "glm4_moe_lite": latent,

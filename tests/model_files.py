@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "gemma3_text": A.GEMMA3,
     "gpt_oss": A.GPT_OSS,
     "glm4_moe": A.GLM4_MOE,
+    "granitemoehybrid": A.GRANITE_HYBRID,
     "deepseek_v2": A.DEEPSEEK2,
     "deepseek_v3": A.DEEPSEEK2,
     "glm4_moe_lite": A.DEEPSEEK2,
@@ -57,6 +58,7 @@ ARCHITECTURES = {
 }
 # Families whose GGUFs hold queries and keys in pairs order.
 PAIRED = ("llama", "mistral", "mixtral", "ministral3", "smollm3", "granite", "granitemoe", "granitemoeshared")
+PAIRED += ("granitemoehybrid",)
 
 KEYS = {
     "num_hidden_layers": ("block_count", "u32"),
@@ -163,6 +165,8 @@ def gguf_keys(config: Config) -> dict[str, Typed]:
         keys["attention.sliding_window_pattern"] = Typed("[bool]", local)
     if config["model_type"] == "gemma4_text":
         return keys | gemma4_keys(config)
+    if "mamba_n_heads" in config:
+        return keys | mamba_keys(config)
     if "kv_lora_rank" in config:
         return keys | latent_keys(config)
     return keys | gguf_rope_keys(config.get("rope_scaling") or config.get("rope_parameters") or {}) | long_keys(config)
@@ -219,6 +223,15 @@ def gemma4_keys(config: Config) -> dict[str, Typed]:
         "attention.head_count_kv": Typed("[u32]", n_kv),
         "feed_forward_length": Typed("[u32]", widths),
     }
+
+
+def mamba_keys(config: Config) -> dict[str, Typed]:
+    """The state space, and which layers have keys and values at all."""
+    names = {"n_heads": "time_step_rank", "n_groups": "group_count", "d_state": "state_size", "d_conv": "conv_kernel"}
+    keys = {f"ssm.{key}": Typed("u32", config[f"mamba_{name}"]) for name, key in names.items()}
+    keys["ssm.inner_size"] = Typed("u32", config["mamba_n_heads"] * config["mamba_d_head"])
+    n_kv = [config["num_key_value_heads"] if kind == "attention" else 0 for kind in config["layer_types"]]
+    return keys | {"attention.head_count_kv": Typed("[u32]", n_kv), "rope.scaling.finetuned": Typed("bool", False)}
 
 
 def latent_keys(config: Config) -> dict[str, Typed]:

@@ -55,7 +55,7 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
         ("mpt", {"no_bias": False}, "biases"),
         ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
         ("gemma4", {"enable_moe_block": True}, "26B-A4B"),
-        ("granite4", {"layer_types": ["attention", "mamba", "attention"]}, "Mamba layers"),
+        ("granite4", {"layer_types": ["attention", "sliding", "attention"]}, "layers of types"),
         ("deepseek_v3", {"attention_bias": True}, "biases"),
         ("gemma4", {"use_bidirectional_attention": "all"}, "both directions"),
     ],
@@ -82,6 +82,9 @@ def test_variants_that_differ_are_refused_by_name(case: str, change: dict[str, A
         ("deepseek_v3", {"kv_lora_rank": 10**6}),
         ("deepseek_v3", {"qk_nope_head_dim": None}),
         ("deepseek_v3", {"n_group": 7}),
+        ("granite4_h", {"mamba_d_head": 12}),
+        ("granite4_h", {"mamba_n_groups": 3}),
+        ("granite4_h", {"mamba_d_state": 10**9}),
         ("mixtral", {"num_experts_per_tok": 5}),
         ("gpt_oss", {"swiglu_limit": "7"}),
         ("gemma4", {"per_layer_config": [1]}),
@@ -110,7 +113,7 @@ def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e", "mistral4"])
+@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e", "mistral4", "granite4_h"])
 def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Path) -> None:
     """Batched, chunked and preempted: states of sequences and pages of keys go together."""
     backend = backends_here.backend(name)

@@ -16,7 +16,7 @@ from tahr.models import Loaded, OpenedModel, load, open_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
 TOLERANCE = 1e-4
-CHUNKED = ["llama", "qwen3_moe", "gemma3", "bloom", "gpt_oss", "qwen3_next", "qwen3_5", "deepseek_v3"]
+CHUNKED = ["llama", "qwen3_moe", "gemma3", "bloom", "gpt_oss", "qwen3_next", "qwen3_5", "deepseek_v3", "granite4_h"]
 FILES = [(case, "safetensors") for case in CASES] + [(case, "gguf") for case in CASES if case not in NO_GGUF]
 
 

@@ -20,6 +20,7 @@ from tahr.backends.api import (
     Rotation,
     Routing,
     StateShape,
+    StateSpace,
     Tempering,
 )
 from test_ops import OTHERS, PAGE, Arrays, Case, compare, full_store, rows, step_of
@@ -73,6 +74,28 @@ def delta_net(tiled: bool) -> Case:
         return found
 
     return Case(f"delta-net{'-tiled' if tiled else ''}", run, 1e-5)
+
+
+def state_space(n_groups: int, n_norm_groups: int) -> Case:
+    """The same for the state space of Mamba-2; without groups of norms there is no norm."""
+
+    def run(be: Backend, rng: np.random.Generator) -> Arrays:
+        channels = 48 + 2 * n_groups * 20
+        sizes = {"conv": 4 * channels, "conv_bias": channels, "decay": 4, "dt_bias": 4, "skip": 4, "gain": 48}
+        vectors = {name: rows(rng, 1, n)[0] for name, n in sizes.items()}
+        vectors["decay"] = -np.exp(vectors["decay"])
+        given = {name: be.vector(v) for name, v in vectors.items()} | ({} if n_norm_groups else {"gain": None})
+        net = StateSpace(4, 12, n_groups, 20, 4, n_norm_groups=n_norm_groups or 1, eps=1e-6, **given)
+        kv = kv_store(be, [StateShape((net.state_width,))], [], PAGE, "f32", [], n_slots=4)
+        found = []
+        for spans in ([(0, 7), (0, 2)], [(7, 8), (2, 4)]):
+            step = step_of(be, spans, [0], 10)
+            step.state_slots[:2] = 3, 1
+            parts = [be.tensor(rows(rng, step.n_tokens, n)) for n in (48, net.channels, 4)]
+            found.append(np.array(be.read(be.state_space(parts, net, LayerMemory(step, kv, 0)))))
+        return found
+
+    return Case(f"state-space-{n_groups}-{n_norm_groups}", run, 1e-5)
 
 
 def heads_and_columns(be: Backend, rng: np.random.Generator) -> Arrays:
@@ -137,6 +160,9 @@ CASES = [
     routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),
     delta_net(tiled=False),
     delta_net(tiled=True),
+    state_space(1, 1),
+    state_space(2, 4),
+    state_space(4, 0),
     Case("gate-rows", gates),
     Case("heads-and-columns", heads_and_columns),
     queries_alone("f32"),

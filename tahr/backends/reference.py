@@ -10,7 +10,7 @@ import numpy as np
 
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, KV_BLOCK, Bytes, Floats, Rows, Tensor
-from tahr.backends.reference_recurrence import delta_net
+from tahr.backends.reference_recurrence import delta_net, state_space
 from tahr.weights.tensor import HostTensor
 
 
@@ -228,6 +228,10 @@ class ReferenceBackend(api.Backend):
 
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
         out = delta_net([part.data for part in parts], net, memory)
+        return Tensor(out.shape[1], parts[0].rows, out)
+
+    def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
+        out = state_space([part.data for part in parts], net, memory)
         return Tensor(out.shape[1], parts[0].rows, out)
 
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:

@@ -63,6 +63,26 @@ class DeltaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MambaConfig:
+    """The state space of recurrent layers."""
+
+    n_heads: int
+    head_dim: int
+    n_groups: int  # of heads that share what they take in and give out
+    state_dim: int
+    kernel: int
+    n_norm_groups: int = 1  # parts of a row that are normed by themselves
+
+    @property
+    def width(self) -> int:
+        return self.n_heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        return self.width + 2 * self.n_groups * self.state_dim
+
+
+@dataclass(frozen=True, slots=True)
 class LatentConfig:
     """Latent attention: what a token keeps, and the parts of a head's query."""
 
@@ -111,6 +131,7 @@ class ModelConfig:
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
     latent: LatentConfig | None = None
+    mamba: MambaConfig | None = None
     per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
@@ -133,6 +154,10 @@ class ModelConfig:
             (
                 delta is not None and delta.n_v_heads % delta.n_k_heads != 0,
                 "the value heads of recurrent layers cannot share their key heads evenly",
+            ),
+            (
+                self.mamba is not None and self.mamba.n_heads % self.mamba.n_groups != 0,
+                "the heads of recurrent layers cannot share their groups evenly",
             ),
             (len(self.kinds) != self.n_layers, f"{self.n_layers} layers, but {len(self.kinds)} are described"),
             (heads % kv_heads != 0, f"{heads} query heads cannot share {kv_heads} key heads evenly"),

@@ -27,9 +27,13 @@ def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], fa
 
 
 def first_of(f: Fields, names: Sequence[str]) -> Fields:
-    """The fields with the first layer's number in place of lists."""
-    lists = {f.prefix + name: f.items(name)[:1] for name in names if not isinstance(f.get(name), int | None)}
+    """The fields with one layer's number in place of lists: the first that is not 0."""
+    lists = {f.prefix + name: first_number(f.items(name)) for name in names if not isinstance(f.get(name), int | None)}
     return replace(f, values={**f.values, **lists}) if lists else f
+
+
+def first_number(items: list[Any]) -> list[Any]:
+    return [item for item in items if item != 0][:1] or items[:1]
 
 
 def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:

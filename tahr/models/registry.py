@@ -23,7 +23,8 @@ from tahr.models.families.gpt.gpt_neox import GPT_NEOX
 from tahr.models.families.gpt.mpt import MPT
 from tahr.models.families.gpt.starcoder2 import STARCODER2
 from tahr.models.families.granite import GRANITE
-from tahr.models.families.granite_moe import GRANITE_4, GRANITE_MOE
+from tahr.models.families.granite_moe import GRANITE_MOE
+from tahr.models.families.hybrid.granite4 import GRANITE_4
 from tahr.models.families.hybrid.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from tahr.models.families.llama import LLAMA, MINISTRAL, MISTRAL, MIXTRAL
 from tahr.models.families.ministral3 import MINISTRAL3
@@ -109,6 +110,7 @@ ARCHITECTURES: dict[str, Family] = {
     "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
+    "granitehybrid": GRANITE_4,
     "gemma-embedding": GEMMA_EMBEDDING,
     "modern-bert": MODERN_BERT,
     "nomic-bert": NOMIC_BERT,

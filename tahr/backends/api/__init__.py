@@ -22,6 +22,7 @@ from tahr.backends.api.arguments import (
     RopeStyle,
     Rotation,
     Routing,
+    StateSpace,
     Tempering,
 )
 from tahr.backends.api.backend import Backend, Fetched, HostRows
@@ -102,6 +103,7 @@ __all__ = [
     "Routing",
     "Rows",
     "StateShape",
+    "StateSpace",
     "StepDefaults",
     "StepInputs",
     "StepLimits",

@@ -13,6 +13,7 @@ from tahr.backends.api.arguments import (
     ExpertMLPs,
     Rope,
     Rotation,
+    StateSpace,
     Tempering,
 )
 from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
@@ -99,6 +100,9 @@ class Backend(ABC):
 
     def check_delta_net(self, net: DeltaNet) -> None:  # noqa: B027  (most backends compute any)
         """Refuse, when a model is loaded, a recurrent layer that this backend cannot compute."""
+
+    def check_state_space(self, net: StateSpace) -> None:  # noqa: B027
+        """The same."""
 
     def kv_store(self, layout: MemoryLayout) -> KVStore:
         """Room for the pages and the states of a layout, all zero."""
@@ -356,6 +360,10 @@ class Backend(ABC):
 
         The layer's state is [state_width] per sequence; in it, a sequence goes on from where its last step ended.
         """
+
+    @abstractmethod
+    def state_space(self, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory) -> Tensor:
+        """What `net` makes of (z; x, B and C as one; dt): [n, n_heads * head_dim]. The state is like `delta_net`'s."""
 
     @abstractmethod
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:

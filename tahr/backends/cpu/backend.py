@@ -14,7 +14,7 @@ from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, 
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
-from tahr.backends.cpu.recurrence import check_delta_net, enqueue_delta_net
+from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps
 from tahr.backends.cpu.sampling import NativeSampler
 from tahr.backends.cpu.weights import PackedMatrix
@@ -71,6 +71,9 @@ class CpuBackend(RowOps):
 
     def check_delta_net(self, net: api.DeltaNet) -> None:
         check_delta_net(net)
+
+    def check_state_space(self, net: api.StateSpace) -> None:
+        check_state_space(net)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> PagedLayer:
         if not KV_TYPES.keys() >= set(api.kv_sides(layout.dtype)):
@@ -353,13 +356,23 @@ class CpuBackend(RowOps):
 
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
         out = self._like(parts[0], net.n_v_heads * net.v_dim)
+        self._keep(parts, (net.conv, net.decay, net.dt_bias, net.gain), memory)
+        enqueue_delta_net(self._queue, parts, net, memory, out)
+        return out
+
+    def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
+        out = self._like(parts[0], net.width)
+        self._keep(parts, (net.conv, net.conv_bias, net.decay, net.dt_bias, net.skip, net.gain), memory)
+        enqueue_state_space(self._queue, parts, net, memory, out)
+        return out
+
+    def _keep(self, parts: Sequence[Tensor], vectors: Sequence[Vector | None], memory: api.LayerMemory) -> None:
+        """Keep alive everything a recurrent layer looks at."""
         self._keep_memory(memory)
         for part in parts:
             self._use(part)
-        for vector in (net.conv, net.decay, net.dt_bias, net.gain):
+        for vector in vectors:
             self._use_vector(vector)
-        enqueue_delta_net(self._queue, parts, net, memory, out)
-        return out
 
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         assert scores.width == 1

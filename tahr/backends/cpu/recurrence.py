@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tahr import _native as native
-from tahr.backends.api import DeltaNet, LayerMemory, Tensor
+from tahr.backends.api import DeltaNet, LayerMemory, StateSpace, Tensor, Vector
 from tahr.backends.cpu.memory import Buffer, address_of
 from tahr.backends.cpu.queue import Queue
 from tahr.errors import UnsupportedModel
@@ -18,30 +18,93 @@ def check_delta_net(net: DeltaNet) -> None:
         )
 
 
-def enqueue_delta_net(queue: Queue, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory, out: Tensor) -> None:
-    """Append the ops of one layer; the tensors and vectors are kept by the caller."""
-    step, (qkv, z, beta, alpha) = memory.step, parts
-    mixed = Buffer(queue.arena, qkv.data.count, 4 * net.channels)
-    vectors = {name: address_of(getattr(net, name).data) for name in ("conv", "decay", "dt_bias", "gain")}
-    queue.tape.delta_net(
+def check_state_space(net: StateSpace) -> None:
+    """The same."""
+    if net.kernel > native.MAX_CONV_KERNEL:
+        raise UnsupportedModel(
+            f"This model's recurrent layers have {net.kernel} taps; the cpu backend has room for "
+            f"{native.MAX_CONV_KERNEL}: choose another model."
+        )
+
+
+def sequences(memory: LayerMemory, state_width: int) -> native.StateSequences:
+    step = memory.step
+    return native.StateSequences(
         counts=address_of(step.counts),
         positions=address_of(step.positions),
         starts=address_of(step.query_start),
         slots=address_of(step.state_slots),
+        state=address_of(memory.data),
+        state_width=state_width,
+    )
+
+
+def enqueue_conv(queue: Queue, x: Tensor, net: DeltaNet | StateSpace, memory: LayerMemory) -> Buffer:
+    """What the convolution makes of the channels."""
+    mixed = Buffer(queue.arena, x.data.count, 4 * net.channels)
+    bias = net.conv_bias if isinstance(net, StateSpace) else None
+    queue.tape.causal_conv(
+        seqs=sequences(memory, net.state_width),
+        channels=net.channels,
+        kernel=net.kernel,
+        x=x.data.address,
+        conv=address_of(net.conv.data),
+        bias=address_of(bias.data) if bias else 0,
+        out=mixed.address,
+    )
+    return mixed
+
+
+def enqueue_delta_net(queue: Queue, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory, out: Tensor) -> None:
+    """Append the ops of one layer; the tensors and vectors are kept by the caller."""
+    qkv, z, beta, alpha = parts
+    mixed = enqueue_conv(queue, qkv, net, memory)
+    queue.tape.delta_rule(
+        seqs=sequences(memory, net.state_width),
         n_k_heads=net.n_k_heads,
         n_v_heads=net.n_v_heads,
         k_dim=net.k_dim,
         v_dim=net.v_dim,
-        kernel=net.kernel,
         tiled=net.tiled,
-        qkv=qkv.data.address,
+        matrices=(net.kernel - 1) * net.channels,
+        mixed=mixed.address,
         z=z.data.address,
         beta=beta.data.address,
         alpha=alpha.data.address,
-        **vectors,
+        **addresses(decay=net.decay, dt_bias=net.dt_bias, gain=net.gain),
         eps=net.eps,
-        mixed=mixed.address,
         out=out.data.address,
-        state=address_of(memory.data),
-        state_width=net.state_width,
     )
+
+
+def enqueue_state_space(
+    queue: Queue, parts: Sequence[Tensor], net: StateSpace, memory: LayerMemory, out: Tensor
+) -> None:
+    """The same."""
+    z, xbc, dt = parts
+    mixed = enqueue_conv(queue, xbc, net, memory)
+    queue.tape.state_space(
+        seqs=sequences(memory, net.state_width),
+        n_heads=net.n_heads,
+        head_dim=net.head_dim,
+        n_groups=net.n_groups,
+        state_dim=net.state_dim,
+        matrices=(net.kernel - 1) * net.channels,
+        mixed=mixed.address,
+        dt=dt.data.address,
+        **addresses(decay=net.decay, dt_bias=net.dt_bias, skip=net.skip),
+        out=out.data.address,
+    )
+    queue.tape.gated_norm(
+        n_rows=z.data.count.address,
+        width=net.width,
+        n_groups=net.n_norm_groups,
+        z=z.data.address,
+        gain=address_of(net.gain.data) if net.gain else 0,
+        eps=net.eps,
+        x=out.data.address,
+    )
+
+
+def addresses(**vectors: Vector) -> dict[str, int]:
+    return {name: address_of(vector.data) for name, vector in vectors.items()}

@@ -9,7 +9,7 @@ from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
-from tahr.backends.cuda.kernels import attention, delta_net, experts, fp8, latent, linear, packed, rope_kv, rows
+from tahr.backends.cuda.kernels import attention, experts, fp8, latent, linear, packed, recurrence, rope_kv, rows
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
@@ -323,7 +323,13 @@ class CudaBackend(api.Backend):
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
         inputs, step = self.context.enter(memory.step), memory.step
         n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
-        found = delta_net.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
+        found = recurrence.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
+        return like(parts[0], found.to(parts[0].data.math))
+
+    def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
+        inputs, step = self.context.enter(memory.step), memory.step
+        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
+        found = recurrence.run_state_space([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))
 
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:

@@ -1,9 +1,5 @@
-"""Granite with experts, in some sizes with a shared one: gate and up of all experts are one stack. Granite 4 without
-Mamba layers is the same, or dense: then the shared expert is all there is."""
+"""Granite with experts, in some sizes with a shared one: gate and up of all experts are one stack."""
 
-from dataclasses import replace
-
-from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
 from tahr.models.config import ModelConfig
@@ -12,7 +8,6 @@ from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
 from tahr.models.hf import hf_experts, with_experts
-from tahr.models.rope import NO_ROPE
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -24,27 +19,6 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     shared = f.count("expert_shared_feed_forward_length", limits.MOST_FFN, default=0, least=0)
     return with_experts(granite.refine_gguf(f, cfg), gguf_experts(f, shared_width=shared))
-
-
-def refine_4(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if any(kind not in ("attention", "full_attention") for kind in f.items("layer_types", cfg.n_layers) or ["mamba"]):
-        raise UnsupportedModel(
-            "This Granite 4 has Mamba layers (the H sizes), which Tahr does not run yet; choose one without, such as "
-            "granite-4.0-micro."
-        )
-    if f.get("position_embedding_type") != "rope":
-        cfg = replace(cfg, kinds=tuple(replace(kind, rope=NO_ROPE) for kind in cfg.kinds))
-    if f.count("num_local_experts", limits.MOST_EXPERTS, default=0, least=0):
-        return refine_hf(f, cfg)
-    return replace(granite.refine_hf(f, cfg), ffn_width=f.count("shared_intermediate_size", limits.MOST_FFN))
-
-
-def arrange_4(cfg: ModelConfig, tensors: Tensors) -> Tensors:
-    if cfg.moe:
-        return arrange(cfg, tensors)
-    tensors.rename(r"(model\.layers\.\d+\.mlp)\.shared_experts\.(.+)", r"\1.\2")
-    tensors.split("mlp.gate_up_proj", {"mlp.gate_proj": cfg.ffn_width, "mlp.up_proj": cfg.ffn_width})
-    return tensors
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
@@ -68,5 +42,3 @@ GRANITE_MOE = Family(
     hf_names=HF_NAMES,
     arrange=arrange,
 )
-# Their GGUFs without Mamba layers say granite or granitemoe.
-GRANITE_4 = Family("granitemoehybrid", llama.build, refine_hf=refine_4, hf_names=HF_NAMES, arrange=arrange_4)

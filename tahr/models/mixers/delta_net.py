@@ -1,9 +1,8 @@
 """Linear attention by the gated delta rule: the mixer of recurrent layers."""
 
-import numpy as np
-
-from tahr.backends.api import DeltaNet, StateShape, Tensor, Vector
+from tahr.backends.api import DeltaNet, StateShape, Tensor
 from tahr.models.config import ModelConfig
+from tahr.models.mixers.recurrence import decay, taps
 from tahr.models.stream import ForwardPass, NormedInput
 from tahr.models.weights import Weights
 
@@ -33,18 +32,3 @@ class DeltaMixer:
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
         mixed = run.backend.delta_net(x.linears(self.inward), self.net, run.memory(self.layer))
         return run.backend.linear(mixed, self.out)
-
-
-def taps(w: Weights, channels: int, kernel: int) -> Vector:
-    """The convolution, tap after tap; checkpoints have it channel after channel, perhaps with an axis of one."""
-    name = "conv1d.weight"
-    stored = w.tensors[w.prefix + name].shape if w.has(name) else ()
-    values = w.find(name, (channels, 1, kernel) if len(stored) == 3 else (channels, kernel)).dense()
-    return w.upload(np.ascontiguousarray(values.reshape(channels, kernel).T).reshape(-1))
-
-
-def decay(w: Weights, n: int) -> Vector:
-    """Below zero: stored so in GGUF files, as the logarithm of its opposite in checkpoints."""
-    if w.has("A"):
-        return w.vector("A", n)
-    return w.upload(-np.exp(w.find("A_log", (n,)).dense()))

@@ -126,6 +126,7 @@ NB_MODULE(_native, m) {
       .def("run_timed", run_tape_timed, "pool"_a, "The same; returns the nanoseconds of each op.");
   bind_row_ops(m, tape);
   bind_matrix_ops(tape);
+  bind_recurrence(m, tape);
   bind_sampling(m);
 }
 

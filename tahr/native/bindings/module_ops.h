@@ -36,6 +36,7 @@ struct At {
 };
 
 void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
+void bind_recurrence(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_sampling(nanobind::module_& module);
 void bind_matrix_ops(nanobind::class_<Recorder>& tape);
 

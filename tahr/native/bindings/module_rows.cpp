@@ -112,17 +112,6 @@ void attention(Recorder& self, Address counts, Address positions, Address starts
   self.tape.add(op, self.isa.rows->merge_spans);
 }
 
-void delta_net(Recorder& self, Address counts, Address positions, Address starts, Address slots, int n_k_heads, int n_v_heads,
-               int k_dim, int v_dim, int kernel, bool tiled, Address qkv, Address z, Address beta, Address alpha, Address conv,
-               Address decay, Address dt_bias, Address gain, float eps, Address mixed, Address out, Address state,
-               int64_t state_width) {
-  const DeltaNetOp op{At{counts}, At{positions}, At{starts}, At{slots}, n_k_heads, n_v_heads,   k_dim,    v_dim,
-                      kernel,     tiled,         At{qkv},    At{z},     At{beta},  At{alpha},   At{conv}, At{decay},
-                      At{dt_bias}, At{gain},     eps,        At{mixed}, At{out},   At{state},   state_width};
-  self.tape.add(op, self.isa.rows->delta_conv);
-  self.tape.add(op, self.isa.rows->delta_rule);
-}
-
 void route(Recorder& self, Address n_rows, Address scores, int n_experts, int n_active, bool renormalise, bool sigmoid,
            Address bias, int n_groups, int n_best_groups, int group_top, float scale, Address experts, Address shares) {
   self.tape.add(RouteOp{At{n_rows}, At{scores}, n_experts, n_active, renormalise, sigmoid, At{bias}, n_groups, n_best_groups,
@@ -179,9 +168,6 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
       .def("attention", attention, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "lengths"_a, "page_table"_a,
            "n_pages_per_seq"_a, "n_q_heads"_a, "group"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "partials"_a,
            "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a)
-      .def("delta_net", delta_net, nb::kw_only(), "counts"_a, "positions"_a, "starts"_a, "slots"_a, "n_k_heads"_a, "n_v_heads"_a,
-           "k_dim"_a, "v_dim"_a, "kernel"_a, "tiled"_a, "qkv"_a, "z"_a, "beta"_a, "alpha"_a, "conv"_a, "decay"_a, "dt_bias"_a,
-           "gain"_a, "eps"_a, "mixed"_a, "out"_a, "state"_a, "state_width"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
            "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "experts"_a, "shares"_a)
       .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a)

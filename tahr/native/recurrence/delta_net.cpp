@@ -3,32 +3,11 @@
 #include <cmath>
 
 #include "simd_tail.h"
-#include "vecmath.h"
+#include "softplus.h"
 
 namespace tahr::TAHR_ISA {
 
 namespace {
-
-float* slot_of(const DeltaNetOp& op, int seq) { return op.state + op.slots[seq] * op.state_width; }
-
-bool is_new(const DeltaNetOp& op, int seq) { return op.positions[op.starts[seq]] == 0; }
-
-// LANES channels (the last `n` of all) of one sequence, token by token.
-void convolve(const DeltaNetOp& op, int seq, int64_t channel, int n) {
-  const int64_t width = op.channels();
-  float* state = slot_of(op, seq) + channel;
-  Floats taps[MAX_CONV_KERNEL], past[MAX_CONV_KERNEL];
-  for (int j = 0; j < op.kernel; j++) taps[j] = load_some(op.conv + j * width + channel, n);
-  for (int j = 0; j + 1 < op.kernel; j++) past[j] = is_new(op, seq) ? set1(0.0f) : load_some(state + j * width, n);
-  for (int64_t row = op.starts[seq]; row < op.starts[seq + 1]; row++) {
-    past[op.kernel - 1] = load_some(op.qkv + row * width + channel, n);
-    Floats sum = set1(0.0f);
-    for (int j = 0; j < op.kernel; j++) sum = fma(taps[j], past[j], sum);
-    store_some(op.mixed + row * width + channel, mul(sum, sigmoid(sum)), n);
-    for (int j = 0; j + 1 < op.kernel; j++) past[j] = past[j + 1];
-  }
-  for (int j = 0; j + 1 < op.kernel; j++) store_some(state + j * width, past[j], n);
-}
 
 float sum_of_squares(const float* x, int n) {
   float total = 0;
@@ -41,8 +20,6 @@ void unit(const float* x, float* out, int n, float scale) {
   const float factor = scale / std::sqrt(sum_of_squares(x, n) + 1e-6f);
   for (int i = 0; i < n; i++) out[i] = x[i] * factor;
 }
-
-float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 struct Token {
   const float *q, *k, *v;
@@ -77,11 +54,11 @@ void run_head(const DeltaNetOp& op, int seq, int head) {
   const int k_head = op.tiled ? head % op.n_k_heads : head / (op.n_v_heads / op.n_k_heads);
   const int64_t channels = op.channels(), keys = int64_t{op.n_k_heads} * op.k_dim;
   const int64_t size = int64_t{op.k_dim} * op.v_dim, values = int64_t{op.n_v_heads} * op.v_dim;
-  float* state = slot_of(op, seq) + (op.kernel - 1) * channels + head * size;
-  if (is_new(op, seq))
+  float* state = op.seqs.slot_of(seq) + op.matrices + head * size;
+  if (op.seqs.is_new(seq))
     for (int64_t i = 0; i < size; i++) state[i] = 0;
   float q[MAX_STATE_DIM], k[MAX_STATE_DIM];
-  for (int64_t row = op.starts[seq]; row < op.starts[seq + 1]; row++) {
+  for (int64_t row = op.seqs.begin(seq); row < op.seqs.end(seq); row++) {
     const float* mixed = op.mixed + row * channels;
     const int64_t at = row * op.n_v_heads + head;
     unit(mixed + k_head * op.k_dim, q, op.k_dim, 1.0f / std::sqrt(float(op.k_dim)));
@@ -98,18 +75,8 @@ void run_head(const DeltaNetOp& op, int seq, int head) {
 
 }  // namespace
 
-void delta_conv(const DeltaNetOp& op, Worker worker) {
-  const int64_t width = op.channels(), n_pieces = (width + LANES - 1) / LANES;
-  const Range mine = share(n_pieces, worker);
-  for (int seq = 0; seq < op.counts[2]; seq++)
-    for (int64_t piece = mine.begin; piece < mine.end; piece++) {
-      const int64_t channel = piece * LANES;
-      convolve(op, seq, channel, width - channel < LANES ? int(width - channel) : LANES);
-    }
-}
-
 void delta_rule(const DeltaNetOp& op, Worker worker) {
-  const int64_t n = int64_t{op.counts[2]} * op.n_v_heads;
+  const int64_t n = int64_t{op.seqs.n()} * op.n_v_heads;
   for (int64_t i = claim(worker); i < n; i = claim(worker)) run_head(op, int(i / op.n_v_heads), int(i % op.n_v_heads));
 }
 

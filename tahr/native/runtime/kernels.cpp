@@ -17,15 +17,17 @@ void cos_sin(const CosSinOp&, Worker);
 void rope_and_cache(const RopeCacheOp&, Worker);
 void attention(const AttentionOp&, Worker);
 void merge_spans(const AttentionOp&, Worker);
-void delta_conv(const DeltaNetOp&, Worker);
+void causal_conv(const CausalConvOp&, Worker);
 void delta_rule(const DeltaNetOp&, Worker);
+void state_space(const StateSpaceOp&, Worker);
+void gated_norm(const GatedNormOp&, Worker);
 void route(const RouteOp&, Worker);
 void mix(const MixOp&, Worker);
 void lora_shrink(const LoraOp&, Worker);
 void lora_expand(const LoraOp&, Worker);
 
 const RowKernels row_kernels = {norm,    head_norm, columns, join_heads, layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
-                                cos_sin, rope_and_cache, attention, merge_spans, delta_conv, delta_rule, route,   mix,
+                                cos_sin, rope_and_cache, attention, merge_spans, causal_conv, delta_rule, state_space, gated_norm, route,   mix,
                                 lora_shrink, lora_expand};
 
 }  // namespace tahr::TAHR_ISA

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "attention.h"
+#include "causal_conv.h"
 #include "delta_net.h"
 #include "elementwise.h"
 #include "lora.h"
 #include "worker.h"
 #include "rope_kv.h"
 #include "routing.h"
+#include "state_space.h"
 
 namespace tahr {
 
@@ -27,8 +29,10 @@ struct RowKernels {
   void (*rope_and_cache)(const RopeCacheOp&, Worker);
   void (*attention)(const AttentionOp&, Worker);
   void (*merge_spans)(const AttentionOp&, Worker);  // after `attention`
-  void (*delta_conv)(const DeltaNetOp&, Worker);
-  void (*delta_rule)(const DeltaNetOp&, Worker);  // after `delta_conv`
+  void (*causal_conv)(const CausalConvOp&, Worker);
+  void (*delta_rule)(const DeltaNetOp&, Worker);
+  void (*state_space)(const StateSpaceOp&, Worker);
+  void (*gated_norm)(const GatedNormOp&, Worker);
   void (*route)(const RouteOp&, Worker);
   void (*mix)(const MixOp&, Worker);
   void (*lora_shrink)(const LoraOp&, Worker);

@@ -2,6 +2,7 @@
 experts with a gated shared one, or dense layers. Norm gains are stored less one."""
 
 from dataclasses import replace
+from functools import partial
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
@@ -10,6 +11,7 @@ from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
 from tahr.models.config import DeltaConfig, ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.families.hybrid.layers import MOST_TAPS, by_interval, with_recurrence
 from tahr.models.families.moe.glm4_moe import main_layers
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -19,7 +21,6 @@ from tahr.models.mixers.delta_net import DeltaMixer
 from tahr.models.weights import Weights
 
 INTERVAL = 4
-MOST_TAPS = 64
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
@@ -68,15 +69,6 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         raise UnsupportedModel(f"{f.where} has layers of types that a {cfg.family} does not have.")
     recurrent = [kind == "linear_attention" for kind in types] or by_interval(cfg, INTERVAL)
     return with_recurrence(cfg, recurrent)
-
-
-def by_interval(cfg: ModelConfig, interval: int) -> list[bool]:
-    return [(i + 1) % interval != 0 for i in range(cfg.n_layers)]
-
-
-def with_recurrence(cfg: ModelConfig, recurrent: list[bool]) -> ModelConfig:
-    kinds = zip(cfg.kinds, recurrent, strict=True)
-    return replace(cfg, kinds=tuple(replace(kind, recurrent=is_recurrent) for kind, is_recurrent in kinds))
 
 
 def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -135,21 +127,18 @@ GGUF_NAMES = {
     "ssm_out": "linear_attn.out_proj",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
-QWEN3_NEXT = Family(
-    *("qwen3_next", build, SAMPLING, refine_moe_hf, refine_next_gguf, {**DEFAULTS, "num_experts_per_tok": 10}),
-    gguf_names=GGUF_NAMES,
-    hf_names=HF_NAMES,
-    arrange=arrange,
+family = partial(Family, build=build, sampling=SAMPLING, gguf_names=GGUF_NAMES, hf_names=HF_NAMES, arrange=arrange)
+
+QWEN3_NEXT = family(
+    "qwen3_next",
+    refine_hf=refine_moe_hf,
+    refine_gguf=refine_next_gguf,
+    hf_defaults={**DEFAULTS, "num_experts_per_tok": 10},
 )
-QWEN3_5 = Family(
-    *("qwen3_5", build, SAMPLING, refine_hf, refine_gguf, DEFAULTS),
-    gguf_names=GGUF_NAMES,
-    hf_names=HF_NAMES,
-    arrange=arrange,
-)
-QWEN3_5_MOE = Family(
-    *("qwen3_5_moe", build, SAMPLING, refine_moe_hf, refine_moe_gguf, {**DEFAULTS, "num_experts_per_tok": 8}),
-    gguf_names=GGUF_NAMES,
-    hf_names=HF_NAMES,
-    arrange=arrange,
+QWEN3_5 = family("qwen3_5", refine_hf=refine_hf, refine_gguf=refine_gguf, hf_defaults=DEFAULTS)
+QWEN3_5_MOE = family(
+    "qwen3_5_moe",
+    refine_hf=refine_moe_hf,
+    refine_gguf=refine_moe_gguf,
+    hf_defaults={**DEFAULTS, "num_experts_per_tok": 8},
 )
