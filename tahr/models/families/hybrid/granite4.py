@@ -51,7 +51,7 @@ def split_mamba(tensors: Tensors, part: str, mamba: MambaConfig) -> None:
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     types = f.items("layer_types", cfg.n_layers) or ["mamba"] * cfg.n_layers
-    if any(kind not in LAYER_TYPES for kind in types):
+    if any(not isinstance(kind, str) or kind not in LAYER_TYPES for kind in types):
         raise UnsupportedModel(f"{f.where} has layers of types that a {cfg.family} does not have.")
     cfg = with_recurrence(cfg, [LAYER_TYPES[kind] for kind in types])
     cfg = cfg if f.get("position_embedding_type") == "rope" else without_rope(cfg)
@@ -63,10 +63,11 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def mamba_hf(f: Fields, cfg: ModelConfig) -> MambaConfig:
-    n_heads, width = f.count("mamba_n_heads", limits.MOST_HEADS, default=128), 2 * cfg.width
-    head_dim = width // n_heads if f.get("mamba_d_head") in (None, "auto") else f.get("mamba_d_head")
-    if f.count("mamba_expand", 8, default=2) * cfg.width != n_heads * head_dim:
-        raise f.wrong("mamba_d_head", f"{width} / {n_heads}")
+    n_heads, width = f.count("mamba_n_heads", limits.MOST_HEADS, default=128), f.count("mamba_expand", 8, default=2)
+    width *= cfg.width
+    head_dim = width // n_heads
+    if width % n_heads or (f.get("mamba_d_head") != "auto" and f.count("mamba_d_head", width, head_dim) != head_dim):
+        raise f.wrong("mamba_d_head", f"{width} / {n_heads}, as the other fields say")
     return MambaConfig(
         n_heads=n_heads,
         head_dim=head_dim,
