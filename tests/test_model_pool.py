@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
+from tahr.engine.model_facts import ModelFacts
 from tahr.errors import ConfigError, LoadError
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import ServedModel
@@ -30,6 +31,13 @@ class ScriptedLoader:
     fails: int = 0
     delay_s: float = 0.0
     engines: list[ScriptedEngine] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        return f"ollama:{self.name}"
+
+    def facts(self) -> ModelFacts:
+        return ModelFacts("gguf", "script", 134_515_008, "Q4_0", self.size, 1e9, "ab" * 32, "", {"a": 1})
 
     def n_bytes(self) -> int:
         return self.size if self.guess is None else self.guess

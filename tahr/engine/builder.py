@@ -147,6 +147,11 @@ def assemble(
     )
 
 
+def fetch_model(model: str, progress: hub.Progress | None = None) -> None:
+    """Have the newest files of a model on disk; a model that cannot run is refused before its weights are fetched."""
+    hub.pull(model, progress=progress, check=refuse_unsupported)
+
+
 def weight_file_bytes(
     model: str, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
 ) -> int:

@@ -24,7 +24,7 @@ from tahr.server.model_pool import on_daemon_thread, warm_up
 from tahr.server.models import ServedModel
 from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.settings import Settings
-from tahr.server.state import ServerState
+from tahr.server.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read
@@ -44,9 +44,9 @@ class UvicornServer(uvicorn.Server):
 class HttpServer:
     """One server from start to end. `load` runs on a thread of its own while requests already get a 503."""
 
-    def __init__(self, settings: Settings, load: Load, announce: Announce):
+    def __init__(self, settings: Settings, load: Load, announce: Announce, make_model: MakeModel | None = None):
         self.settings = settings
-        self.state = ServerState(settings)
+        self.state = ServerState(settings, make_model)
         self._load, self._announce = load, announce
         self._listener = bind(settings)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))

@@ -10,6 +10,7 @@ from tahr.server.engine_port import ServedEngine
 from tahr.server.models import ServedModel
 
 if TYPE_CHECKING:
+    from tahr.engine.model_facts import ModelFacts
     from tahr.engine.step_log import StepLog
 
 KV_SHARE = 4  # a model takes at most this part of the budget for keys and values, unless its settings say how much
@@ -57,6 +58,10 @@ class LlmLoader:
     options: LoadOptions
 
     @property
+    def source(self) -> str:
+        return self.choice.source
+
+    @property
     def config(self) -> EngineConfig:
         """With a bound of keys and values, where memory is bounded."""
         config, budget = self.choice.config, self.options.budget_bytes
@@ -87,6 +92,12 @@ class LlmLoader:
         if options.logs:
             llm.llm.engine.watch = Watch(choice.names(llm.llm.name)[0], options.logs)
         return LlmEngine(llm)
+
+    def facts(self) -> "ModelFacts":
+        """What the files of the model say of it."""
+        from tahr.engine.model_facts import model_facts
+
+        return model_facts(self.choice.source, self.choice.quantization)
 
 
 def served_models(choices: Sequence[ModelChoice], options: LoadOptions | None = None) -> list[ServedModel]:

@@ -1,6 +1,7 @@
 """Which models are in memory: loaded when a request needs them, unloaded within a budget and after a while."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import threading
@@ -121,10 +122,11 @@ class ModelPool:
     async def open(self) -> None:
         """Load all models; where memory is bounded, only the first, but the files of all are fetched and measured."""
         models = self._models.models
-        for model in models if self.budget_bytes is None else models[:1]:
+        at_start = [model for model in models if not model.on_demand]
+        for model in at_start if self.budget_bytes is None else at_start[:1]:
             await self.load(model)
         for model in models:
-            if model.loader and model.n_bytes is None:
+            if model.loader and model.n_bytes is None and not model.on_demand:
                 self._check_fits(model, await self._on_thread(model.loader.n_bytes))
 
     def load(self, model: ServedModel) -> "asyncio.Future[None]":
@@ -230,7 +232,8 @@ class ModelPool:
             if engine is None:
                 return
             await engine.close()
-            model.loaded_engine = None
+            engine = model.loaded_engine = None
+            await asyncio.to_thread(give_back_memory)
             self.n_unloads += 1
             log.info("unloaded model=%s reason=%r megabytes=%.0f", model.name, reason, (model.n_bytes or 0) / 1e6)
         finally:
@@ -268,6 +271,13 @@ async def add_adapters(engine: ServedEngine, model: ServedModel) -> None:
         except TahrError as error:
             del model.added_adapters[name]
             log.error("the adapter %s of %s is lost: %s", name, model.name, error)
+
+
+def give_back_memory() -> None:
+    """Give freed memory to the system: threads come and go with models, and glibc keeps what each of them has freed."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
 
 
 async def warm_up(engine: ServedEngine) -> None:

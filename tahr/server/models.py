@@ -6,13 +6,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tahr import __version__
 from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError
+
+if TYPE_CHECKING:
+    from tahr.engine.model_facts import ModelFacts
 
 STALLED_AFTER_S = 60.0  # without a step while requests run
 
@@ -34,12 +37,18 @@ class Health(Enum):
 
 
 class ModelLoader(Protocol):
-    """How a model gets into memory. Both run on a thread of their own."""
+    """How a model gets into memory. Its methods run on threads of their own."""
+
+    @property
+    def source(self) -> str:
+        """What the model is fetched and deleted by."""
 
     def n_bytes(self) -> int:
         """About how much memory it takes; fetches its files if they are not on this machine."""
 
     def load(self) -> ServedEngine: ...
+    def facts(self) -> "ModelFacts":
+        """What the files of the model say of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +64,8 @@ class ServedModel:
     context_size: int | None = None  # None: it was not loaded yet
     n_bytes: int | None = None  # of memory, likewise
     fingerprint: str = ""  # changes when the same seed may give another text
+    facts: "ModelFacts | None" = None  # once somebody has asked
+    on_demand: bool = False  # not loaded at the start, even if there is no budget
     added_adapters: dict[str, tuple[str, float]] = field(default_factory=dict)  # while it ran: path and scale, by name
     # Of the pool: only the event loop's thread uses them.
     users: set[object] = field(default_factory=set)  # requests that use it now

@@ -5,6 +5,7 @@ from tahr.server.anthropic import routes as anthropic
 from tahr.server.chat_page import routes as chat_page
 from tahr.server.http.request import HttpRequest
 from tahr.server.observe import status
+from tahr.server.ollama import routes as ollama
 from tahr.server.openai import openapi, replies
 from tahr.server.openai import routes as openai
 from tahr.server.responses import routes as responses
@@ -33,6 +34,7 @@ ROUTES = [
     *openai.ROUTES,
     *responses.ROUTES,
     *anthropic.ROUTES,
+    *ollama.ROUTES,
     *model_routes.ROUTES,
     *OWN,
     *chat_page.ROUTES,

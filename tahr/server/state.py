@@ -1,6 +1,7 @@
 """The parts of a running server, put together."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,7 @@ from tahr.server.admission import Admission
 from tahr.server.http.guard import HostGuard
 from tahr.server.http.rate_limit import rate_limits
 from tahr.server.model_pool import ModelPool
-from tahr.server.models import ModelRegistry
+from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.observe.observer import Observers
 from tahr.server.observe.request_dumps import open_dumps
 from tahr.server.observe.request_log import RequestLog
@@ -20,6 +21,8 @@ from tahr.server.sessions import Sessions
 from tahr.server.settings import Settings
 from tahr.server.text_pool import TextPool
 
+MakeModel = Callable[[str, str], ServedModel]  # from a name and where the model comes from
+
 
 class ServerState:
     """What handlers get. The parts do not know it, and handlers pass on only the parts that are needed.
@@ -28,8 +31,9 @@ class ServerState:
     table is replaced and not changed, and sessions, which lock.
     """
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
+    def __init__(self, settings: Settings, make_model: MakeModel | None = None):
+        self.settings, self.make_model = settings, make_model
+        self.n_pulls = 0  # models that are being fetched
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)
         self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)

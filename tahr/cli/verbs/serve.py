@@ -3,9 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +105,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]MODEL[,OPTION=VALUE...]",
         help="a model to serve (repeatable); options as below without dashes, such as ctx=4096,temperature=0",
     )
+    text = "also the models that `tahr list` shows, loaded on demand (needs --models-budget)"
+    add("--all-models", action="store_true", help=text)
     add("--served-model-name", action="append", metavar="NAME", help="another name of the first model (repeatable)")
     add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
     add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
@@ -153,7 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all options, then load and serve until a signal comes."""
-    from tahr.cli.settings.model_settings import effective_json, models_of
+    from tahr.cli.settings.model_settings import NamedModel, effective_json, models_of, settings_for
 
     layers = layers_of(args)
     settings, choices = settings_of(args, layers), models_of(args, layers, note)
@@ -169,18 +170,39 @@ def run(args: argparse.Namespace) -> int:
 
     from tahr.hub.progress import Progress
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.loading import LoadOptions, check_names, served_models
+    from tahr.server.loading import LoadOptions, check_names, served_model, served_models
 
     models = [choice.model for choice in choices]
     check_names(models)
+    if args.all_models and settings.models_budget_bytes is None:
+        raise ConfigError("--all-models loads models on demand, so it needs --models-budget: say how much memory.")
     start_log(requests=not args.no_request_log)
     if not settings.is_local and not settings.api_keys:
         note(f"warning: everyone who can reach {settings.host} can use this server: set --api-key.")
     with step_logs(settings) as logs:
         loading = LoadOptions(Progress(sys.stderr), logs, settings.stream_interval_s, settings.models_budget_bytes)
-        server = HttpServer(settings, partial(served_models, models, loading), announce)
+
+        def pulled(name: str, source: str) -> "ServedModel":
+            made = served_model(settings_for(NamedModel(source, name), layers, note).model, loading)
+            made.on_demand = True
+            return made
+
+        def served() -> "list[ServedModel]":
+            named = served_models(models, loading)
+            return [*named, *here(named, pulled)] if args.all_models else named
+
+        server = HttpServer(settings, served, announce, pulled)
         note(f"Loading {', '.join(model.source for model in models)}; {server.address}/health says 503 meanwhile.")
         return server.run()
+
+
+def here(named: "Sequence[ServedModel]", make: "Callable[[str, str], ServedModel]") -> "list[ServedModel]":
+    """The models on this machine that are not named already."""
+    from tahr import hub
+
+    names = {name.lower() for model in named for name in model.names}
+    ready = [entry.name for entry in hub.list_models() if entry.status == "ready"]
+    return [make(name.removeprefix("ollama:"), name) for name in ready if name.lower() not in names]
 
 
 @contextmanager

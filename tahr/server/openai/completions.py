@@ -1,13 +1,13 @@
 """/v1/completions: texts and lists of tokens, continued."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
 
 from tahr.server.adapters import chosen_model
-from tahr.server.http.errors import bad_field
+from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ServedModel
 from tahr.server.openai.bodies import CompletionBody, check_limited, decode, lora_of
@@ -28,6 +28,8 @@ class TextRequest:
 
     body: CompletionBody
     formatter: FormatterMaker | None = None
+    cuts_length: bool = False  # a max_tokens beyond the room is cut to it, not refused
+    sent_names: Mapping[str, str] = field(default_factory=dict)  # what the API calls fields of the body
 
 
 async def complete(request: HttpRequest, state: ServerState) -> None:
@@ -39,7 +41,15 @@ async def continue_texts(request: HttpRequest, state: ServerState, read: Callabl
     """Continue texts; `read` makes a completion of the bytes of the body, and runs on the text pool."""
     data = await request.body()
     salt = salt_of(request, state)
-    await generate(request, state, await state.text_pool.run(lambda: prepare(state, read(data), salt), len(data)))
+
+    def work() -> GenerationRequest:
+        asked_text = read(data)
+        try:
+            return prepare(state, asked_text, salt)
+        except HttpError as error:
+            raise error.renamed(asked_text.sent_names) from error
+
+    await generate(request, state, await state.text_pool.run(work, len(data)))
 
 
 def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> GenerationRequest:
@@ -54,7 +64,7 @@ def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> Generatio
     asked = params_of(body)
     if body.echo and asked.params.logprobs is not None:
         asked = replace(asked, params=replace(asked.params, prompt_logprobs=asked.params.logprobs))
-    inputs = inputs_of(state, model, body, asked, salt)
+    inputs = inputs_of(state, model, asked_text, asked, salt)
     constraint = grammar_of(body)
     if constraint:
         inputs = [replace(each, params=constraint.over(each.params)) for each in inputs]
@@ -76,16 +86,18 @@ def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> Generatio
 
 
 def inputs_of(
-    state: ServerState, model: ServedModel, body: CompletionBody, asked: Asked, salt: str
+    state: ServerState, model: ServedModel, asked_text: TextRequest, asked: Asked, salt: str
 ) -> list[EngineInput]:
-    prompts, n = encode_inputs(model.engine, body.prompt, "prompt"), asked.params.n
+    body, n = asked_text.body, asked.params.n
+    prompts = encode_inputs(model.engine, body.prompt, "prompt")
     if len(prompts) * n > MAX_CHOICES:
         message = f"{len(prompts)} prompts and n {n} are more than the {MAX_CHOICES} choices of one request."
         raise bad_field("prompt", message)
     n_tokens, echoed = sum(map(len, prompts)), bool(body.echo and asked.params.logprobs is not None)
     field = "logprobs" if echoed else "prompt_logprobs"
     check_prompt_logprobs(field, n_tokens, asked.params.prompt_logprobs, n if echoed else 1)
-    made = [fit(asked, model.defaults, room(state, model, tokens, "prompt"), salt) for tokens in prompts]
+    rooms = [replace(room(state, model, tokens, "prompt"), cuts=asked_text.cuts_length) for tokens in prompts]
+    made = [fit(asked, model.defaults, each, salt) for each in rooms]
     check_output_logprobs("logprobs", max(made, key=lambda params: params.max_tokens or 0), len(prompts))
     return [EngineInput(tokens, params) for tokens, params in zip(prompts, made, strict=True)]
 
