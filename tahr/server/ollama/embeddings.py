@@ -5,8 +5,9 @@ from time import perf_counter
 
 import msgspec
 
+from tahr.library.embeddings import EmbeddingOptions, check_dimensions
 from tahr.server.engine_port import ServedEngine
-from tahr.server.http.errors import bad_field
+from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models import ServedModel
@@ -15,14 +16,12 @@ from tahr.server.ollama.fields import check_options, find_model
 from tahr.server.ollama.formatter import NANOSECONDS
 from tahr.server.ollama.generation import kept_alive
 from tahr.server.ollama.replies import OllamaEmbeddingsReply, OllamaEmbedReply
-from tahr.server.openai.bodies import decode
-from tahr.server.openai.embeddings import Vectors, shortened
-from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size
+from tahr.server.openai.bodies import EmbeddingBody, decode
+from tahr.server.openai.embeddings import Vectors, encode_texts, field_errors
 from tahr.server.state import ServerState
 
 EMBED = msgspec.json.Decoder(OllamaEmbedBody)
 EMBEDDINGS = msgspec.json.Decoder(OllamaEmbeddingsBody)
-POOLING = "last"
 
 
 async def embed(request: HttpRequest, state: ServerState) -> None:
@@ -52,29 +51,26 @@ async def vectors_of(
     request: HttpRequest, state: ServerState, model: ServedModel, texts: list[str], body: OllamaEmbedBody
 ) -> tuple[Vectors | None, int]:
     """The vectors, and how many tokens they took; without texts there are none, and the model is only loaded."""
-    tokens = await state.text_pool.run(partial(encoded, model.engine, texts, body))
-    if not tokens:
+    check_options(body.options or OllamaOptions(), model.engine.context_size)
+    if not texts:
         return None, 0
+    tokens = await state.text_pool.run(partial(encoded, model.engine, texts, body))
     with state.admission.admitted(request, model):
         async with request.cancellable():
-            vectors = await model.engine.embed(tokens, POOLING, ())
-    return shortened(vectors, body.dimensions), sum(map(len, tokens))
+            vectors = await model.engine.embed(tokens, EmbeddingOptions(dimensions=body.dimensions), ())
+    return vectors, sum(map(len, tokens))
 
 
 def encoded(engine: ServedEngine, texts: list[str], body: OllamaEmbedBody) -> list[list[int]]:
-    check_options(body.options or OllamaOptions(), engine.context_size)
-    if len(texts) > MAX_PROMPTS:
-        raise bad_field("input", f"input has {len(texts)} entries, but this server takes {MAX_PROMPTS} at most.")
-    for text in texts:
-        check_text_size(engine, text, "input")
-    tokens, most = [engine.tokenizer.encode(text) for text in texts], engine.context_size
-    if not all(tokens):
-        raise bad_field("input", "input holds an empty text: give at least one token.")
-    longest = max(map(len, tokens), default=0)
-    if longest > most and body.truncate is False:
-        limit = f"This model's maximum context length is {most} tokens"
-        raise bad_field("input", f"{limit}, but a text has {longest}: shorten it, or leave out truncate.")
-    return [each[:most] for each in tokens]
+    with field_errors("dimensions"):
+        check_dimensions(body.dimensions, engine.inputs.vector_width)
+    n_kept = None if body.truncate is False else engine.context_size
+    asked = EmbeddingBody(input=list(texts), truncate_prompt_tokens=n_kept)
+    try:
+        return encode_texts(engine, asked)
+    except HttpError as error:
+        message = error.message.replace("send truncate_prompt_tokens", "leave out truncate")
+        raise HttpError(error.status, message, param=error.param, code=error.code) from error
 
 
 def embed_reply(request: HttpRequest, body: OllamaEmbedBody, vectors: Vectors | None, n_tokens: int) -> bytes:
