@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 import assets
 from encoder_files import write_sentence_model
 from tahr.cli.main import VERBS, main
+from tahr.cli.shell.completions import SHELLS
+from tahr.cli.shell.option_table import verb_table
 from test_cli import STORIES, STORIES_SHA256, tahr
 
 __all__ = ["tahr"]  # a fixture
@@ -96,19 +100,66 @@ def test_hub_lists_checks_and_removes(here: Any, tmp_path: Path) -> None:
     assert not (place / "pypi" / "m==1").exists()
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The completions of all shells, with a `tahr` on the path that knows one model."""
+    folder = tmp_path_factory.mktemp("completions")
+    (folder / "tahr").write_text("#!/bin/sh\necho org/local-model\n")
+    (folder / "tahr").chmod(0o755)
+    aliases = ["qwen3:0.6b", "qwen3:4b", "smollm2:135m"]
+    for shell, script in SHELLS.items():
+        (folder / f"tahr.{shell}").write_text(script(verb_table(), aliases))
+    return {shell: folder / f"tahr.{shell}" for shell in SHELLS}
+
+
+def completed(scripts: dict[str, Path], shell: str, line: str) -> set[str]:
+    """What a shell offers at the end of a line."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    commands = {
+        "bash": f"source {scripts['bash']}; COMP_LINE='{line}'; COMP_POINT={len(line)}; _tahr; echo ${{COMPREPLY[@]}}",
+        "fish": f"source {scripts['fish']}; complete -C '{line}' | cut -f 1",
+    }
+    path = f"{scripts[shell].parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, "-c", commands[shell]], capture_output=True, text=True, timeout=60, env={**os.environ, "PATH": path},
+        cwd=scripts[shell].parent,
+    )  # fmt: skip
+    assert not done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_completions(scripts: dict[str, Path], shell: str) -> None:
+    assert {"bench", "bench-serve"} <= completed(scripts, shell, "tahr ben") <= {"bench", "bench-serve"}
+    assert {"run", "man", "doctor"} <= completed(scripts, shell, "tahr ")
+    assert {"--temp", "--temperature"} <= completed(scripts, shell, "tahr run --temp")
+    assert completed(scripts, shell, "tahr run --output-format ") == {"text", "jsonl"}
+    assert completed(scripts, shell, "tahr completions ") >= {"bash", "zsh", "fish"}
+    models = completed(scripts, shell, "tahr run ")
+    assert "smollm2:135m" in models and "org/local-model" in models
+    after_colon = completed(scripts, shell, "tahr pull qwen3:")
+    assert after_colon >= ({"0.6b", "4b"} if shell == "bash" else {"qwen3:0.6b", "qwen3:4b"})
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions_know_verbs_and_options(shell: str, here: Any) -> None:
-    script = here("completions", shell)
-    assert "bench-serve" in script and "temperature" in script
-    if shell == "bash":
-        asked = f"{script}\nCOMP_WORDS=(tahr run --temp); COMP_CWORD=2; _tahr; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, timeout=60)
-        assert done.stdout.split() == ["--temp", "--temperature"] and not done.stderr
+def test_shells_can_read_the_completions(scripts: dict[str, Path], shell: str, here: Any) -> None:
+    assert "bench-serve" in here("completions", shell) and "temperature" in scripts[shell].read_text()
+    if shutil.which(shell):
+        done = subprocess.run([shell, "-n", str(scripts[shell])], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_manual_page_has_every_verb(here: Any) -> None:
-    page = here("generate-manpage")
-    assert page.startswith(".TH TAHR 1") and all(f".SH TAHR {name.upper()}" in page for name in VERBS)
+def test_the_manual_page_has_every_verb_and_option(here: Any) -> None:
+    page = here("man")
+    assert page == here("generate-manpage") and page.startswith(".TH TAHR 1")
+    text = page.replace("\\-", "-")
+    assert all(f".SH TAHR {name.upper()}\n" in text for name in VERBS)
+    for verb in verb_table():
+        assert all(flag in text for option in verb.options for flag in option.flags)
+    if shutil.which("groff"):
+        done = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_devices_names_the_cpu(here: Any) -> None:

@@ -51,8 +51,8 @@ VERBS = {
     "compare": Verb("bench.compare"),
     "replay-bundle": Verb("verbs.replay_bundle"),
     "perplexity": Verb("bench.perplexity"),
-    "completions": Verb("verbs.completions"),
-    "generate-manpage": Verb("verbs.manpage"),
+    "completions": Verb("shell.completions"),
+    "man": Verb("shell.manpage", also=("generate-manpage",)),
     "version": Verb("verbs.version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}

@@ -21,11 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("--aliases", action="store_true", help="show short names instead of models")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print names alone")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table that was asked for."""
+    if args.quiet:
+        return _names(args.aliases, args.json)
     return _aliases(args.json) if args.aliases else _models(args.json)
+
+
+def _names(aliases: bool, as_json: bool) -> int:
+    from tahr import hub
+    from tahr.hub.aliases import ALIASES
+
+    names = list(ALIASES) if aliases else [entry.name for entry in hub.list_models()]
+    print(json.dumps(names, indent=2) if as_json else "\n".join(names))
+    return 0
 
 
 def _aliases(as_json: bool) -> int:
