@@ -17,6 +17,7 @@ PASSES = [
     (["--phases", "fuzzing", "--mode", "positive", "--max-examples", "60"], "thin_bodies"),
 ]
 MEANT_TO_WORK = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
+MEANT_TO_WORK += ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
 COUNTED = re.compile(r'^tahr_http_requests_total\{route="([^"]+)",status="(\dxx)"\} (\d+)', re.M)
 
 

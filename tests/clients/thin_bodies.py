@@ -9,7 +9,7 @@ from typing import Any
 
 import schemathesis
 
-ALWAYS = ("messages", "prompt", "input", "tokens")
+ALWAYS = ("messages", "prompt", "input", "tokens", "max_tokens")
 N_MORE = 4
 MAX_N = 4  # answers: more take long and show nothing new
 PLAIN = 0.8  # the share of messages without parts, calls and their results, of which one too is nearly always refused
@@ -23,8 +23,9 @@ def map_body(context: Any, body: Any) -> Any:
     others = sorted(set(body) - {*ALWAYS, "model"})
     kept = {*ALWAYS, *dice.sample(others, min(N_MORE, len(others)))}
     thin = {name: value for name, value in body.items() if name in kept}
-    if isinstance(thin.get("messages"), list):
-        thin["messages"] = [plain(message) if dice.random() < PLAIN else message for message in thin["messages"]]
+    for name in ("messages", "input"):
+        if isinstance(thin.get(name), list):
+            thin[name] = [plain(message) if dice.random() < PLAIN else message for message in thin[name]]
     return thin | {"n": min(thin["n"], MAX_N)} if thin.get("n") else thin
 
 

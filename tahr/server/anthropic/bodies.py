@@ -1,16 +1,20 @@
 """The bodies of Anthropic's API. A field is honoured, known to change nothing, or refused by name."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
-from tahr.server.openai.bodies import Inert
+from tahr.server.openai.bodies import Inert, Refused, described
+from tahr.text.thinking import EFFORTS
+from tahr.text.tool_calls.tools import NAME
+
+BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 class ContentBlock(Struct, kw_only=True):
     """A block of a message. Which fields count follows from its type; a type that cannot be read is refused."""
 
-    type: str
+    type: Annotated[str, described(enum=BLOCKS)]
     text: str | None = None  # of a text
     thinking: str | None = None  # of thinking
     id: str | None = None  # of a tool's use
@@ -23,7 +27,7 @@ class ContentBlock(Struct, kw_only=True):
 
 
 class AnthropicMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    role: str
+    role: Annotated[str, described(enum=("user", "assistant", "system"))]
     content: str | list[ContentBlock]
     id: Inert = None  # clients send replies back as they got them
     type: Inert = None
@@ -36,8 +40,8 @@ class AnthropicMessage(Struct, kw_only=True, forbid_unknown_fields=True):
 class AnthropicTool(Struct, kw_only=True):
     """A tool; one that runs on Anthropic's servers has another type, and is refused."""
 
-    name: str
-    type: str | None = None
+    name: Annotated[str, described(pattern=f"^{NAME.pattern}$")]
+    type: Annotated[str, described(enum=("custom",))] | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     input_examples: list[dict[str, Any]] | None = None
@@ -49,31 +53,31 @@ class AnthropicTool(Struct, kw_only=True):
 
 
 class AnthropicToolChoice(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str
+    type: Annotated[str, described(enum=("auto", "any", "tool", "none"))]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str
-    budget_tokens: int | None = None
-    display: str | None = None
+    type: Annotated[str, described(enum=("enabled", "disabled", "adaptive"))]
+    budget_tokens: Annotated[int, described(minimum=1)] | None = None
+    display: Annotated[str, described(enum=("summarized", "omitted"))] | None = None
 
 
 class OutputFormat(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str
+    type: Annotated[str, described(enum=("json_schema",))]
     schema: dict[str, Any] | None = None
 
 
 class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    effort: str | None = None
+    effort: Annotated[str, described(enum=EFFORTS[1:])] | None = None
     format: OutputFormat | None = None
 
 
 class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/messages/count_tokens."""
 
-    messages: list[AnthropicMessage]
+    messages: Annotated[list[AnthropicMessage], described(minItems=1)]
     model: str | None = None
     system: str | list[ContentBlock] | None = None
     tools: list[AnthropicTool] | None = None
@@ -87,18 +91,20 @@ class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     diagnostics: Inert = None
     user_profile_id: Inert = None
     workspace_id: Inert = None
-    context_management: Any = None  # these are refused where they ask for something
-    mcp_servers: Any = None
-    speed: Any = None
-    compaction: Any = None
-    fallbacks: Any = None
-    thread: Any = None
+    context_management: Annotated[Any, described(enum=(None, {"edits": []}))] = (
+        None  # these are refused where they ask for something
+    )
+    mcp_servers: Annotated[Any, described(enum=(None, []))] = None
+    speed: Annotated[Any, described(enum=(None, "standard"))] = None
+    compaction: Refused = None
+    fallbacks: Annotated[Any, described(enum=(None, []))] = None
+    thread: Refused = None
 
 
 class MessagesBody(CountTokensBody, kw_only=True):
     """The body of /v1/messages."""
 
-    max_tokens: int
+    max_tokens: Annotated[int, described(minimum=1)]
     stream: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -106,5 +112,5 @@ class MessagesBody(CountTokensBody, kw_only=True):
     stop_sequences: list[str] | None = None
 
     service_tier: Inert = None
-    container: Any = None
-    inference_geo: Any = None
+    container: Refused = None
+    inference_geo: Refused = None

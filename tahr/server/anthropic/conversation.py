@@ -45,6 +45,8 @@ def turns_of(message: AnthropicMessage, where: str) -> Iterator[Message]:
     blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
     if message.role == "assistant":
         return iter([assistant_turn(blocks, where)])
+    if not blocks:
+        raise bad_field("messages", f"{where}.content is empty: give it at least one block.")
     if message.role not in ("user", "system"):
         raise bad_field("messages", f"{where}.role is {message.role[:64]!r}, but it must be user or assistant.")
     return user_turns(blocks, where, message.role)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,12 @@ Body = TypeVar("Body", bound=Struct)
 Inert = Any  # a field that cannot change the output: whatever it holds is ignored
 
 Limited = Any  # a field of which only the values in ONLY can be honoured
+Refused = Annotated[Any, msgspec.Meta(extra_json_schema={"enum": [None]})]  # known by name, and never honoured
+
+
+def described(**keywords: Any) -> msgspec.Meta:
+    """What /openapi.json says of a field beyond its type; a check elsewhere says it in a sentence."""
+    return msgspec.Meta(extra_json_schema=keywords)
 
 
 class TextItem(Struct, forbid_unknown_fields=True):

@@ -1,16 +1,28 @@
 """The bodies of OpenAI's Responses API. A field is honoured, known to change nothing, or refused by name."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.openai.bodies import Inert
+from tahr.server.openai.bodies import Inert, Refused, described
+from tahr.text.thinking import EFFORTS
+from tahr.text.tool_calls.tools import NAME
+
+ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+SIDES = ("user", "assistant", "system", "developer")
+FUNCTION = {
+    "type": "object",
+    "properties": {"type": {"enum": ["function"]}, "name": {"type": "string", "pattern": f"^{NAME.pattern}$"}},
+    "required": ["type", "name"],
+}
+SUMMARIES = ("auto", "concise", "detailed", "none")
 
 
 class InputPart(Struct, omit_defaults=True):
     """A part of an item; what is no text is refused by its type."""
 
-    type: str
+    type: Annotated[str, described(enum=PARTS)]
     text: str | None = None
     refusal: str | None = None
 
@@ -18,9 +30,9 @@ class InputPart(Struct, omit_defaults=True):
 class InputItem(Struct, kw_only=True, omit_defaults=True):
     """An item of a conversation. Which fields count follows from its type; one that cannot be read is refused."""
 
-    type: str = "message"
+    type: Annotated[str, described(enum=ITEMS)] = "message"
     id: str | None = None
-    role: str | None = None  # of a message
+    role: Annotated[str, described(enum=SIDES)] | None = None  # of a message
     content: str | list[InputPart] | None = None  # of a message, or of reasoning
     summary: list[InputPart] | None = None  # of reasoning
     call_id: str | None = None  # of a call and its output
@@ -31,13 +43,13 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
 
 
 class ReasoningConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    effort: str | None = None
-    summary: str | None = None
-    generate_summary: str | None = None  # its old name
+    effort: Annotated[str, described(enum=EFFORTS)] | None = None
+    summary: Annotated[str, described(enum=SUMMARIES)] | None = None
+    generate_summary: Annotated[str, described(enum=SUMMARIES)] | None = None  # its old name
 
 
 class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str
+    type: Annotated[str, described(enum=("text", "json_object", "json_schema"))]
     name: str | UnsetType = UNSET
     schema: dict[str, Any] | UnsetType = UNSET
     strict: bool | None = None
@@ -46,7 +58,7 @@ class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class TextConfig(Struct, kw_only=True, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Annotated[str, described(enum=("medium",))] | None = None
 
 
 class InputTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -56,32 +68,34 @@ class InputTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[dict[str, Any]], described(items=FUNCTION)] | None = None
+    tool_choice: Annotated[str, described(enum=("auto", "none", "required"))] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
     text: TextConfig | None = None
-    truncation: str | None = None
-    conversation: Any = None  # refused
-    personality: Any = None
+    truncation: Annotated[str, described(enum=("disabled",))] | None = None
+    conversation: Refused = None  # refused
+    personality: Refused = None
 
 
 class ResponsesBody(InputTokensBody, kw_only=True):
     """The body of /v1/responses."""
 
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int, described(minimum=1)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     stream: bool | None = None
     store: bool | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], described(items={"enum": ["reasoning.encrypted_content"]})] | None = None
     metadata: dict[str, str] | None = None
 
-    background: bool | None = None  # these are refused where they ask for something
-    top_logprobs: int | None = None
-    prompt: Any = None
-    context_management: Any = None
-    moderation: Any = None
+    background: Annotated[bool, described(enum=(False,))] | None = (
+        None  # these are refused where they ask for something
+    )
+    top_logprobs: Annotated[int, described(enum=(0,))] | None = None
+    prompt: Refused = None
+    context_management: Annotated[Any, described(enum=(None, []))] = None
+    moderation: Refused = None
 
     max_tool_calls: Inert = None  # counts calls of tools that run on the server: there are none
     stream_options: Inert = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import ChatBody
-from tahr.server.responses.bodies import InputItem, InputTokensBody, ResponsesBody, TextFormat
+from tahr.server.responses.bodies import SUMMARIES, InputItem, InputTokensBody, ResponsesBody, TextFormat
 from tahr.server.responses.items import chat_messages, flat_name
 
 SENT_NAMES = {
@@ -16,7 +16,6 @@ SENT_NAMES = {
     "guided_json": "text.format.schema",
     "response_format": "text.format",
 }
-SUMMARIES = (None, "none", "auto", "concise", "detailed")
 MAX_PAIRS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 16, 64, 512  # of metadata, which is kept with the response
 
 # Fields that are fine where they ask for nothing; everything else is refused.
@@ -141,7 +140,7 @@ def effort_of(body: InputTokensBody) -> str | None:
     config = body.reasoning
     if config is None:
         return None
-    if config.summary not in SUMMARIES or config.generate_summary not in SUMMARIES:
+    if not {config.summary, config.generate_summary} <= {None, *SUMMARIES}:
         raise bad_field("reasoning.summary", "reasoning.summary must be auto, concise, detailed or none.")
     return config.effort
 

@@ -6,10 +6,9 @@ from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.openai.bodies import ContentPart, Message, MessageFunction, MessageToolCall
 from tahr.server.openai.prompts import MAX_NAME_CHARS
 from tahr.server.openai.turns import Turns, text_parts
-from tahr.server.responses.bodies import InputItem, InputPart
+from tahr.server.responses.bodies import PARTS, InputItem, InputPart
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 def as_items(given: str | list[InputItem] | None) -> list[InputItem]:
@@ -80,7 +79,7 @@ def parts_of(content: str | list[InputPart], where: str) -> list[ContentPart]:
 
 def text_part(part: InputPart, where: str) -> ContentPart:
     text = part.refusal if part.type == "refusal" else part.text
-    if part.type not in (*TEXTS, "refusal"):
+    if part.type not in PARTS:
         raise unreadable(where, part.type)
     if text is None:
         raise bad_field("input", f"{where} is of type {part.type!r} and has no text: give one.")
