@@ -1,6 +1,6 @@
 """A GPU behind `tahr run` and `tahr serve`: seconds until the first token, and tokens/s over HTTP.
 
-usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--prompts 512] [--skip-cold]
+usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). The model is a file of random
 bf16 weights in the page cache. Cold means that no kernel has been compiled before, warm that all have.
@@ -75,27 +75,30 @@ def main() -> None:
     parser.add_argument("vocabulary", type=Path)
     parser.add_argument("shape", nargs="?", default="0.6B", choices=SHAPES)
     parser.add_argument("--clients", default="1,32,256")
-    parser.add_argument("--prompts", default="512")
     parser.add_argument("--skip-cold", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / f"qwen3-{args.shape}.gguf"
         write_model(model, args.vocabulary, SHAPES[args.shape])
         subprocess.run(["cat", str(model)], stdout=subprocess.DEVNULL, check=True)  # into the page cache
-        cache = os.environ.get("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
         if not args.skip_cold:
-            print(
-                f"{args.shape}: start to first token, cold {first_token_s(model, f'{folder}/kernels'):.1f} s",
-                flush=True,
-            )
-            print(f"{args.shape}: the same, warm {first_token_s(model, f'{folder}/kernels'):.1f} s", flush=True)
-            cache = f"{folder}/kernels"
-        os.environ["TRITON_CACHE_DIR"] = cache
+            os.environ["TRITON_CACHE_DIR"] = f"{folder}/kernels"
+            for state in ("cold", "warm"):
+                print(f"{args.shape}: start to first token, {state}: {first_token_s(model):.1f} s", flush=True)
         began = time.perf_counter()
         with serving(str(model), "--backend", "cuda") as server:
             print(f"{args.shape}: the server is ready after {time.perf_counter() - began:.1f} s", flush=True)
-            load = [*TAHR, "bench-serve", "--base-url", server.address, "--concurrency-sweep", args.clients]
-            subprocess.run([*load, "--num-prompts", args.prompts, "--warmup", "64", "--fail-on-error"], check=True)
+            for n in map(int, args.clients.split(",")):
+                load = [
+                    "--concurrency",
+                    str(n),
+                    "--num-prompts",
+                    str(16 + 4 * n),
+                    "--warmup",
+                    str(n),
+                    "--fail-on-error",
+                ]
+                subprocess.run([*TAHR, "bench-serve", "--base-url", server.address, *load], check=True)
 
 
 if __name__ == "__main__":

@@ -71,4 +71,4 @@ def test_only_rows_that_need_the_host_go_there(stories: Path, monkeypatch: pytes
 
     monkeypatch.setattr(be, "sample", watched)
     replies(eng)
-    assert largest == len(ASKED) + 1 and max(on_host) == 2
+    assert largest == len(ASKED) + 1 and max(on_host) == 1

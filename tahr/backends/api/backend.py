@@ -181,8 +181,7 @@ class Backend(ABC):
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         """Keep the ops of `step`, which reads `inputs`, for running them later; pages and states stay as they are.
 
-        Whatever the inputs hold at this moment does not matter. A backend that has to run ops to keep them (kernels are
-        compiled at their first use) does so on a step without tokens.
+        Whatever the inputs hold at this moment does not matter.
         """
 
     def fetch(self, tensor: Tensor) -> Fetched:

@@ -10,6 +10,7 @@ from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
 from tahr.backends.cuda.kernels import attention, experts, fp8, latent, linear, packed, recurrence, rope_kv, rows
+from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
@@ -18,6 +19,7 @@ from tahr.backends.cuda.steps import (
     DeviceRows,
     EagerPlan,
     FetchedRows,
+    GraphMemory,
     GraphPlan,
     RecordingContext,
     buckets,
@@ -25,7 +27,7 @@ from tahr.backends.cuda.steps import (
 )
 from tahr.backends.cuda.weights import join, take
 from tahr.backends.memory_budget import device_kv_budget
-from tahr.backends.sampling.sample_rows import Sampled, SampleRows
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
@@ -49,7 +51,6 @@ class CudaBackend(api.Backend):
     name = "cuda"
     overlaps = True
     free_share = 0.6  # of the card's memory that dense copies of packed matrices leave free
-    kv_dtypes = tuple(cuda_kv.TYPES)
     step_defaults = api.StepDefaults(n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192)
     mixes_kv_dtypes = False
 
@@ -66,8 +67,12 @@ class CudaBackend(api.Backend):
         self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
         self.picks_aside = torch.zeros_like(self.picks)
         self._sampler = CudaSampler(self.device, self.picks, self.picks_aside)
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self._graphs = GraphMemory() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        return tuple(name for name in cuda_kv.TYPES if name != "fp8" or converts_fp8(self.device))
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
@@ -134,14 +139,9 @@ class CudaBackend(api.Backend):
         pass  # ops are on the stream already
 
     def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
-        return self._capture(step, inputs, self._pool) if self._pool else EagerPlan(self.context, step, inputs)
-
-    def _capture(self, step: Callable[[], Tensor], inputs: api.StepInputs, pool: tuple[int, int]) -> api.Plan:
-        try:
-            return GraphPlan(self.context, step, inputs, pool)
-        except Exception:
-            self._pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
-            raise
+        if self._graphs is None:
+            return EagerPlan(self.context, step, inputs)
+        return GraphPlan(self.context, step, inputs, self._graphs)
 
     def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
         return buckets(limits, n_decode_tokens)
@@ -152,6 +152,17 @@ class CudaBackend(api.Backend):
         if not isinstance(logits, Tensor):
             return super().sample(logits, rows)
         return self._sampler.sample(logits.data.live(), rows)
+
+    def logprobs(
+        self, logits: Tensor | Floats, n_vocab: int, source: api.Ints, tokens: api.Ints, n_top: api.Ints
+    ) -> Logprobs:
+        if not isinstance(logits, Tensor):
+            return super().logprobs(logits, n_vocab, source, tokens, n_top)
+        of = torch.from_numpy(np.array(tokens)).to(self.device)
+        pending = begin_logprobs(logits.data.live(), n_vocab, source, of, n_top)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return pending.collect()
 
     # ---- ops --------------------------------------------------------------------------------------------------
 

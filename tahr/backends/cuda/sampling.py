@@ -1,7 +1,7 @@
 """`Backend.sample` on a CUDA device: one upload, a few kernels, and tokens that stay on the device until collected.
 
 Nothing here waits for the device but `collect`. Samples with parameters that the kernels do not know (typical-p, top-a,
-eta, XTC, top-n-sigma, mirostat) or with log-probabilities are taken on the host, from copies of their rows.
+eta, XTC, top-n-sigma, mirostat) are taken on the host, from copies of their rows.
 """
 
 import importlib.util
@@ -15,8 +15,9 @@ import triton
 from numpy.typing import NDArray
 
 from tahr.backends.cuda.kernels import sample as kernels
+from tahr.backends.cuda.logprobs import PendingLogprobs, begin_logprobs, merged
 from tahr.backends.sampling import numpy_sampler
-from tahr.backends.sampling.sample_rows import OFF, Floats, Logprobs, SampledTokens, SampleRows
+from tahr.backends.sampling.sample_rows import OFF, Floats, SampledTokens, SampleRows
 
 HOST_PARAMETERS = ("top_n_sigma", "xtc_probability", "typical_p", "top_a", "eta_cutoff")
 ALIGN = 4  # int32 numbers: parts of the upload start at multiples of 16 bytes
@@ -110,9 +111,19 @@ class CudaSampler:
                 self._launch(logits, rows, on_host, buffers, picks)
         tokens = buffers.tokens.take(n)
         tokens.copy_(picks[:n], non_blocking=True)
+        scores = self._score(logits, rows, scored_rows(rows, on_host), picks)
         if buffers.done:
             buffers.done.record()
-        return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits)
+        return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits, scores)
+
+    def _score(
+        self, logits: torch.Tensor, rows: SampleRows, at: NDArray[np.intp], picks: torch.Tensor
+    ) -> tuple[NDArray[np.intp], PendingLogprobs] | None:
+        """Enqueue the log-probabilities of samples just taken; their edits have been taken back."""
+        if rows.n_logprobs is None or not len(at):
+            return None
+        tokens = picks[torch.from_numpy(at).to(self._device, non_blocking=True)]
+        return at, begin_logprobs(logits, rows.n_vocab, rows.source[at], tokens, rows.n_logprobs[at])
 
     def _keep(self, rows: SampleRows) -> KeptFields:
         if self._kept is None or not self._kept.hold(rows):
@@ -191,10 +202,11 @@ class PendingSamples:
         rows: SampleRows,
         on_host: list[int],
         host_logits: torch.Tensor | None,
+        scores: tuple[NDArray[np.intp], PendingLogprobs] | None,
     ):
         self.on_host = on_host
         self._free, self._buffers, self._tokens = free, buffers, tokens
-        self._rows, self._host_logits = own(rows, on_host), host_logits
+        self._rows, self._host_logits, self._scores = own(rows, on_host), host_logits, scores
 
     def collect(self) -> SampledTokens:
         """Wait for the tokens, and take the samples that are the host's."""
@@ -203,11 +215,13 @@ class PendingSamples:
         n = len(self._tokens)
         result = SampledTokens(self._tokens.numpy().copy(), np.ones(n))
         self._free.append(self._buffers)
-        if self._rows is None or self._host_logits is None:
-            return result
-        taken = host_sampler()(self._host_logits.numpy(), self._rows)
-        result.tokens[self.on_host], result.probabilities[self.on_host] = taken.tokens, taken.probabilities
-        return result._replace(logprobs=spread(taken.logprobs, self.on_host, n))
+        scores = [(self._scores[0], self._scores[1].collect())] if self._scores else []
+        if self._rows is not None and self._host_logits is not None:
+            taken = host_sampler()(self._host_logits.numpy(), self._rows)
+            result.tokens[self.on_host], result.probabilities[self.on_host] = taken.tokens, taken.probabilities
+            if taken.logprobs is not None:
+                scores.append((np.array(self.on_host), taken.logprobs))
+        return result._replace(logprobs=merged(scores, n))
 
 
 @cache
@@ -222,16 +236,6 @@ def host_sampler() -> Callable[[Floats, SampleRows], SampledTokens]:
     return NativeSampler(choose_isa(), native.Pool(choose_threads(None))).sample
 
 
-def spread(logprobs: Logprobs | None, at: list[int], n: int) -> Logprobs | None:
-    """Log-probabilities of some samples, in their places among n."""
-    if logprobs is None:
-        return None
-    width = logprobs.ids.shape[1]
-    whole = Logprobs(np.full(n, np.nan), np.full((n, width), -1, np.int32), np.zeros((n, width)))
-    whole.own[at], whole.ids[at], whole.values[at] = logprobs
-    return whole
-
-
 def host_rows(rows: SampleRows) -> list[int]:
     """The samples that the kernels cannot take."""
     params = rows.params
@@ -239,9 +243,16 @@ def host_rows(rows: SampleRows) -> list[int]:
     for name in HOST_PARAMETERS:
         odd |= params[name] != OFF[name]
     odd &= params["temperature"] != 0
-    if rows.n_logprobs is not None:
-        odd |= rows.n_logprobs >= 0
     return np.flatnonzero(odd).tolist()
+
+
+def scored_rows(rows: SampleRows, on_host: list[int]) -> NDArray[np.intp]:
+    """The samples of the kernels whose log-probabilities are asked for."""
+    if rows.n_logprobs is None:
+        return np.zeros(0, np.intp)
+    asked = rows.n_logprobs >= 0
+    asked[on_host] = False
+    return np.flatnonzero(asked)
 
 
 def own(rows: SampleRows, at: list[int]) -> SampleRows | None:

@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from math import prod
+from weakref import WeakSet
 
 import torch
 
@@ -16,6 +18,7 @@ POWERS = [1 << i for i in range(31)]
 TOKENS = [16, 32, 64, *(n for i in range(7, 31) for n in (1 << i, 3 << (i - 1)))]
 SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
+LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
 
@@ -187,24 +190,68 @@ class EagerPlan:
         self._result = computed_from(self._inputs, self._context.run(self._step))
 
 
-class GraphPlan:
-    """A captured CUDA graph: one copy and one launch per run."""
+class GraphMemory:
+    """What captured graphs share: the memory of their results and temporaries, and the stream they are captured on."""
 
-    def __init__(
-        self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, pool: tuple[int, int]
-    ):
-        self._inputs = inputs
-        inputs.device.counts.zero_()
-        context.run(step)  # on a step without tokens: compiles kernels, touches no pages and no states
-        self._graph = torch.cuda.CUDAGraph()
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+
+    def capture(self, run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """A graph of what `run` launches, and its result; the device goes on with what it has to do meanwhile."""
+        if torch.cuda.mem_get_info()[0] < LEAST_FREE_BYTES:
+            torch.cuda.empty_cache()  # a capture cannot take back what torch keeps for later
+        if not self._graphs:
+            self.pool = torch.cuda.graph_pool_handle()  # torch takes a pool back with the last graph that used it
+        graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
         # Other threads may use the device meanwhile (another engine loads): only this thread must behave.
-        with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self.result = context.run(step)
+        with uncollected(), torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                result = run()
+            except Exception:
+                self._give_up(graph)
+                raise
+            graph.capture_end()
+        self._graphs.add(graph)
+        return graph, result
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
+        with suppress(RuntimeError):
+            graph.capture_end()
+        self.pool = torch.cuda.graph_pool_handle()  # a capture that failed never lets go of its pool
+
+
+class GraphPlan:
+    """A step that runs op by op the first time, and from the second on as a captured graph: one copy and one launch.
+
+    The first run compiles kernels and makes workspaces, which a capture must not do. A bucket that is met once is
+    never captured.
+    """
+
+    def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, memory: GraphMemory):
+        self._run_ops = partial(context.run, step)
+        self._inputs, self._memory = inputs, memory
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: Tensor | None = None
+
+    @property
+    def result(self) -> Tensor:
+        assert self._result is not None, "the plan has not run yet"
+        return self._result
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
-        self._graph.replay()
-        self.result = computed_from(self._inputs, self.result)
+        if self._result is None:
+            result = self._run_ops()
+        else:
+            if self._graph is None:
+                self._graph, self._result = self._memory.capture(self._run_ops)
+            self._graph.replay()
+            result = self._result
+        self._result = computed_from(self._inputs, result)
 
 
 @contextmanager

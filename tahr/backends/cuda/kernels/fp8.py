@@ -11,7 +11,8 @@ from tahr.backends.cuda.kernels.linear import TYPES, blas_linear, load_weights
 from tahr.backends.cuda.kernels.rows import activated, narrow
 
 MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
-VECTOR_COLS, VECTOR_VALUES = 4096, 16384  # columns that a program takes at a time, and values
+VECTOR_VALUES = 8192  # that a program takes at a time: so many columns of so many rows, as measured on an H200
+N_NARROW, NARROW, WIDE = 4096, 2048, 4096  # columns of a matrix, and those taken at a time up to it and beyond
 ALIGN = 16  # rows and columns of a matrix for the library's products of 8-bit floats
 
 
@@ -87,8 +88,8 @@ def fp8_vector_linear(
     """x @ w.T + bias for a few rows in f32; with `act`, w is a gate above an up matrix: act(gate) * up in `dtype`."""
     (n_rows, n_cols), n_out = x.shape, w.shape[0] // (2 if act else 1)
     out = x.new_empty((n_rows, n_out), dtype=dtype if act else torch.float32)
-    block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
-    block_n = max(2, VECTOR_VALUES // block_k) // (2 if act else 1)
+    block_k = min(NARROW if n_cols <= N_NARROW else WIDE, triton.next_power_of_2(n_cols))
+    block_n = VECTOR_VALUES // block_k
     fp8_vector_kernel[(triton.cdiv(n_out, block_n), n_rows)](
         out, x, w.values, w.scales, out if bias is None else bias, n_out, x.stride(0), n_cols,
         n_cols // w.scales.shape[1], act or "none", bias is not None, TYPES[dtype], block_n, block_k,

@@ -1,0 +1,73 @@
+"""Log-probabilities on the device: of given tokens and of the likeliest ones, by logits before any edit or stage."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tahr.backends.sampling.sample_rows import Ints, Logprobs
+
+ROWS_AT_ONCE = 64  # a row of logits takes a megabyte of keys
+LOW_BITS = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLogprobs:
+    """Log-probabilities on their way to the host: [n, 1 + 2 * width] of own values, then values, then ids as bits."""
+
+    n_top: Ints
+    values: torch.Tensor
+
+    def collect(self) -> Logprobs:
+        """What has come; the caller has waited for it."""
+        own, rest = self.values.numpy()[:, 0], self.values.numpy()[:, 1:]
+        width = rest.shape[1] // 2
+        listed = (np.arange(width) < self.n_top[:, None]) & np.isfinite(rest[:, :width]) & ~np.isnan(own)[:, None]
+        ids = np.where(listed, np.ascontiguousarray(rest[:, width:]).view(np.int32), -1)
+        return Logprobs(own.astype(np.float64), ids, np.where(listed, rest[:, :width], 0.0).astype(np.float64))
+
+
+def begin_logprobs(
+    logits: torch.Tensor, n_vocab: int, source: Ints, tokens: torch.Tensor, n_top: Ints
+) -> PendingLogprobs:
+    """Enqueue the log-probability of each token by row `source[i]`, and the `n_top[i]` likeliest tokens there."""
+    n, width = len(source), min(int(n_top.max(initial=0)), n_vocab)
+    at = torch.from_numpy(source.astype(np.int64)).to(logits.device, non_blocking=True)
+    found = torch.empty((n, 1 + 2 * width), dtype=torch.float32, device=logits.device)
+    for first in range(0, n, ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        rows = logits[at[some], :n_vocab].float() + 0.0  # of two zeros none is the larger
+        base = torch.logsumexp(rows, 1, keepdim=True)
+        broken = ~torch.isfinite(rows.amax(1, keepdim=True))
+        own = rows.gather(1, tokens[some].long().clamp(min=0)[:, None]) - base
+        found[some, :1] = torch.where(broken, torch.nan, own)
+        if width:
+            ids = likeliest(rows, width)
+            found[some, 1 : 1 + width] = rows.gather(1, ids) - base
+            found[some, 1 + width :] = ids.int().view(torch.float32)
+    if not found.is_cuda:
+        return PendingLogprobs(n_top, found)
+    there = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
+    return PendingLogprobs(n_top, there.copy_(found, non_blocking=True))
+
+
+def likeliest(rows: torch.Tensor, n: int) -> torch.Tensor:
+    """The ids of the n largest numbers of each row, best first; of equal ones the lower id comes first."""
+    bits = rows.view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    ids = torch.arange(rows.shape[1], device=rows.device)
+    best = torch.topk((ordered << 32) + (LOW_BITS - ids), n, dim=1).values
+    return LOW_BITS - (best & LOW_BITS)
+
+
+def merged(parts: list[tuple[NDArray[np.intp], Logprobs]], n: int) -> Logprobs | None:
+    """Log-probabilities of some samples, in their places among n."""
+    if not parts:
+        return None
+    width = max(found.ids.shape[1] for _, found in parts)
+    whole = Logprobs(np.full(n, np.nan), np.full((n, width), -1, np.int32), np.zeros((n, width)))
+    for at, found in parts:
+        n_listed = found.ids.shape[1]
+        whole.own[at], whole.ids[at, :n_listed], whole.values[at, :n_listed] = found
+    return whole
