@@ -4,6 +4,7 @@ from tahr.server import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
 from tahr.server.chat_page import routes as chat_page
 from tahr.server.http.request import HttpRequest
+from tahr.server.llamacpp import routes as llamacpp
 from tahr.server.observe import status
 from tahr.server.ollama import routes as ollama
 from tahr.server.openai import openapi, replies
@@ -35,6 +36,7 @@ ROUTES = [
     *responses.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,
+    *llamacpp.ROUTES,
     *model_routes.ROUTES,
     *OWN,
     *chat_page.ROUTES,

@@ -202,7 +202,7 @@ async def respond_streamed(active: ActiveGeneration) -> None:
     await active.request.begin_stream(active.asked.formatter.headers)
     opening = active.asked.formatter.opening()
     if active.asked.return_progress:
-        opening += active.asked.formatter.progress(active.streams[0].progress, perf_counter() - active.record.began)
+        opening += first_progress(active)
     await active.request.send(opening)
     keeping_alive = asyncio.create_task(keep_alive(active))
     try:
@@ -296,6 +296,13 @@ async def keep_alive(active: ActiveGeneration) -> None:
         elif now - quiet_since >= active.keep_alive_s * 0.9:
             await active.request.send(active.asked.formatter.keep_alive)
             quiet_since = now
+
+
+def first_progress(active: ActiveGeneration) -> bytes:
+    """The event before anything is computed, though the engine may have begun."""
+    progress = active.streams[0].progress
+    begun = replace(progress, n_computed=progress.n_cached)
+    return active.asked.formatter.progress(begun, perf_counter() - active.record.began)
 
 
 def last_progress(active: ActiveGeneration) -> bytes:

@@ -48,7 +48,8 @@ def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
     text = body.prompt if body.prompt is not None else body.content or ""
     check_text_size(engine, text, given[0])
     asked = [value for value in (body.add_special_tokens, body.add_special) if value is not None]
-    return engine.tokenizer.encode(text, add_special=asked[0] if asked else True, parse_special=body.parse_special)
+    adds_special = asked[0] if asked else body.content is None  # llama.cpp's clients ask for them, vLLM's get them
+    return engine.tokenizer.encode(text, add_special=adds_special, parse_special=body.parse_special)
 
 
 def piece_of(engine: ServedEngine, token: int) -> TokenPiece:

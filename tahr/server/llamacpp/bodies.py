@@ -1,0 +1,101 @@
+"""The bodies of llama.cpp's own routes. A field is honoured, known to change no text, or refused by name."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from tahr.server.openai.bodies import Inert, LoraItem
+
+# A text, tokens, both in one list, or several of these.
+NativePrompt = str | dict[str, Any] | list[Any]
+
+
+class NativeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What /completion and /infill have in common; null is the same as not given."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n_predict: int | None = None
+    max_tokens: int | None = None  # another name of the same
+    return_tokens: bool | None = None
+    response_fields: list[str] | None = None
+    n_probs: int | None = None
+    return_progress: bool | None = None
+    logit_bias: dict[str, float | bool] | list[list[Any]] | None = None
+    samplers: list[str] | None = None
+    lora: str | list[str | LoraItem] | None = None
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = None
+    grammar: str | None = None
+    json_schema: Any = None
+
+    dynatemp_range: float | None = None  # only 0
+    dynatemp_exponent: Inert = None
+    post_sampling_probs: bool | None = None  # only false
+    min_keep: int | None = None  # only 0
+    timings_per_token: bool | None = None  # only false
+    n_cmpl: int | None = None  # only 1
+
+    id_slot: Inert = None  # which slot computes changes nothing
+    n_keep: Inert = None  # of a context that is shifted, which none is here
+    n_discard: Inert = None
+    n_cache_reuse: Inert = None
+    n_indent: Inert = None
+    t_max_prompt_ms: Inert = None
+    t_max_predict_ms: Inert = None
+    backend_sampling: Inert = None
+
+
+class NativeCompletionBody(NativeBody, kw_only=True):
+    """The body of /completion."""
+
+    prompt: NativePrompt
+
+
+class ExtraFile(Struct, forbid_unknown_fields=True):
+    """A file beside the one that is edited."""
+
+    text: str
+    filename: str = "tmp"
+    time: Inert = None
+
+
+class InfillBody(NativeBody, kw_only=True):
+    """The body of /infill; `prompt` stands between the prefix and the cursor."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[ExtraFile] | None = None
+    prompt: str = ""
+
+
+ONLY: dict[str, Any] = {
+    "dynatemp_range": 0,
+    "post_sampling_probs": False,
+    "min_keep": 0,
+    "timings_per_token": False,
+    "n_cmpl": 1,
+}

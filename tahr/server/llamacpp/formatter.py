@@ -1,0 +1,190 @@
+"""How replies of llama.cpp's own routes look, in a stream and whole."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from tahr.server.engine_port import EngineStream, PromptProgress
+from tahr.server.http.errors import HttpError
+from tahr.server.http.sse import HEADERS, KEEP_ALIVE, encode, event
+from tahr.server.llamacpp.replies import (
+    NativeChunk,
+    NativeError,
+    NativeProbability,
+    NativeReply,
+    NativeTimings,
+    NativeTop,
+)
+from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
+from tahr.server.openai.logprobs import finite, shown
+from tahr.server.openai.replies import Usage
+from tahr.text.deltas import text_of
+
+if TYPE_CHECKING:
+    from tahr.engine.sampler import SampledToken
+    from tahr.engine.stats import RequestStats
+    from tahr.library.outputs import Chunk, Completion
+    from tahr.text.tokenizer import Tokenizer
+
+NO_SLOT = -1  # places in the batch are not the client's business
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOptions:
+    """What a request wants to see of its reply."""
+
+    prompts: list[list[int]]
+    settings: dict[str, Any]  # repeated in the reply
+    fields: list[str]  # of the reply; none: all
+    return_tokens: bool = False
+
+
+class NativeFormatter:
+    """`content` and what llama.cpp's server tells beside it."""
+
+    headers: Mapping[str, str] = HEADERS
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, asked: NativeOptions, tokenizer: "Tokenizer", options: ReplyOptions):
+        self.id = f"cmpl-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
+        self.has_logprobs = options.logprobs
+        self._asked, self._tokenizer, self._options = asked, tokenizer, options
+        self._n_tokens = [0] * len(asked.prompts)
+        self._has_new_line = [False] * len(asked.prompts)
+
+    # ---- a stream ---------------------------------------------------------------------------------------------
+
+    def opening(self) -> bytes:
+        return b""
+
+    def is_heavy(self, choice: int) -> bool:
+        return False
+
+    def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
+        tokens = chunk.token_ids
+        if chunk.finish_reason == "stop" and tokens and self._tokenizer.is_eos(tokens[-1]):
+            tokens = tokens[:-1]
+        self._n_tokens[choice] += len(tokens)
+        self._has_new_line[choice] |= "\n" in chunk.text
+        if not tokens and not chunk.text:
+            return b""
+        made = NativeChunk(
+            index=choice,
+            content=chunk.text,
+            tokens=tokens,
+            stop=False,
+            id_slot=NO_SLOT,
+            tokens_predicted=self._n_tokens[choice],
+            tokens_evaluated=len(self._asked.prompts[choice]),
+        )
+        if self.has_logprobs:
+            made.completion_probabilities = self._probabilities(shown(self._tokenizer, chunk))
+        return event(encode(made))
+
+    def closing(self, choice: int, chunk: "Chunk") -> bytes:
+        assert chunk.completion
+        last = self._last(choice, chunk.completion, "", [], self._has_new_line[choice])
+        return event(encode(self._kept(last)))
+
+    def ending(self, usage: Usage) -> bytes:
+        return b""
+
+    def failure(self, error: HttpError) -> bytes:
+        return b"error: %b\n\n" % encode(NativeError.of(error, self.id).error)
+
+    def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes:
+        facts = {"total": progress.n_tokens, "cache": progress.n_cached, "processed": progress.n_computed}
+        facts["time_ms"] = round(elapsed_s * 1e3)
+        made = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": NO_SLOT, "prompt_progress": facts}
+        return event(encode(made))
+
+    # ---- whole ------------------------------------------------------------------------------------------------
+
+    def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> Any:
+        made = [self._kept(self._choice(i, output)) for i, output in enumerate(outputs)]
+        return made if len(made) > 1 else made[0]
+
+    def _choice(self, index: int, output: ChoiceOutput) -> NativeReply:
+        text = text_of(output.deltas)
+        assert output.completion
+        tokens = list(output.completion.token_ids) if self._asked.return_tokens else []
+        made = self._last(index, output.completion, text, tokens, "\n" in text)
+        if self.has_logprobs:
+            made.completion_probabilities = self._probabilities(output.logprobs)
+        return made
+
+    def _last(
+        self, index: int, completion: "Completion", text: str, tokens: list[int], has_new_line: bool
+    ) -> NativeReply:
+        stats, prompt = completion.stats, self._asked.prompts[index]
+        n_tokens = stats.n_generated_tokens
+        return NativeReply(
+            index=index,
+            content=text,
+            tokens=tokens,
+            stop=True,
+            id_slot=NO_SLOT,
+            tokens_predicted=n_tokens,
+            tokens_evaluated=len(prompt),
+            tokens_cached=len(prompt) + n_tokens,
+            model=self._options.model,
+            prompt=self._tokenizer.decode(prompt, skip_special=False),
+            generation_settings=self._asked.settings,
+            has_new_line=has_new_line,
+            truncated=False,
+            stop_type=stop_type(completion),
+            stopping_word=completion.matched_stop or "",
+            timings=timings_of(stats),
+        )
+
+    def _kept(self, reply: NativeReply) -> Any:
+        """The fields that were asked for, those inside others by paths."""
+        if not self._asked.fields:
+            return reply
+        facts = msgspec.to_builtins(reply)
+        found = {path: inside(facts, path.split("/")) for path in self._asked.fields}
+        return {path: value for path, value in found.items() if value is not UNSET}
+
+    def _probabilities(self, picks: "Sequence[SampledToken]") -> list[NativeProbability]:
+        def facts(token: int, logprob: float | None) -> tuple[int, str, list[int], float]:
+            data = self._tokenizer.token_bytes(token)
+            return token, data.decode("utf-8", "replace"), list(data), finite(logprob)
+
+        return [
+            NativeProbability(*facts(pick.token, pick.logprob), [NativeTop(*facts(*top)) for top in pick.top_logprobs])
+            for pick in picks
+        ]
+
+
+def inside(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return UNSET
+        value = value[name]
+    return value
+
+
+def stop_type(completion: "Completion") -> str:
+    if completion.matched_stop:
+        return "word"
+    return "limit" if completion.finish_reason == "length" else "eos"
+
+
+def timings_of(stats: "RequestStats") -> NativeTimings:
+    n_prompt, n_tokens = stats.n_prompt_tokens - stats.n_cached_tokens, stats.n_generated_tokens
+    prompt_ms, predicted_ms = stats.prefill_s * 1e3, stats.decode_s * 1e3
+    return NativeTimings(
+        cache_n=stats.n_cached_tokens,
+        prompt_n=n_prompt,
+        prompt_ms=prompt_ms,
+        prompt_per_token_ms=prompt_ms / max(1, n_prompt),
+        prompt_per_second=stats.prompt_tokens_per_s,
+        predicted_n=n_tokens,
+        predicted_ms=predicted_ms,
+        predicted_per_token_ms=stats.ms_per_token,
+        predicted_per_second=stats.tokens_per_s,
+    )
