@@ -27,7 +27,7 @@ MAX_CACHED_BYTES = 8 << 20  # of their sources
 N_AT_ONCE = 2  # compilations
 PATIENCE_S = 30.0  # how long one waits for others
 STATES_PER_LEXER = 4  # states of a grammar that share a lexer, before there is another
-MAX_LEXERS = min(8, os.cpu_count() or 1)  # of one grammar: each takes memory, and time to compile
+MAX_LEXERS = min(16, os.cpu_count() or 1)  # of one grammar: each takes memory, and time to compile
 
 
 class CompiledGrammar:
