@@ -61,6 +61,19 @@ def test_a_bundle_tells_what_happened_but_not_what_was_said(tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out)["verdict"] == "PASS"
 
 
+def test_requests_of_other_apis_are_dumped_without_what_was_said(tmp_path: Path) -> None:
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {"type": SECRET, "role": SECRET}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": SECRET}
+    messages = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    with dumping(tmp_path) as client:
+        first = client.post("/v1/messages", json={"messages": messages, "max_tokens": 5}).json()
+        second = client.post("/v1/responses", json={"input": SECRET, "metadata": {"type": SECRET}}).json()
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*.json"))
+    assert SECRET.encode() not in everything
+    assert {first["id"], second["id"]} == {path.name for path in tmp_path.iterdir()}
+    assert bundles.read(tmp_path / first["id"])["manifest"]["route"] == "/v1/messages"
+
+
 def test_refused_requests_are_dumped_too(tmp_path: Path) -> None:
     with dumping(tmp_path) as client:
         ask(client, temperature=-1)

@@ -59,7 +59,8 @@ def check_real(client: Anthropic) -> None:
     forced = client.messages.create(**(options | {"max_tokens": 100}), tools=[WEATHER], tool_choice=ONE)
     assert forced.stop_reason == "tool_use" and set(forced.content[-1].input) == {"city", "days"}, forced
     assert MODEL in [model.id for model in client.models.list()]
-    assert client.models.retrieve(MODEL).id == MODEL
+    card = client.models.retrieve(MODEL)
+    assert card.id == card.display_name == MODEL and card.type == "model" and card.created_at.year > 2000
 
 
 def both_ways(client: Anthropic, **options: Any) -> Any:

@@ -29,10 +29,18 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 FILES = ("request", "headers", "sampling", "model", "prompt", "response", "timings", "environment")
 NAMES = (MANIFEST, *(f"{name}.json" for name in FILES))
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")  # dumped also if refused, and sent again
 REMOVED = "(removed)"
 PLAIN_HEADERS = ("accept", "content-type", "content-length", "user-agent", "traceparent")  # hold no secret
 PLAIN_FIELDS = ("role", "type", "encoding_format", "pooling")  # texts of which only a few are allowed
+FREE = (
+    "arguments",
+    "input",
+    "input_schema",
+    "parameters",
+    "schema",
+    "metadata",
+)  # whose members may be called anything
 TOKENS = ("prompt", "input")  # fields in which a list of numbers stands for a text
 KNOWN = {
     name
@@ -64,7 +72,7 @@ class RequestDumps(Observer):
 
     def request_finished(self, record: RequestRecord) -> None:
         """Queue a request to be written."""
-        if record.route not in ROUTES or record.method != "POST":
+        if record.generation is None and (record.route not in ROUTES or record.method != "POST"):
             return
         if not self._pending.acquire(blocking=False):
             log.warning("A request is not dumped: %d others wait to be written.", MAX_PENDING)
@@ -165,6 +173,8 @@ def shape(value: Any, field: str = "") -> Any:
     """The same value with the length of each text in its place."""
     if isinstance(value, str):
         return value if field in PLAIN_FIELDS and len(value) < 32 else {"chars": len(value)}
+    if isinstance(value, dict) and field in FREE:
+        return {"members": len(value)}
     if isinstance(value, dict):
         return {key if key in KNOWN else "(unknown)": shape(inner, key) for key, inner in value.items()}
     if isinstance(value, list):

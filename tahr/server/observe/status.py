@@ -34,7 +34,9 @@ async def version(request: HttpRequest, state: ServerState) -> None:
 
 async def models(request: HttpRequest, state: ServerState) -> None:
     """All models, by all their names."""
-    await request.respond_json(ModelList(sorted(cards(state.models), key=lambda card: card.id)))
+    found = sorted(cards(state.models), key=lambda card: card.id)
+    first, last = (found[0].id, found[-1].id) if found else (None, None)
+    await request.respond_json(ModelList(found, first_id=first, last_id=last))
 
 
 async def model(request: HttpRequest, state: ServerState) -> None:

@@ -1,5 +1,6 @@
 """The bodies of replies, in the shape OpenAI's clients expect."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -146,11 +147,23 @@ class ModelCard(Struct):
     state: str = "loaded"  # or loading, unloading, unloaded: requests load it
     object: str = "model"
     owned_by: str = "tahr"
+    type: str = "model"  # this and what follows are Anthropic's
+    display_name: str = ""
+    created_at: str = ""
+
+    def __post_init__(self) -> None:
+        self.display_name = self.display_name or self.id
+        self.created_at = self.created_at or datetime.fromtimestamp(self.created, UTC).isoformat()
 
 
 class ModelList(Struct):
+    """All models. The last three fields are Anthropic's: there is one page."""
+
     data: list[ModelCard]
     object: str = "list"
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
 
 
 class TokenPiece(Struct):
