@@ -20,12 +20,14 @@ using TileFn = void (*)(const Tile&);
 
 constexpr bool OWN_KERNELS = SIGNED_CODES;  // for all block formats: the tiles here do not read that layout
 
+constexpr int FEW_ROWS = DENSE_ROWS > 4 ? 2 : DENSE_ROWS;  // the sums of all their chains fit the registers
+
 constexpr int max_rows(Format format) { return is_dense(format) ? DENSE_ROWS : TILE_ROWS; }
 
 template <Format F, int Rows>
 constexpr TileFn tile_fn() {
   if constexpr (Rows > max_rows(F) || (OWN_KERNELS && !is_dense(F))) return nullptr;
-  else if constexpr (is_dense(F)) return dense_tile<F, Rows>;
+  else if constexpr (is_dense(F)) return Rows > FEW_ROWS ? dense_rows<F, Rows> : dense_tile<F, Rows>;
   else return quantised_tile<F, Rows>;
 }
 

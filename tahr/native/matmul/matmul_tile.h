@@ -35,10 +35,39 @@ TAHR_INLINE Floats load_column(const std::byte* panel, int64_t col) {
   return F == Format::F16 ? load_f16(halves) : load_bf16(halves);
 }
 
+constexpr int CHAINS = 4;
+constexpr int CHAIN_COLS = 256;  // a multiple of CHAINS; so many columns of a panel and of the rows stay in the nearest cache
+
+// The sums of one chain over some columns: as many rows as have registers share each load of weights.
+template <Format F, int Rows>
+TAHR_INLINE void add_chain(const Tile& tile, int64_t begin, int64_t end, Floats (&sums)[Rows]) {
+  const float* x[Rows];
+  Floats own[Rows];  // in registers
+  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const float*>(tile.x[r]), own[r] = sums[r];
+  for (int64_t c = begin; c < end; c += CHAINS) {
+    const Floats w = load_column<F>(tile.panel, c);
+    for (int r = 0; r < Rows; r++) own[r] = fma(w, set1(x[r][c]), own[r]);
+  }
+  for (int r = 0; r < Rows; r++) sums[r] = own[r];
+}
+
+// The same sums as `dense_tile`, chain after chain.
+template <Format F, int Rows>
+void dense_rows(const Tile& tile) {
+  Floats parts[CHAINS][Rows];
+  for (auto& part : parts)
+    for (auto& lanes : part) lanes = set1(0.0f);
+  for (int64_t first = 0; first < tile.cols; first += CHAIN_COLS) {
+    const int64_t end = first + CHAIN_COLS < tile.cols ? first + CHAIN_COLS : tile.cols;
+    for (int i = 0; i < CHAINS; i++) add_chain<F, Rows>(tile, first + i, end, parts[i]);
+  }
+  for (int r = 0; r < Rows; r++)
+    finish(tile, r, add(add(parts[0][r], parts[1][r]), add(parts[2][r], parts[3][r])));
+}
+
 // Every fourth column shares a sum, so that four chains of additions run at once.
 template <Format F, int Rows>
 void dense_tile(const Tile& tile) {
-  constexpr int CHAINS = 4;
   const float* x[Rows];
   Floats parts[CHAINS][Rows];
   for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const float*>(tile.x[r]);

@@ -78,12 +78,10 @@ Floats gelu_tanh(Floats x) {
   return mul(x, sigmoid(mul(set1(1.5957691216f), inner)));
 }
 
-// No family of models needs this one fast.
+// x * (1 + erf(x / sqrt(2))) / 2 = max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2
 Floats gelu(Floats x) {
-  float lanes[LANES];
-  store(lanes, x);
-  for (float& v : lanes) v = 0.5f * v * std::erfc(v * -0.70710678f);
-  return load(lanes);
+  const Floats size = max(x, sub(set1(0.0f), x));
+  return fnma(mul(set1(0.5f), size), erfc_over_sqrt2(size), max(x, set1(0.0f)));
 }
 
 // g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.

@@ -14,7 +14,7 @@ constexpr int DOT_ROWS = 1;
 constexpr bool OCTETS = false;
 #endif
 constexpr int TILE_ROWS = 4;
-constexpr int DENSE_ROWS = 2;
+constexpr int DENSE_ROWS = 8;
 constexpr int MANY_PANELS = 1;
 constexpr int ATTENTION_ROWS = 4;
 constexpr int ROWS_VECTORS = 2;

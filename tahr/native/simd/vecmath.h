@@ -41,4 +41,20 @@ TAHR_INLINE Floats tanh(Floats x) {
   return div(less_one, add(less_one, set1(2.0f)));
 }
 
+// erfc(x / sqrt(2)) for x >= 0 as t * exp(p(t) - x^2 / 2) with t = 1 / (1 + x / sqrt(8)): p is smooth, fitted at
+// Chebyshev nodes.
+TAHR_INLINE Floats erfc_over_sqrt2(Floats x) {
+  const Floats t = div(set1(1.0f), fma(x, set1(0.353553391f), set1(1.0f)));
+  Floats p = set1(0.0856283754f);
+  p = fma(p, t, set1(-0.589286625f));
+  p = fma(p, t, set1(1.54556024f));
+  p = fma(p, t, set1(-1.86218226f));
+  p = fma(p, t, set1(0.907374442f));
+  p = fma(p, t, set1(-0.259143591f));
+  p = fma(p, t, set1(0.444995254f));
+  p = fma(p, t, set1(0.992203116f));
+  p = fma(p, t, set1(-1.26514912f));
+  return mul(t, exp(fnma(mul(x, set1(0.5f)), x, p)));
+}
+
 }  // namespace tahr::TAHR_ISA
