@@ -185,6 +185,7 @@ class Tape:
         scale: float,
         softcap: float,
         window: int,
+        chunked: bool,
         partials: int,
         n_spans: int,
         sinks: int,
@@ -246,6 +247,7 @@ class Tape:
         n_best_groups: int,
         group_top: int,
         scale: float,
+        jitter: float,
         experts: int,
         shares: int,
     ) -> None: ...

@@ -45,6 +45,16 @@ MAMBA = {
     "mamba_expand": 2,
     "mamba_chunk_size": 8,
 }
+LLAMA4 = {
+    "num_hidden_layers": 5,
+    "head_dim": 16,
+    "intermediate_size": 24,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "rope_theta": 500000.0,
+}
 LATENT = {
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
@@ -188,6 +198,19 @@ MORE_CASES: dict[str, Config] = {
         "granitemoehybrid", "GraniteMoeHybrid", layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
         num_experts_per_tok=0, intermediate_size=72, shared_intermediate_size=72, position_embedding_type="nope",
         **{**MAMBA, "mamba_n_groups": 2}, **GRANITE,
+    ),
+    "llama4": family("llama4_text", "Llama4", **LLAMA4),
+    "llama4_chunks": family(
+        "llama4_text", "Llama4", **{**LLAMA4, "interleave_moe_layer_step": 1, "num_experts_per_tok": 2},
+        attention_chunk_size=7, floor_scale=5, attn_scale=0.3, use_qk_norm=False,
+    ),
+    "phimoe": family(
+        "phimoe", "Phimoe", num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.01, attention_bias=True,
+        lm_head_bias=True, rope_theta=1e6, original_max_position_embeddings=32, rope_scaling={
+            "type": "longrope", "short_mscale": 1.8**0.5, "long_mscale": 1.9, "original_max_position_embeddings": 32,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+            "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+        },
     ),
     "deepseek_v2": family(
         "deepseek_v2", "DeepseekV2", **LATENT, q_lora_rank=None, n_group=3, topk_group=2,

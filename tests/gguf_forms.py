@@ -136,6 +136,21 @@ def mamba(config: Config, arrays: Arrays) -> Arrays:
     return out
 
 
+def llama4(config: Config, arrays: Arrays) -> Arrays:
+    """Gate and up of the experts apart, everything the usual way round."""
+    out: Arrays = {}
+    for name, values in arrays.items():
+        home, _, part = name.rpartition(".")
+        if part == "gate_up_proj":
+            gate, up = (np.ascontiguousarray(half) for half in np.split(values.swapaxes(1, 2), 2, axis=1))
+            out |= {f"{home}.gate_proj.weight": gate, f"{home}.up_proj.weight": up}
+        else:
+            out[f"{name}.weight" if part == "down_proj" else name] = (
+                np.ascontiguousarray(values.swapaxes(1, 2)) if part == "down_proj" else values
+            )
+    return out
+
+
 def latent(config: Config, arrays: Arrays) -> Arrays:
     """Keys of heads turned, values apart; files from before that have both as one."""
     n, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
@@ -159,6 +174,7 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "gemma4_text": gemma4,
     "qwen2_moe": qwen2_moe,
     "granitemoehybrid": granite_hybrid,
+    "llama4_text": llama4,
     "deepseek_v2": latent,
     "deepseek_v3": latent,
     "glm4_moe_lite": latent,

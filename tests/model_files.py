@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "olmo2": A.OLMO2,
     "olmo3": A.OLMO2,
     "phi3": A.PHI3,
+    "phimoe": A.PHIMOE,
     "glm": A.CHATGLM,
     "glm4": A.GLM4,
     "qwen2": A.QWEN2,
@@ -37,6 +38,7 @@ ARCHITECTURES = {
     "gpt_oss": A.GPT_OSS,
     "glm4_moe": A.GLM4_MOE,
     "granitemoehybrid": A.GRANITE_HYBRID,
+    "llama4_text": A.LLAMA4,
     "deepseek_v2": A.DEEPSEEK2,
     "deepseek_v3": A.DEEPSEEK2,
     "glm4_moe_lite": A.DEEPSEEK2,
@@ -89,6 +91,7 @@ KEYS = {
     "n_routed_experts": ("expert_count", "u32"),
     "n_shared_experts": ("expert_shared_count", "u32"),
     "first_k_dense_replace": ("leading_dense_block_count", "u32"),
+    "interleave_moe_layer_step": ("interleave_moe_layer_step", "u32"),
     "n_group": ("expert_group_count", "u32"),
     "topk_group": ("expert_group_used_count", "u32"),
     "kv_lora_rank": ("attention.kv_lora_rank", "u32"),
@@ -185,6 +188,9 @@ def common_words(config: Config) -> Config:
         out["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if "attn_config" in config:
         out |= config["attn_config"]
+    if "intermediate_size_mlp" in config:
+        widths = {"moe_intermediate_size": "intermediate_size", "intermediate_size": "intermediate_size_mlp"}
+        out |= {name: config[other] for name, other in widths.items()}
     return out
 
 

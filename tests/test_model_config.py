@@ -26,7 +26,7 @@ from tahr.weights import FORMATS, HostTensor
 @pytest.mark.parametrize("case", CASES)
 def test_model_type_decides(case: str) -> None:
     names = {"gemma3_text": "gemma3", "granitemoeshared": "granitemoe", "qwen3_5_text": "qwen3_5"}
-    names |= {"qwen3_5_moe_text": "qwen3_5_moe", "gemma4_text": "gemma4"}
+    names |= {"qwen3_5_moe_text": "qwen3_5_moe", "gemma4_text": "gemma4", "llama4_text": "llama4"}
     kind = CASES[case]["model_type"]
     assert from_hf(CASES[case], name="some-other-llama").family == names.get(kind, kind)
 
@@ -43,7 +43,7 @@ def test_unknown_type_falls_back_to_the_name() -> None:
     ("kind", "name"),
     [
         ("gemma3n", "Gemma-3n-E2B"),
-        ("llama4", "Llama-4-Scout"),
+        ("mllama", "Llama-3.2-11B-Vision"),
         ("fancy", "Fancy-7B"),
         ("fancy", "notallamas"),
     ],

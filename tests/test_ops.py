@@ -180,13 +180,14 @@ def place(style: str, with_norms: bool, dtype: str, rotated: int, with_mean: boo
 
 def attention(name: str, spans: list[tuple[int, int]], dtype: str = "f32", dim: int = 32,
               heads: tuple[int, int] = (4, 2), window: int = 0, softcap: float = 0.0,
-              sinks: bool = False, slopes: bool = False, causal: bool = True) -> Case:  # fmt: skip
+              sinks: bool = False, slopes: bool = False, causal: bool = True,
+              chunked: bool = False) -> Case:  # fmt: skip
     def run(be: Backend, rng: np.random.Generator) -> Arrays:
         kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), dtype)
         step = step_of(be, spans, [0], 10)
         q = be.tensor(rows(rng, step.n_tokens, heads[0] * dim))
         per_head = [be.vector(rows(rng, 1, heads[0])[0]) if given else None for given in (sinks, slopes)]
-        spec = AttentionSpec(dim**-0.5, window, softcap, causal, *per_head)
+        spec = AttentionSpec(dim**-0.5, window, softcap, causal, *per_head, chunked=chunked)
         return [be.read(be.attention(q, spec, LayerMemory(step, kv, 0)))]
 
     return Case(f"attention-{name}-{dtype}", run, 5e-6)
@@ -248,6 +249,7 @@ CASES = [
     attention("prefill", [(0, 70), (30, 61)]),
     attention("window", [(0, 70), (90, 91)], window=11),
     attention("softcap", [(5, 20)], softcap=4.0),
+    attention("chunks", [(0, 70), (90, 91)], window=11, chunked=True),
     attention("sinks", [(0, 70), (100, 101)], sinks=True, window=20),
     attention("slopes", [(0, 70), (100, 101)], slopes=True, heads=(6, 2)),
     attention("sinks-slopes", [(3, 4), (100, 101), (0, 1)], sinks=True, slopes=True),

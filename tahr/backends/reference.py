@@ -179,9 +179,9 @@ class ReferenceBackend(api.Backend):
         out = np.zeros((len(x.data), mlps.down.weight.n_rows), np.float32)
         for row, row_scores in enumerate(scores.data):
             for expert, share in route(row_scores, mlps.routing):
-                one = x.data[row : row + 1]
+                one = x.data[row : row + 1] * (share if mlps.routing.scales_input else np.float32(1))
                 inner = activated(of_expert(one, mlps.gate, expert), of_expert(one, mlps.up, expert), mlps.act)
-                out[row] += share * of_expert(inner, mlps.down, expert)[0]
+                out[row] += (1 if mlps.routing.scales_input else share) * of_expert(inner, mlps.down, expert)[0]
         return Tensor(out.shape[1], x.rows, out)
 
     def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
@@ -222,6 +222,8 @@ class ReferenceBackend(api.Backend):
             )
             queries = split_heads(q.data[first:end], shape.head_dim)
             distance = seen[None, :] - positions[:, None]
+            if spec.chunked:
+                distance[seen[None, :] // spec.window != positions[:, None] // spec.window] = -spec.window
             mixed = attend(queries, keys, values, distance, spec)
             out[first:end] = (hadamard(mixed) if value_type == "q8_0" else mixed).reshape(end - first, -1)
         return Tensor(out.shape[1], q.rows, out)
@@ -329,12 +331,26 @@ def of_expert(x: Floats, linear: api.Linear, expert: int) -> Floats:
 
 def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
     """(expert, share) pairs, best first."""
+    if routing.jitter:
+        return mixed_sparsely(scores, routing)
     p: Floats = sigmoid(scores) if routing.sigmoid else softmax(scores)
     chosen_by = p if routing.bias is None else p + routing.bias.data
     chosen_by = in_best_groups(chosen_by, routing) if routing.n_groups else chosen_by
     best = np.argsort(-chosen_by, kind="stable")[: routing.n_active]
     total = p[best].sum() if routing.renormalise else np.float32(1)
     return [(int(e), p[e] / total * np.float32(routing.scale)) for e in best]
+
+
+def mixed_sparsely(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
+    """The same where experts are chosen one after the other, each against those that are nearly as good."""
+    left, found = scores.copy(), []
+    for _ in range(routing.n_active):
+        best = int(left.argmax())
+        near = (left[best] - scores) / np.maximum(np.abs(scores), left[best]) <= np.float32(2 * routing.jitter)
+        shares = np.exp(np.where(near, left, -np.inf) - left[best])
+        found.append((best, np.float32(1) / shares.sum()))
+        left[best] = -np.inf
+    return found
 
 
 def in_best_groups(scores: Floats, routing: api.Routing) -> Floats:

@@ -19,7 +19,8 @@ from tahr.models.rope import RopeConfig, mean_rotated
 from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.weights import Norm, Weights
 
-QkNorm = Literal["", "heads", "rows"]  # norms of queries and keys: none, of each head, of all heads together
+# Norms of queries and keys: none, of each head, of each head without a gain, of all heads together.
+QkNorm = Literal["", "heads", "units", "rows"]
 
 
 class Sublayer(Protocol):
@@ -49,15 +50,16 @@ class Attention:
             *(cfg.attn_scale, kind.window, cfg.attn_softcap, not cfg.bidirectional),
             sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
             slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
+            chunked=kind.chunked,
         )
         w.backend.check_attention(self.spec, self.memory, cfg.n_heads)
         heights = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
         self.gated = w.has("g_proj.weight")
         self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
-        self.norms = head_norms(cfg, w) if qk_norm == "heads" else None
+        self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
-        self.clip, self.tempering = cfg.qkv_clip, cfg.tempering
+        self.clip, self.tempering = cfg.qkv_clip, cfg.tempering if kind.tempered else None
         self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
@@ -84,7 +86,10 @@ class Attention:
         return qkv
 
 
-def head_norms(cfg: ModelConfig, w: Weights) -> HeadNorms:
+def head_norms(cfg: ModelConfig, w: Weights, has_gains: bool) -> HeadNorms:
+    if not has_gains:
+        ones = w.constants([1.0] * cfg.head_dim)
+        return HeadNorms(ones, ones, cfg.norm_eps)
     query, key = w.norm("q_norm", cfg.head_dim), w.norm("k_norm", cfg.head_dim)
     return HeadNorms(query.gain, key.gain, cfg.norm_eps)
 
@@ -162,7 +167,10 @@ class Experts:
 def routing(moe: MoeConfig, w: Weights) -> Routing:
     bias = w.vector("gate.e_score_correction.bias", moe.n_experts) if moe.choice_bias else None
     return Routing(
-        moe.n_active, moe.renormalise, moe.sigmoid, bias, moe.n_groups, moe.n_best_groups, moe.group_top, moe.scale
+        *(moe.n_active, moe.renormalise, moe.sigmoid, bias, moe.n_groups, moe.n_best_groups, moe.group_top),
+        scale=moe.scale,
+        scales_input=moe.scales_input,
+        jitter=moe.jitter,
     )
 
 

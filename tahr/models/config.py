@@ -29,6 +29,8 @@ class LayerKind:
     head_dim: int = 0
     ffn_width: int = 0
     recurrent: bool = False  # a state of fixed size in place of attention
+    chunked: bool = False  # the window begins at a multiple of itself
+    tempered: bool = True  # the model's tempering, if it has one, counts here
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class MoeConfig:
     n_best_groups: int = 0
     group_top: int = 1  # experts that make up the worth of a group
     scale: float = 1.0
+    scales_input: bool = False  # experts read their rows times the share
+    jitter: float = 0.0  # experts are chosen one after the other, each against those that are nearly as good; 0: not
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class ModelConfig:
     alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
     qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
     tempering: Tempering | None = None
+    unit_norms: bool = False  # queries and keys are normed head by head, without gains
     n_positions: int = 0  # of a learned table
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None

@@ -31,6 +31,8 @@ from tahr.models.families.ministral3 import MINISTRAL3
 from tahr.models.families.moe.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MISTRAL4
 from tahr.models.families.moe.glm4_moe import GLM4_MOE
 from tahr.models.families.moe.gpt_oss import GPT_OSS
+from tahr.models.families.moe.llama4 import LLAMA4
+from tahr.models.families.moe.phimoe import PHIMOE
 from tahr.models.families.olmo import OLMO2, OLMO3
 from tahr.models.families.phi3 import PHI3
 from tahr.models.families.qwen2 import QWEN2, QWEN2_MOE
@@ -53,10 +55,13 @@ FAMILIES: dict[str, Family] = {
     "olmo2": OLMO2,
     "olmo3": OLMO3,
     "phi3": PHI3,
+    "phimoe": PHIMOE,
     "glm": GLM,
     "glm4": GLM4,
     "glm4_moe": GLM4_MOE,
     "glm4_moe_lite": GLM4_MOE_LITE,
+    "llama4": LLAMA4,
+    "llama4_text": LLAMA4,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,
@@ -143,14 +148,11 @@ LOOKALIKES = frozenset(
     [
         "gemma3n",
         "gemma3n_text",
-        "llama4",
-        "llama4_text",
         "mistral_large4",
         "mllama",
         "phi",
         "phi4_multimodal",
         "phi4mm",
-        "phimoe",
         "qwen",
         "qwen2_5_vl",
         "qwen2_vl",

@@ -49,7 +49,8 @@ class AttentionSpec:
     """How one layer attends.
 
     `window` is how many positions a token sees, itself among them (0: all). A token that is not `causal` sees as many
-    after itself too, if its sequence has them in the step or in its pages. A `softcap` c > 0 turns a score s into
+    after itself too, if its sequence has them in the step or in its pages. `chunked` windows do not move with the
+    token: it sees what follows the last multiple of `window`, and itself. A `softcap` c > 0 turns a score s into
     c * tanh(s / c). `sinks` are logits, one per query head, that take part in the softmax without a value. `slopes`,
     one per query head, add slope * (position of the key - position of the query) to a score (ALiBi). `cross` attends to
     keys of another text.
@@ -62,6 +63,7 @@ class AttentionSpec:
     sinks: Vector | None = None
     slopes: Vector | None = None
     cross: bool = False
+    chunked: bool = False
 
     def extensions(self) -> list[str]:
         """What this spec asks for beyond attention to the sequence's own keys."""
@@ -155,6 +157,10 @@ class Routing:
 
     `bias` is added to the results for the choice alone. With `n_groups`, a token chooses among the experts of its
     `n_best_groups` best groups; a group is worth the sum of its `group_top` best experts (1 or 2).
+
+    With `scales_input`, an expert reads its row times the share, and results are added as they are. With a `jitter`,
+    experts are chosen one after the other, and the share of each is a softmax over itself and those of the others left
+    whose score s is not far below its own m: (m - s) / max(|s|, m) <= 2 * jitter. Nothing else applies then.
     """
 
     n_active: int
@@ -165,6 +171,8 @@ class Routing:
     n_best_groups: int = 0
     group_top: int = 1
     scale: float = 1.0
+    scales_input: bool = False
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,8 +225,20 @@ class CpuBackend(RowOps):
         routing = mlps.routing
         routes = self._route(x, scores, routing)
         gate, up = self._each_expert(x, [mlps.gate, mlps.up], routes, routing.n_active)
+        if routing.scales_input:
+            assert not mlps.gate.bias
+            gate, up = (self._mix(part, part, routes, 1) for part in (gate, up))
         (each,) = self._each_expert(self.activate(gate, up, mlps.act), [mlps.down], routes, 1)
+        if routing.scales_input:
+            routes.shares = self._ones(x, routing.n_active)
         return self._mix(x, each, routes, routing.n_active)
+
+    def _ones(self, x: Tensor, n_active: int) -> Buffer:
+        """Shares of experts that have been told theirs already."""
+        ones = Buffer(Arena(), x.data.count, 4 * n_active)
+        ones.block.bytes.view(np.float32)[:] = 1
+        self._queue.keep(ones)
+        return ones
 
     def _mix(self, x: Tensor, each: Tensor, routes: Routes, n_active: int) -> Tensor:
         """The results of a row's experts as one."""
@@ -258,6 +270,7 @@ class CpuBackend(RowOps):
             n_best_groups=routing.n_best_groups,
             group_top=routing.group_top,
             scale=routing.scale,
+            jitter=routing.jitter,
             experts=chosen.address,
             shares=shares.address,
         )
@@ -344,6 +357,7 @@ class CpuBackend(RowOps):
             scale=spec.scale,
             softcap=spec.softcap,
             window=spec.window,
+            chunked=spec.chunked,
             partials=partials.address,
             n_spans=n_spans,
             sinks=self._use_vector(spec.sinks),

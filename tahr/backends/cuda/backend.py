@@ -326,7 +326,7 @@ class CudaBackend(api.Backend):
         if memory.kv_shape.latent:
             return like(q, latent.attend_latent(call, memory.kv_shape.latent))
         n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
-        if self.deterministic or not spec.causal:
+        if self.deterministic or not spec.causal or spec.chunked:
             return like(q, attention.attend_exact(call, n_seqs))
         one_each = step.limits.n_tokens_per_seq == 1
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))

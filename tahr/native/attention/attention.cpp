@@ -40,6 +40,7 @@ int kv_head(const AttentionOp& op, const AttentionTask& task) {
 }
 
 int first_seen(const AttentionOp& op, int position) {
+  if (op.chunked) return position / op.window * op.window;
   return op.window && position >= op.window ? position - op.window + 1 : 0;
 }
 

@@ -33,6 +33,7 @@ struct AttentionOp {
   float scale;
   float softcap;   // 0: none
   int32_t window;  // 0: none
+  bool chunked;    // the window begins at a multiple of itself
   float* partials;  // [SPLIT_TOKENS][n_q_heads][n_spans][value_dim + 2]: weighted values, then sum and maximum
   int32_t n_spans;  // of the longest sequence
   const float* sinks;   // [n_q_heads], or null: logits that take part in the softmax without a value

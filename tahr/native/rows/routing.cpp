@@ -41,10 +41,27 @@ void keep_best_groups(const RouteOp& op, float* scores, float* worths) {
       for (int i = 0; i < size; i++) scores[g * size + i] = -INFINITY;
 }
 
+void mix_sparsely(const RouteOp& op, const float* scores, float* left, int32_t* experts, float* shares) {
+  for (int i = 0; i < op.n_experts; i++) left[i] = scores[i];
+  for (int slot = 0; slot < op.n_active; slot++) {
+    const int chosen = best(left, op.n_experts);
+    const float top = left[chosen];
+    float sum = 0;
+    for (int i = 0; i < op.n_experts; i++) {
+      const float size = std::fabs(scores[i]) > top ? std::fabs(scores[i]) : top;
+      if ((top - scores[i]) / size <= 2 * op.jitter) sum += std::exp(left[i] - top);
+    }
+    experts[slot] = chosen;
+    shares[slot] = 1.0f / sum;
+    left[chosen] = -INFINITY;
+  }
+}
+
 void route_row(const RouteOp& op, int64_t row, float* left, float* p) {
   const float* scores = op.scores + row * op.n_experts;
   int32_t* experts = op.experts + row * op.n_active;
   float* shares = op.shares + row * op.n_active;
+  if (op.jitter > 0) return mix_sparsely(op, scores, left, experts, shares);
   if (op.sigmoid)
     for (int i = 0; i < op.n_experts; i++) p[i] = 1.0f / (1.0f + std::exp(-scores[i]));
   else softmax(scores, p, op.n_experts);

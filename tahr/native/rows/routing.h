@@ -11,7 +11,8 @@ constexpr int MAX_EXPERTS = int(WORKER_SCRATCH_BYTES / (3 * sizeof(float)));
 
 // Softmax or sigmoid of the scores, then the best `n_active` by falling score, equal scores to the lower index. `bias`
 // counts for the choice alone. With `n_groups`, only the experts of the `n_best_groups` are to choose from; a group is worth
-// the sum of its `group_top` best. Shares are multiplied by `scale` in the end.
+// the sum of its `group_top` best. Shares are multiplied by `scale` in the end. With a `jitter`, experts are chosen one after
+// the other instead, and the share of each is a softmax over itself and those left that are nearly as good.
 struct RouteOp {
   const int32_t* n_rows;
   const float* scores;  // [n][n_experts]
@@ -24,6 +25,7 @@ struct RouteOp {
   int32_t n_best_groups;
   int32_t group_top;
   float scale;
+  float jitter;  // 0: none
   int32_t* experts;  // [n][n_active]
   float* shares;     // [n][n_active]
 };

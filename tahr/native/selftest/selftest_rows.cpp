@@ -72,7 +72,7 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
   const int64_t first = n_all - n_new;
   Vector partials(size_t(SPLIT_TOKENS * n_q_heads * n_spans * (dim + 2)), NAN);
   const AttentionOp op{counts, positions.data() + first, starts, &n_all, pages.data(), n_pages, n_q_heads, n_q_heads / n_kv_heads,
-                       turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, partials.data(), n_spans,
+                       turned.data() + first * n_q_heads * dim, out.data(), kv, 0.1f, 0, window, false, partials.data(), n_spans,
                        nullptr, nullptr, true, nullptr};
   run(pool, op, k.attention);
   run(pool, op, k.merge_spans);

@@ -98,8 +98,8 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
-        spec.softcap > 0, spec.causal, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store),
-        EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
+        spec.softcap > 0, spec.causal, spec.chunked, TYPES[call.dtype], cuda_kv.block_of(store),
+        cuda_kv.rotation_of(store), EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
     )  # fmt: skip
     return out
 

@@ -31,7 +31,7 @@ def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv
 def attend(
     q, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored, positions, lowest,
     begin, end, scale, window, softcap, sink, slope, has_sink, has_slope: tl.constexpr, has_cap: tl.constexpr,
-    causal: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
+    causal: tl.constexpr, chunked: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
@@ -56,6 +56,8 @@ def attend(
         if has_slope:
             scores += slope[:, None] * (at[None, :] - positions[:, None])
         seen = (at[None, :] < end) & ((window == 0) | (at[None, :] > positions[:, None] - window))
+        if chunked:
+            seen = seen & (at[None, :] // window == positions[:, None] // window)
         if causal:
             seen = seen & (at[None, :] <= positions[:, None])
         else:
@@ -118,7 +120,7 @@ def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr):
 def exact_kernel(
     out, q, keys, values, key_scales, value_scales, page_table, query_start, positions, seq_lens, counts, scale, window,
     softcap, sinks, slopes, table_stride, n_q, n_kv, dim, stored, page_size, group, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, has_cap: tl.constexpr, causal: tl.constexpr, dtype: tl.constexpr,
+    has_slopes: tl.constexpr, has_cap: tl.constexpr, causal: tl.constexpr, chunked: tl.constexpr, dtype: tl.constexpr,
     kv_block: tl.constexpr, together: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head."""
@@ -144,7 +146,7 @@ def exact_kernel(
         page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored, position,
         lowest, lowest // block_n * block_n, end, scale, window, softcap,
         per_head(sinks, head, has_sinks), per_head(slopes, head, has_slopes), has_sinks, has_slopes,
-        has_cap, causal, dtype, kv_block, block_m, block_n, block_d,
+        has_cap, causal, chunked, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
 
@@ -288,7 +290,7 @@ def decode_kernel(
         key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
         tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
         scale, window, softcap, per_head(sinks, real_head, has_sinks), per_head(slopes, real_head, has_slopes),
-        has_sinks & (split == 0), has_slopes, has_cap, True, dtype, kv_block, block_m, block_n, block_d,
+        has_sinks & (split == 0), has_slopes, has_cap, True, False, dtype, kv_block, block_m, block_n, block_d,
     )  # fmt: skip
     if n_live == 1:
         tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)

@@ -21,6 +21,7 @@ class Assignments:
     shares: torch.Tensor  # [n_rows, n_active]
     renormalise: bool
     scale: float
+    scales_input: bool
     order: torch.Tensor  # assignments sorted by expert
     tile_experts: torch.Tensor  # as many experts as there are: the tile is empty
     tile_begins: torch.Tensor
@@ -45,11 +46,14 @@ def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignment
     tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
     begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
     order = torch.argsort(chosen, stable=True)
-    return Assignments(shares, routing.renormalise, routing.scale, order, tile_experts, begins, ends[expert], tile_size)
+    how = (routing.renormalise and not routing.jitter, routing.scale, routing.scales_input)
+    return Assignments(shares, *how, order, tile_experts, begins, ends[expert], tile_size)
 
 
 def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
     """The shares and the experts of every row, best first; ties go to the lower index."""
+    if routing.jitter:
+        return mix_sparsely(scores, routing)
     p = torch.sigmoid(scores) if routing.sigmoid else torch.softmax(scores, dim=1)
     if routing.bias is None and not routing.n_groups:
         ranked, experts = torch.sort(p, dim=1, descending=True, stable=True)
@@ -58,6 +62,18 @@ def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.
     ranks = in_best_groups(ranks, routing) if routing.n_groups else ranks
     chosen = torch.sort(ranks, dim=1, descending=True, stable=True)[1][:, : routing.n_active]
     return torch.gather(p, 1, chosen), chosen
+
+
+def mix_sparsely(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same where experts are chosen one after the other, each against those that are nearly as good."""
+    left, shares, chosen = scores.clone(), [], []
+    for _ in range(routing.n_active):
+        top, best = left.max(dim=1, keepdim=True)
+        near = (top - scores) / torch.maximum(scores.abs(), top) <= 2 * routing.jitter
+        shares.append(1 / torch.exp(left - top).masked_fill(~near, 0.0).sum(dim=1, keepdim=True))
+        chosen.append(best)
+        left = left.scatter(1, best, float("-inf"))
+    return torch.cat(shares, dim=1), torch.cat(chosen, dim=1)
 
 
 def in_best_groups(ranks: torch.Tensor, routing: Routing) -> torch.Tensor:
@@ -83,8 +99,9 @@ def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
 
 @triton.jit
 def gated_kernel(
-    out, x, gate, up, gate_bias, up_bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_active, n_out,
-    n_cols, x_stride, has_bias: tl.constexpr, act: tl.constexpr, dtype: tl.constexpr,
+    out, x, gate, up, gate_bias, up_bias, shares, order, tile_experts, tile_begins, tile_ends, n_experts, n_active,
+    n_out, n_cols, x_stride, share_stride, has_bias: tl.constexpr, scales: tl.constexpr, act: tl.constexpr,
+    dtype: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
@@ -108,6 +125,9 @@ def gated_kernel(
     if has_bias:
         g += tl.load(gate_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
         u += tl.load(up_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
+    if scales:
+        share = tl.load(shares + row // n_active * share_stride + row % n_active)
+        g, u = g * share[:, None], u * share[:, None]
     result = narrow(gated(g, u, act), out.dtype.element_ty)
     tl.store(out + row[:, None] * n_out + outs[None, :], result, mask=alive[:, None] & (outs[None, :] < n_out))
 
@@ -158,6 +178,8 @@ def weigh_kernel(
 
 def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
     """The parts [n_rows, n_active, width] of every row as one."""
+    if chosen.scales_input:
+        return parts.sum(dim=1)
     n_rows, n_active, width = parts.shape
     out, shares = parts.new_empty((n_rows, width)), chosen.shares
     grid = (n_rows, triton.cdiv(width, BLOCK))
@@ -186,8 +208,8 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
     has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
     gated_kernel[(n_tiles, triton.cdiv(n_ffn, BLOCK_N))](
-        inner, x, stacks.gate, stacks.up, *biases[:2], *tiles, n_active, n_ffn, n_cols, x.stride(0), has_bias,
-        stacks.act, *blocks,
+        inner, x, stacks.gate, stacks.up, *biases[:2], chosen.shares, *tiles, n_active, n_ffn, n_cols, x.stride(0),
+        chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, *blocks,
     )  # fmt: skip
     outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
     down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](
