@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from tahr.errors import DownloadError, ModelNotFound
-from tahr.hub import huggingface, local, ollama, package_index
+from tahr.errors import ConfigError, DownloadError, ModelNotFound
+from tahr.hub import huggingface, local, names, ollama, package_index
 from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
@@ -20,6 +21,7 @@ __all__ = [
     "Preview",
     "Progress",
     "Ref",
+    "add_name",
     "list_models",
     "parse",
     "preview",
@@ -99,11 +101,28 @@ def pull(
 def list_models() -> list[ModelEntry]:
     """Every model on this machine: complete ones first, then by name."""
     found = [entry for source in SOURCES.values() for entry in source.entries()]
+    by_name = {entry.name.lower(): entry for entry in found}
+    found += [
+        replace(by_name[target.lower()], name=name)
+        for name, target in names.own_names().items()
+        if target.lower() in by_name
+    ]
     return sorted(found, key=lambda entry: (entry.status != "ready", entry.name.lower()))
 
 
+def add_name(name: str, model: str) -> None:
+    """One more name for a model that is on this machine."""
+    if name.lower() in ALIASES or (names.NAME.fullmatch(name) and Path(name).exists()):
+        raise ConfigError(f"`{name}` means something already: take another name.")
+    files = resolve(model, download=False)
+    reference = str(files.ref.path.absolute()) if files.ref.path else names.own_names().get(model.lower(), model)
+    names.put(name, reference)
+
+
 def remove(name: str) -> int:
-    """Delete a model from this machine and return the bytes freed."""
+    """Delete a model from this machine and return the bytes freed; of one with a name of its own, only the name."""
+    if names.forget(name):
+        return 0
     ref = parse(name)
     freed = SOURCES[ref.kind].remove(ref)
     if freed is None:

@@ -1,4 +1,4 @@
-"""From what the user typed to where the model is: pure, except for asking whether a path exists."""
+"""From what the user typed to where the model is: pure, but for paths that exist and the names of `tahr cp`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal
 
 from tahr.errors import ConfigError, ModelNotFound
 from tahr.hub.aliases import ALIASES, SHA256, TOKENIZER_REPOS
+from tahr.hub.names import own_names
 
 __all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "parse", "quant_of"]
 
@@ -46,10 +47,19 @@ class Ref:
 def parse(text: str, *, quant: str | None = None, revision: str | None = None) -> Ref:
     """Understand a path, an alias, a repository, or a reference with a source prefix."""
     text = text.strip()
-    ref = _alias(text.lower()) if text.lower() in ALIASES else _literal(text)
+    ref = _alias(text.lower()) if text.lower() in ALIASES else _own(text) or _literal(text)
     if quant:
         ref = _with_quant(ref, quant.strip().upper())
     return _with_revision(ref, revision) if revision else ref
+
+
+def _own(text: str) -> Ref | None:
+    """The model behind a name of `tahr cp`, which is no name of another."""
+    target = own_names().get(text.lower())
+    if target is None:
+        return None
+    ref = _alias(target.lower()) if target.lower() in ALIASES else _literal(target)
+    return replace(ref, name=text)
 
 
 def _alias(name: str) -> Ref:

@@ -29,7 +29,8 @@ GRAMMAR_FIELDS = {
 class ServerClient:
     """Requests to one server."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, key: str | None = None):
+        self._key = key or os.environ.get("TAHR_API_KEY", "")
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
@@ -67,8 +68,9 @@ class ServerClient:
     def _send(
         self, connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any] | None
     ) -> http.client.HTTPResponse:
-        key = os.environ.get("TAHR_API_KEY", "")
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+        headers = {"content-type": "application/json"}
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
         data = None if body is None else json.dumps(body).encode()
         try:
             connection.request("GET" if data is None else "POST", self._base + path, data, headers)

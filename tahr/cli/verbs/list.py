@@ -46,7 +46,7 @@ def _aliases(as_json: bool) -> int:
     if as_json:
         print(json.dumps(ALIASES, indent=2))
     else:
-        _table([("ALIAS", "MODEL"), *ALIASES.items()])
+        print_table([("ALIAS", "MODEL"), *ALIASES.items()])
     return 0
 
 
@@ -64,11 +64,11 @@ def _models(as_json: bool) -> int:
             (e.name, human_bytes(e.size_bytes), e.status, f"{datetime.fromtimestamp(e.modified):%Y-%m-%d %H:%M}")
             for e in entries
         ]
-        _table([("NAME", "SIZE", "STATUS", "MODIFIED"), *rows])
+        print_table([("NAME", "SIZE", "STATUS", "MODIFIED"), *rows])
     return 0
 
 
-def _table(rows: Sequence[Sequence[str]]) -> None:
+def print_table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,1 @@
+"""Verbs about models a server has loaded, and about names of models."""
