@@ -162,6 +162,25 @@ def test_the_manual_page_has_every_verb_and_option(here: Any) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_help_begins_with_one_line_of_usage(here: Any) -> None:
+    assert here("run", "--help").startswith("usage: tahr run [options] [MODEL] [MESSAGE]\n\n")
+    assert here("rm", "-h").startswith("usage: tahr rm [options] NAME\n\n")
+
+
+def test_verbs_and_their_help_are_aligned(here: Any) -> None:
+    lines = here("--help").split("verbs:\n")[1].split("\n\n")[0].splitlines()
+    assert len(lines) == len(VERBS) and all(line[19] == " " and line[20] != " " for line in lines)
+
+
+def test_nobody_is_asked_about_a_model_that_is_not_here(
+    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TAHR_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    here("rm", "nothing:1b", code=2)
+    here("rm", "nothing:1b", "--force", code=2)
+
+
 def test_devices_names_the_cpu(here: Any) -> None:
     assert "cpu" in here("devices").lower()
 

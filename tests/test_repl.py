@@ -445,6 +445,7 @@ def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Term
     terminal.press_until("\x03", "/bye leaves")
     terminal.until(">>> ")
     terminal.type("\x04")
+    terminal.until("\n")  # the shell's prompt has a line of its own
     assert terminal.exit_code() == 0
     assert "Once upon a time" in (tmp_path / "history").read_text()
 

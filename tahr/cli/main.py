@@ -16,6 +16,7 @@ from typing import NoReturn, cast
 from tahr.errors import ConfigError, TahrError
 
 EXIT_UNEXPECTED = 1
+WIDEST = 17  # names in the list of verbs
 EXIT_IO = 6
 EXIT_INTERRUPTED = 128 + 2  # SIGINT
 EXIT_BROKEN_PIPE = 128 + 13  # SIGPIPE
@@ -121,16 +122,28 @@ def dispatch(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     verb.add_arguments(parser)
+    parser.usage = usage_of(parser)
     # Intermixed, so that options may stand between the words of a message.
     return cast(int, verb.run(parser.parse_intermixed_args(argv[1:])))
+
+
+def usage_of(parser: argparse.ArgumentParser) -> str:
+    """One line: the options are listed below it anyway, and some verbs have a hundred."""
+    words = [
+        f"[{action.metavar or action.dest}]" if action.nargs in ("?", "*") else str(action.metavar or action.dest)
+        for action in parser._actions
+        if not action.option_strings
+    ]
+    return " ".join(["%(prog)s [options]", *words])
 
 
 def overview() -> str:
     """What `tahr --help` prints."""
     lines = ["usage: tahr VERB [options]", "", "Run language models on this machine.", "", "verbs:"]
     for name, verb in VERBS.items():
-        shown = ", ".join((name, *verb.also))
-        lines.append(f"  {shown:<17} {import_module(f'tahr.cli.{verb.module}').HELP}")
+        names = ", ".join((name, *verb.also))
+        shown = names if len(names) <= WIDEST else name
+        lines.append(f"  {shown:<{WIDEST}} {import_module(f'tahr.cli.{verb.module}').HELP}")
     return "\n".join([*lines, "", EXAMPLES])
 
 

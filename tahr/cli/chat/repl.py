@@ -79,11 +79,15 @@ def further(ask: Callable[[str], str]) -> str | None:
 
 def ask_terminal(prompt: str) -> str:
     """A line from a person, with editing and history where Python has readline."""
-    if sys.stdout.isatty():
-        return input(prompt)
-    sys.stderr.write(prompt)  # stdout goes to a file: it must hold replies alone
-    sys.stderr.flush()
-    return ask_pipe(prompt)
+    try:
+        if sys.stdout.isatty():
+            return input(prompt)
+        sys.stderr.write(prompt)  # stdout goes to a file: it must hold replies alone
+        sys.stderr.flush()
+        return ask_pipe(prompt)
+    except EOFError:
+        sys.stderr.write("\n")  # Ctrl-D shows nothing: what comes next must not stand behind the prompt
+        raise
 
 
 def ask_pipe(prompt: str) -> str:

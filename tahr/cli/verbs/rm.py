@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, LoadError, ModelNotFound
 
 HELP = "delete a model from this machine"
 
@@ -27,12 +27,25 @@ def run(args: argparse.Namespace) -> int:
     from tahr import hub
     from tahr.hub.progress import human_bytes
 
+    _check_is_here(args.name)
     if not args.force and not _agrees(args.name):
         print("Nothing was removed.", file=sys.stderr)
         return 0
     freed_bytes = hub.remove(args.name)
     print(f"Removed {args.name}: {human_bytes(freed_bytes)} freed.", file=sys.stderr)
     return 0
+
+
+def _check_is_here(name: str) -> None:
+    """Nobody is asked about a model that is not here; one that was fetched in part is."""
+    from tahr import hub
+
+    try:
+        hub.resolve(name, download=False)
+    except LoadError as error:
+        stem = hub.parse(name).name.lower().partition(":")[0]
+        if not any(entry.name.lower().startswith(stem) for entry in hub.list_models()):
+            raise ModelNotFound(f"{name} is not on this machine: `tahr list` shows what is.") from error
 
 
 def _agrees(name: str) -> bool:
