@@ -121,7 +121,7 @@ def test_damaged_parts_are_refused(case: str, change: Callable[[Stored], Stored]
 REFUSED = {
     "bitsandbytes": ({"quant_method": "bitsandbytes"}, "bitsandbytes.*gptq, awq"),
     "no name": ({"quant_method": ["gptq"]}, "does not load"),
-    "3 bits": ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ to 3 bits"),
+    "3 bits": ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "gptq to 3 bits"),
     "marlin": ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "layout 'marlin'"),
     "gemv": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "layout 'gemv'"),
     "nvfp4": ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4"),

@@ -84,7 +84,8 @@ def test_an_unknown_alias_names_its_neighbours_and_the_list() -> None:
 # The names ferrum 0.7.7 knows, plus the two it gets wrong, plus ours.
 KNOWN = """
 tinyllama tiny qwen2.5:0.5b qwen2.5:1.5b qwen2.5:3b qwen2.5:7b qwen:0.5b qwen:1.5b qwen:3b qwen:7b
- qwen3:0.6b qwen3:1.7b qwen3:4b qwen3:8b qwen3:14b qwen3:32b
+qwen2.5:3b-gptq qwen3:14b-gptq qwen3:32b-gptq qwen3-coder:30b-gptq deepseek-r1:32b-gptq qwen2.5-coder:32b-gptq
+gemma3:27b-gptq qwen3:0.6b qwen3:1.7b qwen3:4b qwen3:8b qwen3:14b qwen3:32b
 qwen3-coder:30b qwen3-coder:30b-a3b deepseek-r1:8b deepseek-r1:14b deepseek-r1:32b r1:8b
 r1:14b r1:32b qwen2.5-coder:14b qwen2.5-coder:32b gemma3:1b
 gemma3:4b gemma3:27b mistral-small:24b mistral-small:3.2 devstral:24b devstral:2 magistral:24b

@@ -42,6 +42,14 @@ _ROWS = {
     "whisper-turbo whisper:turbo": "openai/whisper-large-v3-turbo",
     "qwen3-tts tts tts:0.6b": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
     "qwen3-tts:1.7b tts:1.7b": "Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+    # Safetensors in 4 bits.
+    "qwen2.5:3b-gptq": "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4",
+    "qwen2.5-coder:32b-gptq": "Qwen/Qwen2.5-Coder-32B-Instruct-GPTQ-Int4",
+    "qwen3:14b-gptq": "JunHowie/Qwen3-14B-GPTQ-Int4",
+    "qwen3:32b-gptq": "JunHowie/Qwen3-32B-GPTQ-Int4",
+    "qwen3-coder:30b-gptq": "jart25/Qwen3-Coder-30B-A3B-Instruct-Int4-gptq",
+    "deepseek-r1:32b-gptq r1:32b-gptq": "OPEA/DeepSeek-R1-Distill-Qwen-32B-int4-gptq-sym-inc",
+    "gemma3:27b-gptq": "circulus/gemma-3-27b-it-gptq",
     # GGUF: one pinned file each.
     "qwen3:0.6b-q8_0 qwen3:0.6b-gguf": "Qwen/Qwen3-0.6B-GGUF:Qwen3-0.6B-Q8_0.gguf",
     "qwen3:1.7b-q8_0 qwen3:1.7b-gguf": "Qwen/Qwen3-1.7B-GGUF:Qwen3-1.7B-Q8_0.gguf",

@@ -100,7 +100,7 @@ def part(group: Any, name: str) -> Mapping[str, Any]:
 def bits_of(quant: Mapping[str, Any], known: tuple[int, ...]) -> int:
     n_bits = quant.get("bits", quant.get("w_bit"))
     if type(n_bits) is not int or n_bits not in known:
-        raise refused(str(quant["quant_method"]).upper(), f"to {n_bits!r} bits", " or ".join(map(str, known)) + " bits")
+        raise refused(str(quant["quant_method"]), f"to {n_bits!r} bits", " or ".join(map(str, known)) + " bits")
     return n_bits
 
 
