@@ -131,7 +131,7 @@ def test_what_it_takes_to_record_a_plan_is_not_learned(stories: Path) -> None:
     recorded = [0]
     while not seq.done:
         eng.step()
-        recorded.append(eng.runner.n_recorded)
+        recorded.append(eng.runner.n_first_runs)
         measured.append(eng.speculator.costs.seconds(1) > 0)
     first = next(i for i, known in enumerate(measured) if known)
     assert recorded[first + 1] == recorded[first], "what is known first was learned from a step that recorded nothing"

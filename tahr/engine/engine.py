@@ -310,7 +310,7 @@ class Engine:
         n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values())
         n_tokens = sum(map(N_TOKENS, step.work))
         self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
-        if n_tokens >= PrefillPace.LEAST and not step.recorded:
+        if n_tokens >= PrefillPace.LEAST and not step.is_first:
             self.scheduler.pace.learn(n_tokens, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
@@ -326,7 +326,7 @@ class Engine:
         """The samples that count: all of them, but for those that follow a wrong guess."""
         found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
         if self.speculator:
-            self.speculator.learn(step.work, step.drafts, found.accepted, None if step.recorded else seconds)
+            self.speculator.learn(step.work, step.drafts, found.accepted, None if step.is_first else seconds)
         return found
 
     def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:

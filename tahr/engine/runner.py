@@ -22,6 +22,8 @@ from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
 
+N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
+
 
 class StepOutput(NamedTuple):
     """What a step brought."""
@@ -55,7 +57,7 @@ class InFlight:
     tokens: PendingTokens | None  # None: sampling waits, see `later`
     host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
-    recorded: bool  # a plan was recorded for it: how long it took says nothing about others
+    is_first: bool  # of the first runs of its plan: how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
@@ -101,7 +103,8 @@ class Runner:
         self.decoder = decoder
         self.kv = kv
         self.n_vocab = n_vocab or decoder.config.n_vocab  # tokens that exist: a model may have more logits
-        self.n_recorded = 0  # plans
+        self.n_first_runs = 0  # of plans, in which they compile or capture what later ones replay
+        self._fresh: dict[int, int] = {}  # by the identity of a plan: how many such runs it has left
         self.n_adapted = 0  # adapters that sequences use, each as often as it is used
         # Hidden rows are small: every token of a step may have one.
         most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
@@ -125,15 +128,15 @@ class Runner:
             plan = self._sample_plan = SamplePlan(columns)
         waits = any(seq.n_ahead for seq in plan.bound)
         batch = None if waits else self.sampler.prepare(plan.requests, plan.rows)
-        n_recorded = self.n_recorded
+        n_first_runs = self.n_first_runs
         result = self.replay(columns)
         lengths = self.step.seq_lens[plan.owners]
         if plan.drafts:
             lengths -= plan.n_after
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
         host_rows = self.backend.fetch(result) if plan.wants_rows else None
-        recorded = self.n_recorded > n_recorded
-        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began, recorded)
+        is_first = self.n_first_runs > n_first_runs
+        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began, is_first)
         if waits:
             step.later = LaterSample(self.sampler, plan.requests, plan.rows, result, lengths)
         return step
@@ -148,8 +151,16 @@ class Runner:
         if self.n_adapted and (n_rounds := self.adapter_rows().fill(work)):
             plans = self._with_adapters(plans, n_rounds)
         plan = self.plan_for(self._bucket(plans.buckets), plans)
+        if self._fresh:
+            self._count_first_run(plan)
         plan.run()  # from here on the inputs may be filled again
         return plan.result
+
+    def _count_first_run(self, plan: Plan) -> None:
+        n_left = self._fresh.pop(id(plan), 0)
+        self.n_first_runs += n_left > 0
+        if n_left > 1:
+            self._fresh[id(plan)] = n_left - 1
 
     def adapter_rows(self) -> AdapterRows:
         """Where adapters are kept, and which rows of a step meet them; made when the first one is loaded."""
@@ -197,7 +208,7 @@ class Runner:
             step, forward = self.step.within(bucket), plans.forward
             plan = self.backend.record(lambda: forward(self.backend, step, self.kv), step)
             plans.plans[bucket] = plan
-            self.n_recorded += 1
+            self._fresh[id(plan)] = N_FIRST_RUNS
         plans.last = bucket, plan
         return plan
 

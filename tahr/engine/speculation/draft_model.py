@@ -44,7 +44,7 @@ class DraftModelProposer:
         return self._costs.seconds(n_seqs)
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
-        began, n_recorded, work = perf_counter(), self.runner.n_recorded, self._catch_up(requests)
+        began, n_first, work = perf_counter(), self.runner.n_first_runs, self._catch_up(requests)
         n_tokens, depth = sum(item.n_tokens for item in work), 0
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
         passes: list[DraftPass] = []  # whose tokens are not collected yet
@@ -62,8 +62,8 @@ class DraftModelProposer:
         for seq, _ in requests:
             if seq.drafts:
                 state_of(seq).n_drafted = len(seq.tokens) + len(seq.drafts) - 1
-        is_usual = n_tokens <= 2 * len(requests) and self.runner.n_recorded == n_recorded
-        if is_usual:  # there was no prompt to catch up with, and no plan to record
+        is_usual = n_tokens <= 2 * len(requests) and self.runner.n_first_runs == n_first
+        if is_usual:  # there was no prompt to catch up with, and no plan to record or capture
             self._costs.measure(len(requests), (perf_counter() - began) / max(1, depth))
 
     def _catch_up(self, requests: ListOf[DraftRequest]) -> list[WorkItem]:
