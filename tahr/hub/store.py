@@ -77,6 +77,14 @@ def write_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = _draft(path)
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
 def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
 

@@ -82,7 +82,7 @@ class LLM:
         self.inputs = TextInputs.of(parts.tokenizer, parts.engine.runner.decoder, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
-        self._lock = threading.RLock()  # of the engine and the requests
+        self.lock = threading.RLock()  # of the engine and the requests
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
@@ -183,12 +183,12 @@ class LLM:
     def add_lora(self, name: str, path: str | Path, scale: float = 1.0) -> LoadedAdapter:
         """Load an adapter, a folder of PEFT's or a GGUF file; `SamplingParams(lora=name)` uses it from then on."""
         prepared = self.engine.adapters.prepare(path)
-        with self._lock:
+        with self.lock:
             return self.engine.adapters.add(name, prepared, scale)
 
     def remove_lora(self, name: str) -> None:
         """No new request may use the adapter; its memory is free when those that use it have finished."""
-        with self._lock:
+        with self.lock:
             self.engine.adapters.remove(name)
 
     def loras(self) -> list[LoadedAdapter]:
@@ -198,7 +198,7 @@ class LLM:
     def apply_lora(self, lora: str | ListOf[LoraChoice] = ()) -> None:
         """Let requests that name no adapter use these; without any, the model as it is."""
         adapters = self.engine.adapters
-        with self._lock:
+        with self.lock:
             adapters.apply(adapters.stack(lora) if lora else NO_STACK)
 
     # ---- numbers ----------------------------------------------------------------------------------------------
@@ -245,15 +245,15 @@ class LLM:
         return plan.scores(self._vectors(plan.texts, EmbeddingOptions(), ()))
 
     def _vectors(self, texts: list[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> Floats:
-        with self._lock:
+        with self.lock:
             job = EmbeddingJob(self.engine, texts, options, lora)
         try:
             while not job.finished:
                 self.step()
-            with self._lock:
+            with self.lock:
                 return job.vectors()
         finally:
-            with self._lock:
+            with self.lock:
                 job.abort()
 
     def encode_texts(
@@ -346,7 +346,7 @@ class LLM:
         # The first space of a reply is dropped, unless a grammar speaks of it.
         continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
         new_writer = self._writers(full, reply_format, continuing)
-        with self._lock:
+        with self.lock:
             first = self.engine.submit(tokens, full, new_writer, state)
             request = Request(first)
             self._requests.update(dict.fromkeys(request.choices, request))
@@ -373,7 +373,7 @@ class LLM:
 
     def step(self) -> list[Request]:
         """Let every request advance; those that have something new."""
-        with self._lock:
+        with self.lock:
             return self.dispatch(self.engine.step())
 
     def dispatch(self, events: list[Event]) -> list[Request]:
@@ -388,7 +388,7 @@ class LLM:
 
     def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
-        with self._lock:
+        with self.lock:
             for seq in request.sequences:
                 self.engine.abort(seq, error)
                 self._requests.pop(seq.id, None)
@@ -419,7 +419,7 @@ class LLM:
     def _stream(self, request: Request, form: ResponseFormat | None = None) -> Iterator[Chunk]:
         try:
             while True:
-                with self._lock:
+                with self.lock:
                     chunk = request.next_chunk()
                 if chunk:
                     yield form.parsed_chunk(chunk) if form else chunk

@@ -1,5 +1,9 @@
-"""Conversations in files: what `/save` writes and `/load` reads."""
+"""Conversations in files: what `/save` writes and `/load` reads.
 
+Beside the conversation there may be a file with its keys and values, named by its digest in the first one.
+"""
+
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +12,7 @@ from typing import Any
 from tahr.cli.settings.options import said
 from tahr.config import SamplingParams, sampling_names
 from tahr.errors import ConfigError
-from tahr.hub.store import write_text
+from tahr.hub.store import write_bytes, write_text
 
 VERSION = 1
 ROLES = ("system", "user", "assistant", "tool")
@@ -21,14 +25,29 @@ class SavedChat:
     model: str
     messages: list[dict[str, Any]]
     sampling: SamplingParams
+    kv_sha256: str | None = None  # of the file with its keys and values, if there is one
 
 
-def write(path: Path, saved: SavedChat) -> None:
+def kv_file(path: Path) -> Path:
+    """Where the keys and values of a conversation are; what a stranger's file says has no part in it."""
+    return path.with_name(path.name + ".kv")
+
+
+def write(path: Path, saved: SavedChat, kv: bytes | None = None) -> None:
     """Write all of it or nothing: a crash leaves the file that was there before."""
-    content = {"version": VERSION, "model": saved.model, "sampling": said(saved.sampling), "messages": saved.messages}
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "model": saved.model,
+        "sampling": said(saved.sampling),
+        "messages": saved.messages,
+    }
     if not path.parent.is_dir():  # a mistyped path must not become a folder
         raise ConfigError(f"The conversation cannot be written to {path}: there is no folder {path.parent}.")
+    if kv is not None:
+        content["kv_sha256"] = hashlib.sha256(kv).hexdigest()
     try:
+        if kv is not None:
+            write_bytes(kv_file(path), kv)  # first: a conversation never names keys and values that are not there
         write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"The conversation cannot be written to {path}: {error.strerror}.") from error
@@ -49,7 +68,24 @@ def read(path: Path) -> SavedChat:
             f"{path} has version {content['version']!r} and this Tahr reads version {VERSION}: "
             "load it with the Tahr that saved it."
         )
-    return SavedChat(str(content.get("model")), messages_of(content, path), sampling_of(content, path))
+    digest = content.get("kv_sha256")
+    if digest is not None and not isinstance(digest, str):
+        raise ConfigError(f"{path} is damaged: kv_sha256 is not a digest.")
+    return SavedChat(str(content.get("model")), messages_of(content, path), sampling_of(content, path), digest)
+
+
+def read_kv(path: Path, digest: str, max_bytes: int) -> bytes:
+    """The keys and values beside a conversation, exactly as they were written."""
+    beside = kv_file(path)
+    try:
+        if beside.stat().st_size > max_bytes:
+            raise ConfigError(f"{beside} is larger than the keys and values this model can hold.")
+        data = beside.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{beside} cannot be read: {error.strerror}.") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ConfigError(f"{beside} is not the file that was saved with {path.name}: its digest differs.")
+    return data
 
 
 def messages_of(content: dict[str, Any], path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,10 @@ from tahr.cli.chat.console import counted, note, values_line
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.settings.options import SAMPLING, said
 from tahr.config import SamplingParams
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, TahrError
+from tahr.hub.progress import human_bytes
+
+KV = "--kv"
 
 
 class Leave(Exception):
@@ -95,19 +98,45 @@ def parsed(kind: Callable[[str], Any], name: str, text: str) -> Any:
 
 
 def save(conversation: Conversation, argument: str) -> None:
-    path = file_named(argument, "/save")
-    chat_files.write(path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.asked))
-    note(f"Saved {counted(len(conversation.messages), 'message')} to {path}.")
+    keeps_kv = argument.split(" ")[0] == KV
+    path = file_named(argument.removeprefix(KV).strip() if keeps_kv else argument, "/save")
+    kv = kv_of(conversation) if keeps_kv else None
+    chat_files.write(path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.asked), kv)
+    beside = f", its keys and values to {chat_files.kv_file(path)} ({human_bytes(len(kv))})" if kv else ""
+    note(f"Saved {counted(len(conversation.messages), 'message')} to {path}{beside}.")
+
+
+def kv_of(conversation: Conversation) -> bytes:
+    if conversation.prefix_files is None or conversation.raw:
+        raise ConfigError(f"{KV} needs a conversation with a model in this process: save without it.")
+    return conversation.prefix_files.copy(conversation.llm.encode_chat(conversation.messages, **conversation.variables))
 
 
 def load(conversation: Conversation, argument: str) -> None:
-    found = chat_files.read(file_named(argument, "/load"))
+    path = file_named(argument, "/load")
+    found = chat_files.read(path)
     if conversation.raw:
         raise ConfigError("With --raw there is no conversation to go on with: start again without it.")
+    n_tokens = restore_kv(conversation, path, found.kv_sha256) if found.kv_sha256 else 0
     conversation.messages, conversation.asked = list(found.messages), found.sampling
     if found.model != conversation.llm.name:
         note(f"warning: This conversation was held with {found.model}; {conversation.llm.name} will go on with it.")
-    note(f"Loaded {counted(len(found.messages), 'message')}.")
+    restored = f", with keys and values of {counted(n_tokens, 'token')}" if n_tokens else ""
+    note(f"Loaded {counted(len(found.messages), 'message')}{restored}.")
+
+
+def restore_kv(conversation: Conversation, path: Path, digest: str) -> int:
+    """How many tokens need no prefill. A changed file is an error; one of another model only costs the prefill."""
+    files = conversation.prefix_files
+    if files is None or not chat_files.kv_file(path).exists():
+        note("note: The keys and values of this conversation are not used here: its text is computed again.")
+        return 0
+    data = chat_files.read_kv(path, digest, files.max_bytes)
+    try:
+        return files.restore(data)
+    except TahrError as error:
+        note(f"note: {error} The text is computed again.")
+        return 0
 
 
 def file_named(text: str, command: str) -> Path:
@@ -127,7 +156,7 @@ COMMANDS = {
     "clear": Command(clear, "", "forget the conversation, keep the system prompt", also=("reset",)),
     "system": Command(system, "TEXT", "show or change the system prompt"),
     "set": Command(set_value, "NAME VALUE", "show or change sampling; the value `default` is the model's own"),
-    "save": Command(save, "FILE", "write the conversation to a file"),
+    "save": Command(save, "[--kv] FILE", "write the conversation to a file; --kv: what was computed of it, too"),
     "load": Command(load, "FILE", "go on with a saved conversation"),
     "bye": Command(leave, "", "leave", also=("quit", "exit")),
 }

@@ -14,6 +14,7 @@ from tahr.text.deltas import ToolCall, reasoning_of
 
 if TYPE_CHECKING:
     from tahr import Chunk
+    from tahr.library.prefix_files import PrefixFiles
 
 Message = dict[str, Any]
 
@@ -53,6 +54,7 @@ class Conversation:
     shifts: bool = True  # whether old turns may be dropped to make room
     messages: list[Message] = field(default_factory=list)
     grammar: Grammar | None = None  # that every reply follows
+    prefix_files: "PrefixFiles | None" = None  # keys and values in files, where the model is in this process
 
     def __post_init__(self) -> None:
         if not self.raw and self.llm.template is None:

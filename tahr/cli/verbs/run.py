@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.settings.settings_layers import Layers
     from tahr.grammar import Grammar
+    from tahr.library.prefix_files import PrefixFiles
 
 HELP = "talk to a model, or ask it one thing"
 
@@ -118,8 +119,9 @@ def run(args: argparse.Namespace) -> int:
         raw = args.raw or is_base_model(llm, layers.values("chat").get("system"))
         variables = {} if raw else for_template(asked, llm.template, note)
         conversation = Conversation(
-            llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar
-        )
+            llm, output, sampling, variables, raw=raw, shifts=not args.no_context_shift, grammar=grammar,
+            prefix_files=prefix_files(llm, name, chosen, config.quantize),
+        )  # fmt: skip
         system = layers.values("chat").get("system")
         if system and not raw:
             conversation.system = system
@@ -197,6 +199,19 @@ def refuse_contradictions(args: argparse.Namespace) -> None:
 def looks_like_a_prompt(name: str) -> bool:
     # Path.exists would raise for a text too long to be a path.
     return " " in name and not name.startswith("pypi:") and not os.path.exists(name)  # noqa: PTH110
+
+
+def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str | None) -> "PrefixFiles":
+    """Keeps keys and values in files; they belong to the weights as they were made at load."""
+    from tahr import hub
+    from tahr.library.prefix_files import PrefixFiles
+    from tahr.library.snapshot import fingerprint_of_files
+
+    def fingerprint() -> str:
+        files = hub.resolve(name, quant=quantization, download=False)
+        return f"{fingerprint_of_files(files.weights)} {quantize or ''}".strip()
+
+    return PrefixFiles(llm, fingerprint)
 
 
 def silent(text: str) -> None:

@@ -1,0 +1,75 @@
+"""What the prefix cache holds of a text, as bytes: a conversation that is loaded later goes on without its prefill.
+
+The bytes are a snapshot (`tahr.library.snapshot`), so everything that is checked there is checked here.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+
+from tahr.errors import SnapshotIncompatible
+from tahr.kv.prefix import PrefixCache
+from tahr.kv.tables import PageTable
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.llm import LLM
+from tahr.library.snapshot import SnapshotInfo, pack, unpack
+
+HEADER_BYTES = 1 << 24  # most of a file besides its keys and values
+
+
+class PrefixFiles:
+    """Keys and values of one model's texts, out of its prefix cache and into it again."""
+
+    def __init__(self, llm: LLM, fingerprint: Callable[[], str]):
+        self._llm, self._engine, self._fingerprint = llm, llm.engine, fingerprint
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest file that can be of use."""
+        return self._engine.runner.kv.n_bytes + HEADER_BYTES
+
+    @property
+    def _prefix(self) -> PrefixCache:
+        prefix = self._engine.scheduler.prefix
+        if prefix is None or len(prefix.pools) != 1:
+            raise SnapshotIncompatible(
+                "The keys and values of this model cannot be kept: its prefix cache is off, or its layers have windows."
+            )
+        return prefix
+
+    def copy(self, tokens: ListOf[int]) -> bytes:
+        """The beginning of a text, as much of it as is in the prefix cache."""
+        prefix, runner = self._prefix, self._engine.runner
+        with self._llm.lock:
+            adapter = self._engine.adapters.default.digest
+            (table,) = prefix.lookup(prefix.hashes(adapter), tokens)
+            held = tuple(tokens[: len(table.pages) * prefix.page_size])
+            layers = runner.backend.read_pages(runner.kv, table.pages)
+            table.cut(0)
+        shapes = tuple((len(held), *layer.shape[1:]) for layer in layers)
+        config = InferenceConfig(self._llm.name, kv_dtype=runner.kv.dtype)
+        family, context = self._llm.model_config.family, self._llm.context_size
+        info = SnapshotInfo(family, self._fingerprint(), config, held, context, runner.kv.dtype, shapes, (), adapter)
+        return pack(info, [layer[: len(held)] for layer in layers])
+
+    def restore(self, data: bytes) -> int:
+        """Put a copy into the prefix cache; gives the number of its tokens."""
+        prefix, runner = self._prefix, self._engine.runner
+        info, layers = unpack(data)
+        self._check(info, prefix.page_size)
+        with self._llm.lock:
+            table = PageTable(prefix.pools[0])
+            table.take(0, len(info.tokens))
+            runner.backend.write_pages(runner.kv, table.pages, layers)
+            prefix.insert(prefix.hashes(info.adapter), info.tokens, [table], len(info.tokens))
+            table.cut(0)
+        return len(info.tokens)
+
+    def _check(self, info: SnapshotInfo, page_size: int) -> None:
+        runner = self._engine.runner
+        empty = runner.backend.read_pages(runner.kv, [])
+        mine = (self._fingerprint(), runner.kv.dtype, self._engine.adapters.default.digest)
+        if (info.fingerprint, info.kv_dtype, info.adapter) != mine:
+            raise SnapshotIncompatible("The keys and values were computed with other weights, adapters or KV types.")
+        fits = [layer.shape[1:] for layer in empty] == [shape[1:] for shape in info.kv_shapes]
+        if not fits or info.state_bytes or len(info.tokens) % page_size or len(info.tokens) > self._llm.context_size:
+            raise SnapshotIncompatible("The keys and values do not fit this model or its page size.")
