@@ -10,8 +10,8 @@ from tahr import LLM, SamplingParams
 from tahr.cli.chat.chat_files import kv_file
 from tahr.cli.chat.commands import obey
 from tahr.cli.chat.conversation import Conversation
+from tahr.cli.chat.prefix_files import PrefixFiles
 from tahr.errors import ConfigError
-from tahr.library.prefix_files import PrefixFiles
 
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 GREEDY = SamplingParams(temperature=0, max_tokens=24)

@@ -14,7 +14,7 @@ from tahr.text.deltas import ToolCall, reasoning_of
 
 if TYPE_CHECKING:
     from tahr import Chunk
-    from tahr.library.prefix_files import PrefixFiles
+    from tahr.cli.chat.prefix_files import PrefixFiles
 
 Message = dict[str, Any]
 

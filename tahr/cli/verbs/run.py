@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tahr import LLM
     from tahr.cli.chat.console import ChatOutput
     from tahr.cli.chat.conversation import Conversation
+    from tahr.cli.chat.prefix_files import PrefixFiles
     from tahr.cli.settings.settings_layers import Layers
     from tahr.grammar import Grammar
-    from tahr.library.prefix_files import PrefixFiles
 
 HELP = "talk to a model, or ask it one thing"
 
@@ -204,7 +204,7 @@ def looks_like_a_prompt(name: str) -> bool:
 def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str | None) -> "PrefixFiles":
     """Keeps keys and values in files; they belong to the weights as they were made at load."""
     from tahr import hub
-    from tahr.library.prefix_files import PrefixFiles
+    from tahr.cli.chat.prefix_files import PrefixFiles
     from tahr.library.snapshot import fingerprint_of_files
 
     def fingerprint() -> str:
