@@ -10,6 +10,7 @@ import pytest
 
 import backends_here
 from gguf_maker import safetensors
+from model_cases import CASES as ALL_FAMILIES
 from model_cases import LLAMA, make_weights
 from model_runs import Runs
 from quantised_files import CASES, Case, Packed, Stored, joined, stored
@@ -19,7 +20,10 @@ from tahr.models.convert import convert
 from tahr.models.loader import load, open_model
 from tahr.models.weights import check_format
 
-CONFIG = {**LLAMA, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}
+CONFIG = {**LLAMA, **SIZES}
+# Families whose checkpoints have a tensor per expert, or queries, keys and values in one.
+OTHERS = [("gptq zero points", "qwen3_moe"), ("fp8", "qwen3_moe"), ("gptq", "phi3"), ("fp8 blocks", "phi3")]
 MODELS = ["gptq", "gptq act-order", "gptq 8 bits", "awq", "compressed 4 bits", "compressed bytes", "fp8", "fp8 blocks"]
 TOKENS = [1, 5, 9, 2, 40]
 
@@ -43,10 +47,10 @@ def test_floats_of_odd_widths_become_dense() -> None:
     assert np.allclose(found.dense(), packed.values, rtol=1e-3, atol=1e-7)
 
 
-def write(directory: Path, case: Case, dense: bool = False) -> Path:
+def write(directory: Path, case: Case, dense: bool = False, plain: dict[str, Any] = CONFIG) -> Path:
     """A model whose linears are quantised, or the values that they stand for."""
     rng, tensors = np.random.default_rng(7), dict[str, tuple[str, Any, bytes]]()
-    for name, values in make_weights(CONFIG).items():
+    for name, values in make_weights(plain).items():
         if "_proj.weight" not in name:
             tensors[name] = ("F32", values.shape, values.astype("<f4").tobytes())
             continue
@@ -57,19 +61,19 @@ def write(directory: Path, case: Case, dense: bool = False) -> Path:
         if not dense:
             tensors[f"{stem}input_scale"] = ("F32", (1,), np.ones(1, "<f4").tobytes())  # of activations: not needed
     directory.mkdir()
-    config = CONFIG if dense else {**CONFIG, "quantization_config": case.config}
+    config = plain if dense else {**plain, "quantization_config": case.config}
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "model.safetensors").write_bytes(safetensors(tensors))
     return directory
 
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", MODELS)
-def test_models_compute_what_their_values_say(case: str, name: str, tmp_path: Path) -> None:
-    backend = backends_here.backend(name)
+@pytest.mark.parametrize(("case", "family"), [*((case, "llama") for case in MODELS), *OTHERS])
+def test_models_compute_what_their_values_say(case: str, family: str, name: str, tmp_path: Path) -> None:
+    backend, plain = backends_here.backend(name), {**ALL_FAMILIES[family], **SIZES}
     logits = []
     for dense in (False, True):
-        loaded = load(open_model([], write(tmp_path / str(dense), CASES[case], dense)), backend)
+        loaded = load(open_model([], write(tmp_path / str(dense), CASES[case], dense, plain)), backend)
         assert not [line for line in loaded.log if "unused" in line]
         logits.append(Runs(loaded, backend).eager([(0, TOKENS)]))
     # Rows that meet integers are rounded to int8 on reference and cpu.

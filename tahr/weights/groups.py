@@ -4,6 +4,9 @@ GPTQ, AWQ and compressed-tensors checkpoints keep codes, scales and zero points 
 the whole row; our blocks have 32 (128 of 8-bit floats), so a group's scale is repeated in each of its blocks.
 """
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,32 +21,37 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
 
 BLOCK, FLOAT_BLOCK = 32, 128  # columns
-ROWS_AT_ONCE = 1 << 22  # values that are made dense at a time
+VALUES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class IntGroups:
     """A matrix of unsigned codes: value = (code - zero) * scale.
 
-    `codes` is [n_rows, n_cols] of eight bits, or [n_rows, n_cols / 2] of four, even columns in the lower halves.
+    `codes` is [n_rows, n_cols] of eight bits, or [n_rows, n_cols / 2] of four, even columns in the lower halves; as
+    bytes, or four of them in a word.
     `scales` and `zeros` are [n_rows, n_groups]; no zeros means the middle code. `group_of` names the group of every
     column where columns are not in the order of their groups (act-order).
     """
 
     name: str
     n_bits: int
-    codes: Bytes
+    codes: Bytes | NDArray[np.int32]
     scales: Floats
     zeros: Bytes | None = None
     group_of: NDArray[np.int32] | None = None
 
     @property
     def n_cols(self) -> int:
-        return int(self.codes.shape[1] * 8 // self.n_bits)
+        return int(self.codes.shape[1] * self.codes.itemsize * 8 // self.n_bits)
 
     @property
     def middle(self) -> int:
         return 1 << (self.n_bits - 1)
+
+    def bytes_of(self, rows: slice) -> Bytes:
+        """The codes of some rows as bytes."""
+        return np.ascontiguousarray(self.codes[rows]).view(np.uint8)
 
 
 def int_blocks(matrix: IntGroups) -> HostTensor:
@@ -69,11 +77,15 @@ def four_bit_blocks(matrix: IntGroups) -> HostTensor:
     blocks[:, :, :2] = per_block(matrix, matrix.scales)
     if matrix.zeros is not None:
         blocks[:, :, 2:4] = per_block(matrix, -matrix.scales * matrix.zeros)
-    halves = matrix.codes.reshape(*blocks.shape[:2], 2, 8)
-    first, last = halves[:, :, 0], halves[:, :, 1]  # bytes of the first and of the last 16 columns of each block
-    body = blocks[:, :, form.block_bytes - 16 :]
-    body[:, :, ::2] = (first & 15) | (last << 4)
-    body[:, :, 1::2] = (first >> 4) | (last & 0xF0)
+
+    def fill(rows: slice) -> None:
+        halves = matrix.bytes_of(rows).reshape(-1, blocks.shape[1], 2, 8)
+        first, last = halves[:, :, 0], halves[:, :, 1]  # bytes of the first and of the last 16 columns of each block
+        body = blocks[rows, :, form.block_bytes - 16 :]
+        body[:, :, ::2] = (first & 15) | (last << 4)
+        body[:, :, 1::2] = (first >> 4) | (last & 0xF0)
+
+    by_rows(matrix, fill)
     return as_tensor(matrix, form, blocks)
 
 
@@ -81,7 +93,12 @@ def eight_bit_blocks(matrix: IntGroups) -> HostTensor:
     form = FORMATS["Q8_0"]
     blocks = empty_blocks(matrix, form)
     blocks[:, :, :2] = per_block(matrix, matrix.scales)
-    blocks[:, :, 2:] = (matrix.codes ^ 0x80).reshape(*blocks.shape[:2], BLOCK)  # less 128, as a signed byte
+
+    def fill(rows: slice) -> None:
+        codes = matrix.bytes_of(rows) ^ 0x80  # less 128, as a signed byte
+        blocks[rows, :, 2:] = codes.reshape(-1, blocks.shape[1], BLOCK)
+
+    by_rows(matrix, fill)
     return as_tensor(matrix, form, blocks)
 
 
@@ -90,13 +107,21 @@ def dense_groups(matrix: IntGroups) -> HostTensor:
     n_groups = matrix.scales.shape[1]
     group_of = np.arange(n_cols) * n_groups // n_cols if matrix.group_of is None else matrix.group_of
     values = np.empty((n_rows, n_cols), np.float16)
-    step = max(1, ROWS_AT_ONCE // n_cols)
-    for at in range(0, n_rows, step):
-        rows = slice(at, at + step)
-        codes = matrix.codes[rows] if matrix.n_bits == 8 else nibbles(matrix.codes[rows])
+
+    def fill(rows: slice) -> None:
+        codes = matrix.bytes_of(rows) if matrix.n_bits == 8 else nibbles(matrix.bytes_of(rows))
         zeros = np.int32(matrix.middle) if matrix.zeros is None else matrix.zeros[rows][:, group_of].astype(np.int32)
         values[rows] = (codes - zeros) * matrix.scales[rows][:, group_of]
+
+    by_rows(matrix, fill)
     return as_tensor(matrix, FORMATS["F16"], values)
+
+
+def by_rows(matrix: IntGroups, fill: Callable[[slice], None]) -> None:
+    """Fill some rows after others, on all cores: a few that stay in a core's cache are twice as fast as all at once."""
+    n_rows, n_at_once = len(matrix.codes), max(1, VALUES_AT_ONCE // matrix.n_cols)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(fill, (slice(at, at + n_at_once) for at in range(0, n_rows, n_at_once))))
 
 
 def nibbles(packed: Bytes) -> Bytes:

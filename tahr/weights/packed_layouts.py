@@ -70,8 +70,7 @@ def gptq(name: str, parts: Parts, n_bits: int, group_size: int, zero_offset: int
     found = words(name, zeros, (n_groups, n_rows // n_per_word))
     points = unpacked(np.ascontiguousarray(found), n_bits).T + np.uint8(zero_offset) & np.uint8((1 << n_bits) - 1)
     group_of = act_order(name, parts.get("g_idx"), n_cols, n_groups)
-    rows = np.ascontiguousarray(codes.T).view(np.uint8)
-    return int_blocks(IntGroups(name, n_bits, rows, by_group.T, unless_middle(points, n_bits), group_of))
+    return int_blocks(IntGroups(name, n_bits, codes.T, by_group.T, unless_middle(points, n_bits), group_of))
 
 
 def unpacked(packed: Words, n_bits: int) -> Bytes:
@@ -156,7 +155,7 @@ def pack_quantized(name: str, parts: Parts) -> HostTensor:
         found = words(name, zeros, (n_words, n_groups))
         points = unpacked(np.ascontiguousarray(found.T), n_bits)[:, :n_rows].T
     group_of = act_order(name, parts.get("weight_g_idx"), n_cols, n_groups)
-    return int_blocks(IntGroups(name, n_bits, np.ascontiguousarray(codes).view(np.uint8), by_row, points, group_of))
+    return int_blocks(IntGroups(name, n_bits, codes, by_row, points, group_of))
 
 
 def stated_shape(name: str, tensor: HostTensor) -> tuple[int, int]:
