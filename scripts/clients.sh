@@ -22,7 +22,9 @@ install_python() {
     [ tests/clients/requirements.txt -nt "$venv/.installed" ] || return 0
     echo "Installing Python clients into $venv ..."
     "$tahr_python" -m venv "$venv"
-    patiently 300 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+    # Most of what comes along is never imported, so it is not compiled either.
+    patiently 500 "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check \
+        -r tests/clients/requirements.txt
     touch "$venv/.installed"
 }
 

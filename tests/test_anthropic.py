@@ -444,6 +444,7 @@ def test_errors_have_their_types(client: httpx.Client) -> None:
     failing = {"messages": [{"role": "user", "content": "FAIL@3"}], "max_tokens": 9}
     failed = client.post(MESSAGES, json=failing)
     assert failed.status_code == 500 and failed.json()["error"]["type"] == "api_error"
+    assert failed.json()["request_id"] == failed.headers["request-id"] == failed.headers["x-request-id"]
     last = events(client, **failing)[-1]
     assert last["type"] == "error" and last["error"]["type"] == "api_error"
 

@@ -271,6 +271,15 @@ def test_tool_choices(client: httpx.Client, engine: ScriptedEngine, choice: Any,
     assert (engine.seen[-1].params.grammar is not None) == mode
 
 
+def test_what_is_repeated_is_what_was_read(client: httpx.Client) -> None:
+    junk = {"junk": "x" * 1000}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now", **junk}], **junk}
+    space = {**SPACE, "tools": [{**NOW, "name": "then", **junk}], **junk}
+    made = ask(client, tools=[{**NOW, **junk}, space], tool_choice=choice)
+    assert "junk" not in json.dumps(made) and made["tool_choice"]["tools"] == [{"type": "function", "name": "now"}]
+    assert made["tools"][1]["tools"][0]["name"] == "then"
+
+
 def test_effort_reaches_the_engine(client: httpx.Client, engine: ScriptedEngine) -> None:
     ask(client, reasoning={"effort": "low"})
     assert engine.seen[-1].params.thinking_budget == 1024
@@ -397,6 +406,7 @@ def test_input_items_in_pages(client: httpx.Client) -> None:
     assert [item["content"][0]["text"] for item in page["data"]] == ["1", "2"] and page["has_more"]
     for wrong in ({"limit": "0"}, {"limit": "many"}, {"limit": "9" * 5000}, {"order": "up"}):
         assert client.get(path, params=wrong).status_code == 400
+    assert client.get(path + "?" + "a&" * 5000).status_code == 200
     assert client.post(path).status_code == 405 and client.post(path).headers["allow"] == "GET"
 
 

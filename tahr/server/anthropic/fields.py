@@ -101,12 +101,10 @@ def function_of(tool: AnthropicTool, where: str) -> dict[str, Any]:
         raise bad_field("tools", f"{where} is not for the model to call at once: offer it directly, or leave it out.")
     if tool.input_schema is None:
         raise bad_field("tools", f"{where}.input_schema is missing: a tool needs it.")
-    description = tool.description or ""
-    for example in tool.input_examples or ():
-        description += f"\nExample of its input: {dumped(example)}"
+    examples = [f"Example of its input: {dumped(example)}" for example in tool.input_examples or ()]
     return {
         "name": tool.name,
-        "description": description,
+        "description": "\n".join([tool.description or "", *examples]),
         "parameters": tool.input_schema,
         "strict": tool.strict,
     }

@@ -28,6 +28,7 @@ from tahr.server.text_pool import TextPool
 from tahr.text.tool_calls.parser import ReplyFormat
 
 PROGRESS_EVERY_S = 0.2
+REQUEST_IDS = ("x-request-id", "request-id")  # headers: all APIs have the first, Anthropic's the second too
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class ActiveGeneration:
 async def generate(request: HttpRequest, state: ServerState, asked: GenerationRequest) -> None:
     """Respond to a request. However it ends, the engine holds nothing of it afterwards."""
     record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
-    request.response_headers["x-request-id"] = asked.formatter.id
+    request.response_headers |= {name: asked.formatter.id for name in REQUEST_IDS if name in request.response_headers}
     active = ActiveGeneration(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
     with state.admission.admitted(request, asked.model), observed(active):
         try:

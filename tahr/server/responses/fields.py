@@ -133,6 +133,33 @@ def named(choice: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": flat_name(choice.get("namespace"), choice["name"])}}
 
 
+FUNCTION_FIELDS = ("type", "name", "description", "parameters", "strict")
+
+
+def shown_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tools as a reply repeats them: what was read, and nothing else that a client may have sent along."""
+    return [
+        {**fields_of(tool, FUNCTION_FIELDS), "tools": shown_tools(tool["tools"])}
+        if tool.get("type") == "namespace"
+        else {"parameters": None, "strict": None, **fields_of(tool, FUNCTION_FIELDS)}
+        for tool in tools
+    ]
+
+
+def shown_choice(choice: str | dict[str, Any] | None) -> Any:
+    """A tool choice as a reply repeats it."""
+    if not isinstance(choice, dict):
+        return choice
+    made = fields_of(choice, ("type", "name", "namespace", "mode"))
+    if isinstance(choice.get("tools"), list):
+        made["tools"] = [fields_of(each, ("type", "name", "namespace")) for each in choice["tools"]]
+    return made
+
+
+def fields_of(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value[name] for name in names if name in value}
+
+
 # ---- thinking and the form of the output --------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
 from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
-from tahr.server.responses.fields import SENT_NAMES, chat_body, wants_summary
+from tahr.server.responses.fields import SENT_NAMES, chat_body, shown_choice, shown_tools, wants_summary
 from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
 from tahr.server.responses.items import as_items
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
@@ -94,8 +94,8 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "parallel_tool_calls": body.parallel_tool_calls,
-        "tool_choice": body.tool_choice,
-        "tools": body.tools,
+        "tool_choice": shown_choice(body.tool_choice),
+        "tools": shown_tools(body.tools or []),
         "metadata": body.metadata,
         "store": body.store,
     }
@@ -160,7 +160,7 @@ async def cancel_response(request: HttpRequest, state: ServerState) -> None:
 async def list_input_items(request: HttpRequest, state: ServerState) -> None:
     """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
     found = state.responses.get(presented_key(request), id_of(request, "/input_items"))
-    asked = {name: values[-1] for name, values in parse_qs(request.query, max_num_fields=32).items()}
+    asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
     limit, order = asked.get("limit", "20"), asked.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
         raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
