@@ -62,6 +62,8 @@ class NullBackend(ReferenceBackend):
 class NullDecoder:
     """No model, and no files that may change."""
 
+    encoding = None  # it generates
+
     def __init__(self) -> None:
         self.files = self
         self.forward = self.hidden = lambda *_: None

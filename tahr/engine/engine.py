@@ -307,7 +307,7 @@ class Engine:
         began, self._landed_at = max(step.began, self._landed_at), now
         sampled, tokens, accepted = self._verify(step, output.tokens, now - began)
         n_decoded = self.scheduler.advance(step.work, accepted)
-        n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values())
+        n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values()) if step.drafts else 0
         n_tokens = sum(map(N_TOKENS, step.work))
         self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
         if n_tokens >= PrefillPace.LEAST and not step.is_first:

@@ -126,11 +126,11 @@ class Runner:
         plan = self._sample_plan
         if plan is None or not plan.holds(columns):
             plan = self._sample_plan = SamplePlan(columns)
-        waits = any(seq.n_ahead for seq in plan.bound)
+        waits = bool(plan.bound) and any(seq.n_ahead for seq in plan.bound)
         batch = None if waits else self.sampler.prepare(plan.requests, plan.rows)
         n_first_runs = self.n_first_runs
         result = self.replay(columns)
-        lengths = self.step.seq_lens[plan.owners]
+        lengths = self.step.seq_lens.take(plan.owners)
         if plan.drafts:
             lengths -= plan.n_after
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
