@@ -1,8 +1,8 @@
 """A GPU beside vLLM and its own roof: Qwen3 shapes with random weights, whole requests through the engine.
 
-usage: benchmarks/gpu_cells.py [0.6B] [8B] [8B:Q4_K_M] [8B:fp8] ... [--profile]
+usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] ... [--profile]
 
-A shape is measured in bf16, or in the weight formats named after it (about one minute each; default: both in bf16).
+A shape is measured in bf16, or in the weight formats named after it: about one minute each (default: 0.6B and 8B).
 --profile prints where the device's time goes in a few kinds of steps instead.
 """
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import torch
@@ -50,7 +51,9 @@ class Shape:
     vllm_first_ms: float
     vllm_long_ms: float
     vllm: dict[int, int]
-    vllm_mixed: int  # tokens/s of 256 requests of 100 to 1,024 tokens in and out
+    vllm_mixed: int | None  # tokens/s of 256 requests of 100 to 1,024 tokens in and out; None: not measured
+    n_experts: int = 0  # of `n_ffn` each; 0: one matrix for all tokens
+    n_active: int = 1  # experts of a token
 
 
 SHAPES = {
@@ -58,6 +61,8 @@ SHAPES = {
                   {1: 608, 4: 2057, 16: 7307, 32: 12858, 128: 30269, 256: 36398}, 21455),
     "8B": Shape(4096, 36, 32, 8, 12288, False, 9.8, 96.5,
                 {1: 192, 4: 728, 16: 2618, 32: 4437, 128: 9142, 256: 10432}, 9110),
+    "30B-A3B": Shape(2048, 48, 32, 4, 768, False, 23.3, 91.7,
+                     {1: 246, 4: 560, 16: 1212, 32: 1920, 128: 5697, 256: 8789}, None, n_experts=128, n_active=8),
 }  # fmt: skip
 
 
@@ -81,11 +86,11 @@ class RandomBackend(CudaBackend):
             n_bytes = replace(matrix, dense=None).n_bytes  # what one row reads
             return Weight(tensor.name, form.name, "packed", *tensor.shape, n_bytes, matrix)
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
-        n_rows, n_cols = tensor.shape
-        if self._fp8 and ".layers." in tensor.name:
+        *stack, n_rows, n_cols = tensor.shape
+        if self._fp8 and ".layers." in tensor.name and not stack:
             rounded = fp8_matrix(values)
             return Weight(tensor.name, "BF16", "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
-        return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values)
+        return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values, prod(stack))
 
 
 def random_packed(kind: packed.CodeKind, shape: tuple[int, ...], device: torch.device) -> packed.CodedMatrix:
@@ -102,10 +107,10 @@ def random_packed(kind: packed.CodeKind, shape: tuple[int, ...], device: torch.d
     return packed.CodedMatrix(kind, codes, high, scales, (n_rows, n_cols))
 
 
-def matrix(name: str, n_rows: int, n_cols: int) -> HostTensor:
+def matrix(name: str, *shape: int) -> HostTensor:
     """A tensor without memory: one byte seen everywhere."""
-    data = np.broadcast_to(np.zeros(1, np.uint8), 2 * n_rows * n_cols)
-    return HostTensor(name, FORMATS["BF16"], (n_rows, n_cols), data)
+    data = np.broadcast_to(np.zeros(1, np.uint8), 2 * prod(shape))
+    return HostTensor(name, FORMATS["BF16"], shape, data)
 
 
 def ones(name: str, width: int) -> HostTensor:
@@ -118,8 +123,7 @@ def tensors(shape: Shape) -> list[HostTensor]:
     made += [] if shape.tied else [matrix("lm_head.weight", N_VOCAB, shape.width)]
     sizes = {"self_attn.q_proj": (q, shape.width), "self_attn.k_proj": (kv, shape.width),
              "self_attn.v_proj": (kv, shape.width), "self_attn.o_proj": (shape.width, q),
-             "mlp.gate_proj": (shape.n_ffn, shape.width), "mlp.up_proj": (shape.n_ffn, shape.width),
-             "mlp.down_proj": (shape.width, shape.n_ffn)}  # fmt: skip
+             **ffn_sizes(shape)}  # fmt: skip
     norms = {"input_layernorm": shape.width, "post_attention_layernorm": shape.width,
              "self_attn.q_norm": HEAD_DIM, "self_attn.k_norm": HEAD_DIM}  # fmt: skip
     for i in range(shape.n_layers):
@@ -128,16 +132,31 @@ def tensors(shape: Shape) -> list[HostTensor]:
     return made
 
 
+def ffn_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Feed-forward matrices by name: one of each, or stacks of experts and what scores them."""
+    wide, narrow = (shape.n_ffn, shape.width), (shape.width, shape.n_ffn)
+    if not shape.n_experts:
+        return {"mlp.gate_proj": wide, "mlp.up_proj": wide, "mlp.down_proj": narrow}
+    n = shape.n_experts
+    stacks = {"gate_proj": (n, *wide), "up_proj": (n, *wide), "down_proj": (n, *narrow)}
+    return {"mlp.gate": (n, shape.width), **{f"mlp.experts.{name}": size for name, size in stacks.items()}}
+
+
 def make_decoder(shape: Shape, backend: RandomBackend) -> tuple[Decoder, int]:
     """The model on the device, and the bytes one decoded token reads of it."""
     config = {
-        "model_type": "qwen3", "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
+        "model_type": "qwen3_moe" if shape.n_experts else "qwen3",
+        "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
         "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": HEAD_DIM,
         "intermediate_size": shape.n_ffn, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
         "max_position_embeddings": 40960, "tie_word_embeddings": shape.tied, "hidden_act": "silu",
+        "num_experts": shape.n_experts, "num_experts_per_tok": shape.n_active, "moe_intermediate_size": shape.n_ffn,
+        "norm_topk_prob": True,
     }  # fmt: skip
     loaded = load(OpenedModel("random", "safetensors", config, {t.name: t for t in tensors(shape)}, 0, {}), backend)
     unread = 0 if shape.tied else loaded.decoder.table.n_bytes  # of an untied table one row is read
+    n_idle = max(0, shape.n_experts - shape.n_active)
+    unread += n_idle * shape.n_layers * 3 * shape.n_ffn * shape.width * 2
     return loaded.decoder, loaded.n_weight_bytes - unread
 
 
@@ -223,7 +242,10 @@ def wall_seconds(run: Callable[[], object], n: int = 20) -> float:
 # ---- the table --------------------------------------------------------------------------------------------------
 
 
-def row(cell: str, ours: float, unit: str, vllm: float, lower: bool = False, note: str = "") -> None:
+def row(cell: str, ours: float, unit: str, vllm: float | None, lower: bool = False, note: str = "") -> None:
+    if vllm is None:
+        print(f"  {cell:<28}{ours:>10,.1f} {unit:<6} {note}", flush=True)
+        return
     ratio = vllm / ours if lower else ours / vllm
     print(f"  {cell:<28}{ours:>10,.1f} {unit:<6} vLLM {vllm:>9,.1f}   {ratio:5.2f}x   {note}", flush=True)
 
@@ -246,7 +268,9 @@ def measure_one(engine: Engine, backend: CudaBackend, shape: Shape, n_bytes: int
         note=f"{one.decode_rate * n_bytes / roof[0]:.0%} of the memory roof")  # fmt: skip
     row("1 request, first token", one.first_s * 1e3, "ms", shape.vllm_first_ms, lower=True)
     heads = 2 * (shape.n_heads + shape.n_kv_heads) * HEAD_DIM
-    n_flop = 2 * shape.n_layers * shape.width * (heads + 3 * shape.n_ffn) * LONG  # the head multiplies one row only
+    n_flop = (
+        2 * shape.n_layers * shape.width * (heads + 3 * shape.n_active * shape.n_ffn) * LONG
+    )  # the head multiplies one row only
     row(f"prefill of {LONG}", long.first_s * 1e3, "ms", shape.vllm_long_ms, lower=True,
         note=f"{n_flop / long.first_s / roof[1]:.0%} of the matrix roof")  # fmt: skip
     serve(engine, [(N_IN, 4)], GREEDY)  # leaves the inputs of a decode step
@@ -312,7 +336,7 @@ def main() -> None:
     """Measure the roofs, then every shape asked for."""
     roof = roofs()
     print(f"{torch.cuda.get_device_name()}: reads {roof[0] / 1e9:,.0f} GB/s, multiplies {roof[1] / 1e12:,.0f} TFLOP/s")
-    names = [name for name in sys.argv[1:] if name.partition(":")[0] in SHAPES] or list(SHAPES)
+    names = [name for name in sys.argv[1:] if name.partition(":")[0] in SHAPES] or ["0.6B", "8B"]
     for name in names:
         profile(name) if "--profile" in sys.argv else measure(name, roof)
         torch.cuda.empty_cache()
