@@ -178,3 +178,19 @@ def test_tokenize_as_llama_cpp_spells_it(client: httpx.Client) -> None:
     assert plain == [*b"hi"] and ask(client, "/tokenize", prompt="hi")["tokens"] == [BOS, *plain]
     assert ask(client, "/detokenize", tokens=plain)["content"] == "hi"
     assert ask(client, "/tokenize", content="hi", add_special=True)["tokens"] == [BOS, *plain]
+
+
+def test_what_the_editor_plugins_send(client: httpx.Client) -> None:
+    """The requests of llama.vim and llama.vscode."""
+    body = {
+        "id_slot": 0, "input_prefix": "def f(x):\n", "input_suffix": "\n", "prompt": "    ret", "n_predict": 8,
+        "input_extra": [{"filename": "a.py", "text": "x = 1\n", "time": 12}], "stop": ["\n"], "n_indent": 4,
+        "top_k": 40, "top_p": 0.9, "stream": False, "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True,
+        "t_max_prompt_ms": 500, "t_max_predict_ms": 1000,
+        "response_fields": ["content", "timings/prompt_n", "timings/predicted_n", "truncated", "tokens_cached"],
+    }  # fmt: skip
+    made = ask(client, "/infill", model="coder", **body)
+    assert made["content"] and made["timings/predicted_n"] and made["truncated"] is False
+    assert (
+        ask(client, "/infill", model="coder", **{**body, "n_predict": 0, "samplers": [], "response_fields": [""]}) == {}
+    )
