@@ -1,7 +1,7 @@
 """GPTQ, AWQ, compressed-tensors and fp8 checkpoints: what their matrices stand for, and what is refused."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,16 @@ from gguf_maker import safetensors
 from model_cases import CASES as ALL_FAMILIES
 from model_cases import LLAMA, make_weights
 from model_runs import Runs
-from quantised_files import CASES, Case, Packed, Stored, joined, stored
+from quantised_files import CASES, Case, Packed, Stored, joined, stored, tensor
+from tahr.backends.reference import ReferenceBackend
 from tahr.errors import CorruptFile, QuantError
-from tahr.models.checkpoints.schemes import scheme_of
+from tahr.models.arrange import Make, Tensors
+from tahr.models.checkpoints.schemes import join_parts, scheme_of
 from tahr.models.convert import convert
 from tahr.models.loader import load, open_model
-from tahr.models.weights import check_format
+from tahr.models.registry import from_hf
+from tahr.models.weights import Weights, check_format
+from tahr.weights.tensor import HostTensor
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}
 CONFIG = {**LLAMA, **SIZES}
@@ -75,6 +79,9 @@ def test_models_compute_what_their_values_say(case: str, family: str, name: str,
     for dense in (False, True):
         loaded = load(open_model([], write(tmp_path / str(dense), CASES[case], dense, plain)), backend)
         assert not [line for line in loaded.log if "unused" in line]
+        is_said = any("stored dense" in line for line in loaded.log)
+        narrow = (case, family) == ("fp8", "qwen3_moe")  # its experts have 32 columns
+        assert is_said == (not dense and (narrow or CASES[case].format == "F16"))
         logits.append(Runs(loaded, backend).eager([(0, TOKENS)]))
     # Rows that meet integers are rounded to int8 on reference and cpu.
     assert np.linalg.norm(logits[0] - logits[1]) <= 2e-2 * np.linalg.norm(logits[1])
@@ -150,3 +157,28 @@ def test_schemes_without_a_reader_are_refused(config: dict[str, Any], message: s
 def test_quantised_checkpoints_are_not_converted(tmp_path: Path) -> None:
     with pytest.raises(QuantError, match="float checkpoints only"):
         convert(open_model([], write(tmp_path / "m", CASES["gptq"])))
+
+
+def test_a_matrix_nobody_asks_for_is_named_and_not_read() -> None:
+    packed = CASES["gptq"].pack((24, 256), np.random.default_rng(1))
+    parts = without("scales")(packed.parts)
+    tensors = Tensors({f"tower.{kind}": tensor(f"tower.{kind}", *part) for kind, part in parts.items()})
+    join_parts(tensors, scheme_of(CASES["gptq"].config))
+    assert Weights(from_hf(LLAMA), tensors, ReferenceBackend()).unused() == ["tower.weight"]
+
+
+def test_a_matrix_that_is_cut_is_joined_once() -> None:
+    n_made = 0
+
+    def make(parts: Mapping[str, Make]) -> HostTensor:
+        nonlocal n_made
+        n_made += 1
+        return next(iter(parts.values()))()
+
+    values = np.arange(12 * 4, dtype=np.float32).reshape(12, 4)
+    tensors = Tensors({"codes": tensor("codes", "F32", values.shape, values.tobytes())})
+    tensors.replace(["codes"], "model.layers.0.qkv.weight", make)
+    tensors.split("qkv", {"q": 4, "k": 4, "v": 4})
+    for name, rows in (("q", values[:4]), ("k", values[4:8]), ("v", values[8:])):
+        np.testing.assert_array_equal(tensors[f"model.layers.0.{name}.weight"].dense(), rows)
+    assert n_made == 1

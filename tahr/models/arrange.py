@@ -15,11 +15,24 @@ PLAIN = {"F32": "<f4", "F16": "<u2", "BF16": "<u2"}  # formats whose numbers can
 Make = Callable[[], HostTensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A tensor that is made of several, and known by another name than theirs."""
+
+    name: str
+    parts: Mapping[str, Make]
+    join: Callable[[Mapping[str, Make]], HostTensor]
+
+    def __call__(self) -> HostTensor:
+        return self.join(self.parts)
+
+
 class Tensors(Mapping[str, HostTensor]):
     """Tensors by name; some are made when they are asked for."""
 
     def __init__(self, stored: Mapping[str, HostTensor]):
         self._made: dict[str, Make] = {name: as_is(tensor) for name, tensor in stored.items()}
+        self.made_dense: set[str] = set()  # quantised matrices that became dense ones, as far as they have been made
 
     def __getitem__(self, name: str) -> HostTensor:
         return self._made[name]()
@@ -36,7 +49,7 @@ class Tensors(Mapping[str, HostTensor]):
     def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1) -> None:
         """In every layer, cut the rows of `part` into those of other linears: so many each, `n_groups` times over."""
         for prefix, kind in self.found(part):
-            whole, first = self._made.pop(f"{prefix}{part}.{kind}"), 0
+            whole, first = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights)), 0
             for name, height in heights.items():
                 rows = Cut(first, height, sum(heights.values()), n_groups, n_axes=1 if kind == "bias" else 2)
                 self._made[f"{prefix}{name}.{kind}"] = cut(whole, rows)
@@ -79,8 +92,12 @@ class Tensors(Mapping[str, HostTensor]):
 
     def replace(self, names: Sequence[str], name: str, make: Callable[[Mapping[str, Make]], HostTensor]) -> None:
         """Have `name` in place of some tensors, made of them when it is asked for."""
-        stored = {old: self._made.pop(old) for old in names}
-        self._made[name] = lambda: make(stored)
+        self._made[name] = Joined(name, {old: self._made.pop(old) for old in names}, make)
+
+    def file_name(self, name: str) -> str:
+        """What the file calls a tensor; one that is made of several is not made for that."""
+        made = self._made[name]
+        return made.name if isinstance(made, Joined) else made().name
 
     def make_of(self, name: str) -> Make:
         """What makes a tensor, to be used by another; the tensor must be there."""
@@ -110,6 +127,18 @@ def joined(parts: Sequence[Make]) -> Make:
         return HostTensor(tensors[0].name, tensors[0].format, (n_rows, *tensors[0].shape[1:]), data)
 
     return make
+
+
+def kept(make: Make, n_uses: int) -> Make:
+    """A tensor that is made once for so many uses, and forgotten with the last of them."""
+    uses: list[HostTensor] = []
+
+    def give() -> HostTensor:
+        if not uses:
+            uses.extend([make()] * n_uses)
+        return uses.pop()
+
+    return give
 
 
 def one_row(stored: Make) -> Make:

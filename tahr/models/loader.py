@@ -151,7 +151,8 @@ def load(
     encoding = source.encoding(config)
     if encoding and encoding.max_tokens:
         config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
-    weights = Weights(config, canonical(source, config), backend, progress, change=changing(config, quantize, backend))
+    tensors = canonical(source, config)
+    weights = Weights(config, tensors, backend, progress, change=changing(config, quantize, backend))
     try:
         decoder = family_of(config).build(config, weights)
         if encoding:
@@ -163,7 +164,12 @@ def load(
     refuse_changed(tensor.source for tensor in source.tensors.values())
     unused = weights.unused()
     refuse_bad_guess(config, unused)
-    log = weights.counts.summary() + describe_unused(unused) + ([encoding.note] if encoding and encoding.note else [])
+    log = (
+        weights.counts.summary()
+        + describe_dense(tensors)
+        + describe_unused(unused)
+        + ([encoding.note] if encoding and encoding.note else [])
+    )
     if config.guess:
         log.append(f"The model was {config.guess}.")
     return Loaded(decoder, config, log, weights.counts.total_bytes)
@@ -202,6 +208,14 @@ def refuse_bad_guess(config: ModelConfig, unused: list[str]) -> None:
         raise UnsupportedModel(
             f"The model was {config.guess}, but it has tensors that family does not: {', '.join(unused[:N_NAMED])}."
         )
+
+
+def describe_dense(tensors: Tensors) -> list[str]:
+    """Quantised matrices that take more memory than their file."""
+    if not tensors.made_dense:
+        return []
+    why = "act-order, 8 bits with zero points or odd widths"
+    return [f"{len(tensors.made_dense)} quantised matrices fit no block format ({why}) and are stored dense."]
 
 
 def describe_unused(unused: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tahr.backends.api import Backend, JoinedLinears, Linear, LinearShape, Tensor, Vector, Weight
 from tahr.errors import CorruptFile, QuantError
+from tahr.models.arrange import Tensors
 from tahr.models.config import ModelConfig
 from tahr.weights.tensor import HostTensor
 
@@ -227,7 +228,10 @@ class Weights:
 
     def unused(self) -> list[str]:
         """Tensors that were not asked for, by their names in the file."""
-        return sorted(self.tensors[name].name for name in self.tensors.keys() - self.counts.names)
+        left = self.tensors.keys() - self.counts.names
+        if isinstance(self.tensors, Tensors):
+            return sorted(map(self.tensors.file_name, left))
+        return sorted(self.tensors[name].name for name in left)
 
     # ---- parts of the above -----------------------------------------------------------------------------------
 

@@ -136,11 +136,13 @@ def join_parts(tensors: Tensors, scheme: Scheme) -> None:
         weight = f"{stem}.weight"
         if weight in tensors:
             found["weight"] = weight
-        tensors.replace(list(found.values()), weight, joined_parts(weight, scheme, found))
+        tensors.replace(list(found.values()), weight, joined_parts(weight, scheme, found, tensors.made_dense))
 
 
-def joined_parts(weight: str, scheme: Scheme, names: Mapping[str, str]) -> Callable[[Mapping[str, Make]], HostTensor]:
-    """A function that joins the parts of a matrix, given by their names."""
+def joined_parts(
+    weight: str, scheme: Scheme, names: Mapping[str, str], made_dense: set[str]
+) -> Callable[[Mapping[str, Make]], HostTensor]:
+    """A function that joins the parts of a matrix, given by their names, and says where that made it dense."""
 
     def make(stored: Mapping[str, Make]) -> HostTensor:
         parts = {kind: stored[name]() for kind, name in names.items()}
@@ -155,6 +157,8 @@ def joined_parts(weight: str, scheme: Scheme, names: Mapping[str, str]) -> Calla
         found = join(weight, parts)
         for tensor in parts.values():
             tensor.forget()
+        if found.format.block == 1:
+            made_dense.add(weight)
         return found
 
     return make
