@@ -51,7 +51,7 @@ def test_a_stop_string_ends_the_text_before_it(llm: LLM) -> None:
     word = whole.split()[2]
     cut = llm.generate("Count: one, two, three,", SamplingParams(temperature=0, max_tokens=48, stop=(word,)))
     assert cut.text == whole[: whole.index(word)]
-    assert cut.finish_reason == "stop"
+    assert cut.finish_reason == "stop" and cut.matched_stop == word
 
 
 def test_closing_a_stream_frees_its_pages(llm: LLM) -> None:

@@ -1,1 +1,1 @@
-"""The OpenAI API over HTTP: connections, routes, formatters, metrics."""
+"""The APIs of OpenAI, Anthropic and Ollama over HTTP: connections, routes, formatters, metrics."""

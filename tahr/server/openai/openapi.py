@@ -15,7 +15,9 @@ REFERENCE = "#/components/schemas/{name}"
 STREAMED = "text/event-stream"
 EVENT = {  # each of them
     "type": "object",
-    "properties": {"data": {"type": "string", "description": "A chunk, or an error, as JSON; `[DONE]` at the end."}},
+    "properties": {
+        "data": {"type": "string", "description": "A chunk, or an error, as JSON; `[DONE]` ends chats and completions."}
+    },
     "required": ["data"],
 }
 
