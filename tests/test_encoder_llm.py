@@ -16,6 +16,8 @@ from model_files import stored_hf
 from tahr import LLM, AsyncLLM
 from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, UnsupportedModel
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
+from tahr.server.llm_engine import LlmEngine
+from tahr.server.model_pool import warm_up
 
 TEXTS = ["cat", "dog cat dog", "a b c d e f g", "zebra", "cat " * 40]
 
@@ -150,6 +152,19 @@ def test_beside_others(llm: LLM, folder: str) -> None:
     was_running, small = asyncio.run(both())
     assert was_running
     np.testing.assert_array_equal(small[0], llm.embed("dog"))
+
+
+@pytest.mark.parametrize("case", ["bert", "bert_ranker"])
+def test_a_server_warms_encoders_up_without_generating(case: str, tmp_path: Path) -> None:
+    async def warm() -> int:
+        llm = AsyncLLM(str(write_encoder(tmp_path, case)), n_threads=1)
+        try:
+            await warm_up(LlmEngine(llm))
+            return llm.stats().steps
+        finally:
+            await llm.close()
+
+    assert asyncio.run(warm()) == 1
 
 
 # ---- hostile files ----------------------------------------------------------------------------------------------

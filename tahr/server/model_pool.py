@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, ServerError, TahrError
+from tahr.library.embeddings import EmbeddingOptions
 from tahr.library.outputs import Chunk
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError
@@ -281,7 +282,13 @@ def give_back_memory() -> None:
 
 
 async def warm_up(engine: ServedEngine) -> None:
-    """One token, so that the first client does not pay for first uses, and readiness means what it says."""
+    """One token, so that the first client does not pay for first uses, and readiness means what it says.
+
+    An encoder, which generates none, embeds one.
+    """
+    if engine.inputs.encoding:
+        await engine.embed([[engine.tokenizer.bos_id or 0]], EmbeddingOptions())
+        return
     params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False).over(engine.sampling_defaults)
     first = engine.tokenizer.bos_id or 0
     tokens: list[int] = []
