@@ -12,7 +12,7 @@ install_python() {
     [ $here/requirements.txt -nt "$venv/.installed" ] || return 0
     echo "Installing Python agents into $venv ..."
     "$tahr_python" -m venv "$venv"
-    timeout -k 5 600 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r $here/requirements.txt
+    timeout -k 5 600 "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -r $here/requirements.txt
     touch "$venv/.installed"
 }
 

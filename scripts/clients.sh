@@ -121,7 +121,7 @@ check "anthropic, openai and ai (npm): messages, responses" 60 node $here/check_
 check "langchain-anthropic, litellm" 120 "$python" $here/check_wrappers.py "$scripted"
 check "ollama, langchain-ollama, llama-index-llms-ollama" 120 "$python" $here/check_ollama.py "$real" "$model" "$scripted"
 check "ollama (npm)" 60 node $here/check_ollama.cjs "$real" "$model" "$scripted"
-check "examples of the documents" 180 "$python" $here/check_examples.py "$address" README.md docs/serving.md docs/clients.md
+check "examples of the documents" 300 "$python" $here/check_examples.py "$address" README.md docs/serving.md docs/clients.md
 check "tahr run --server" 60 "$tahr_python" -m tahr run "$model" --server "$address" -p "Name a fruit" --choice apple,pear
 check "modules of the chat page under node" 60 node --test $here/page/*.test.mjs
 if [ -n "$browser" ]; then
