@@ -248,6 +248,7 @@ class Tape:
         group_top: int,
         scale: float,
         jitter: float,
+        factors: int,
         experts: int,
         shares: int,
     ) -> None: ...

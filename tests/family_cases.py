@@ -181,6 +181,12 @@ MORE_CASES: dict[str, Config] = {
         sliding_window=5, tie_word_embeddings=True, rope_theta=None, hidden_activation="gelu_pytorch_tanh",
         rope_parameters=GEMMA4_ROPE, layer_types=GEMMA4_TYPES,
     ),
+    "gemma4_moe": family(
+        "gemma4_text", "Gemma4", num_hidden_layers=7, head_dim=16, global_head_dim=32, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=5, tie_word_embeddings=True,
+        rope_theta=None, hidden_activation="gelu_pytorch_tanh", rope_parameters=GEMMA4_ROPE, layer_types=GEMMA4_TYPES,
+        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=24,
+    ),
     "qwen2_moe": family(
         "qwen2_moe", "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
         shared_expert_intermediate_size=40, norm_topk_prob=False,
@@ -212,6 +218,8 @@ MORE_CASES: dict[str, Config] = {
             "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
         },
     ),
+    "bitnet": family("bitnet", "BitNet", hidden_act="relu2", tie_word_embeddings=True),
+    "bitnet_silu": family("bitnet", "BitNet", hidden_act="silu", tie_word_embeddings=True),
     "deepseek_v2": family(
         "deepseek_v2", "DeepseekV2", **LATENT, q_lora_rank=None, n_group=3, topk_group=2,
         topk_method="group_limited_greedy", routed_scaling_factor=1.5, norm_topk_prob=False,

@@ -108,7 +108,15 @@ def qwen3_5(config: Config, arrays: Arrays) -> Arrays:
 
 
 def gemma4(config: Config, arrays: Arrays) -> Arrays:
-    return {f"{n}.weight" if n.endswith("layer_scalar") else n: a for n, a in arrays.items()}
+    """Suffixes where checkpoints have none; the router's factors as scales of its matrix and of the experts'."""
+    bare = ("layer_scalar", "experts.gate_up_proj", "experts.down_proj")
+    scales = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+    out: Arrays = {}
+    for name, values in arrays.items():
+        _, _, layer, part = [*name.split(".", 3), ""][:4]
+        stored = f"{name}.weight" if name.endswith(bare) else name
+        out[f"blk.{layer}.{scales[part]}" if part in scales else stored] = values
+    return out
 
 
 def qwen2_moe(config: Config, arrays: Arrays) -> Arrays:
@@ -151,6 +159,14 @@ def llama4(config: Config, arrays: Arrays) -> Arrays:
     return out
 
 
+def bitnet(config: Config, arrays: Arrays) -> Arrays:
+    """The names of the first release."""
+    older = {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"}
+    for name, other in older.items():
+        arrays = {key.replace(name, other): values for key, values in arrays.items()}
+    return arrays
+
+
 def latent(config: Config, arrays: Arrays) -> Arrays:
     """Keys of heads turned, values apart; files from before that have both as one."""
     n, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
@@ -175,6 +191,7 @@ FORMS: dict[str, Callable[[Config, Arrays], Arrays]] = {
     "qwen2_moe": qwen2_moe,
     "granitemoehybrid": granite_hybrid,
     "llama4_text": llama4,
+    "bitnet": bitnet,
     "deepseek_v2": latent,
     "deepseek_v3": latent,
     "glm4_moe_lite": latent,

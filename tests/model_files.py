@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "olmo3": A.OLMO2,
     "phi3": A.PHI3,
     "phimoe": A.PHIMOE,
+    "bitnet": A.BITNET,
     "glm": A.CHATGLM,
     "glm4": A.GLM4,
     "qwen2": A.QWEN2,
@@ -74,6 +75,7 @@ KEYS = {
     "sliding_window": ("attention.sliding_window", "u32"),
     "num_experts": ("expert_count", "u32"),
     "num_experts_per_tok": ("expert_used_count", "u32"),
+    "top_k_experts": ("expert_used_count", "u32"),
     "moe_intermediate_size": ("expert_feed_forward_length", "u32"),
     "embedding_multiplier": ("embedding_scale", "f32"),
     "residual_multiplier": ("residual_scale", "f32"),
@@ -287,7 +289,7 @@ def gguf_arrays(config: Config, arrays: Arrays) -> Arrays:
     names = gguf.get_tensor_name_map(ARCHITECTURES[config["model_type"]], n_layers)
     out: Arrays = {}
     for name, values in stacked(gguf_forms(config, arrays)).items():
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        stored = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         out[stored] = gguf_values(config, name, values)
     if "global_head_dim" in config:

@@ -45,6 +45,31 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
     np.testing.assert_array_equal(mlps.down.weight.data.values, dense[f"{home}.down_proj"])
 
 
+@pytest.mark.parametrize(("linear", "form"), [("bitlinear", "F32"), ("autobitlinear", "TQ2_0")])
+def test_released_bitnet_keeps_four_codes_in_a_byte(linear: str, form: str, tmp_path: Path) -> None:
+    """A factor that multiplies or divides; matrices that are no whole blocks become dense."""
+    n_cols = 256 if form == "TQ2_0" else 96
+    config = {**MORE_CASES["bitnet"], "intermediate_size": n_cols, "num_hidden_layers": 1}
+    config["quantization_config"] = {"quant_method": "bitnet", "linear_class": linear, "quantization_mode": "offline"}
+    rng, home = np.random.default_rng(0), "model.layers.0.mlp.down_proj"
+    codes, arrays = rng.integers(0, 3, (64, n_cols), np.uint8), make_weights(MORE_CASES["bitnet"])
+    arrays = {name: a for name, a in arrays.items() if "layers.1" not in name and "layers.2" not in name}
+    for name in ("gate_proj", "up_proj"):
+        arrays[f"model.layers.0.mlp.{name}.weight"] = np.zeros((n_cols, 64), np.float32)
+    arrays["model.layers.0.mlp.ffn_sub_norm.weight"] = np.ones(n_cols, np.float32)
+    del arrays[f"{home}.weight"]
+    packed = sum(codes[16 * i : 16 * (i + 1)] << 2 * i for i in range(4)).astype(np.uint8)
+    stored = stored_hf(arrays) | {f"{home}.weight": ("U8", packed.shape, packed.tobytes())}
+    stored[f"{home}.weight_scale"] = ("F32", (1,), np.array([4], np.float32).tobytes())
+    write_hf(tmp_path, config, {})
+    (tmp_path / "model.safetensors").write_bytes(safetensors(stored))
+    layer: Any = load(open_model([], tmp_path), ReferenceBackend()).decoder.layers[0]
+    weight = layer.halves[1].down.weight
+    assert weight.format == form
+    factor = np.float32(0.25 if linear == "bitlinear" else 4)
+    np.testing.assert_array_equal(weight.data.values, (codes.astype(np.float32) - 1) * factor)
+
+
 @pytest.mark.parametrize(
     ("case", "change", "said"),
     [
@@ -54,7 +79,6 @@ def test_released_gpt_oss_keeps_its_experts_in_mxfp4(tmp_path: Path) -> None:
         ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln"),
         ("mpt", {"no_bias": False}, "biases"),
         ("gpt_oss", {"swiglu_limit": 9.0}, "swiglu_limit"),
-        ("gemma4", {"enable_moe_block": True}, "26B-A4B"),
         ("granite4", {"layer_types": ["attention", "sliding", "attention"]}, "layers of types"),
         ("deepseek_v3", {"attention_bias": True}, "biases"),
         ("gemma4", {"use_bidirectional_attention": "all"}, "both directions"),

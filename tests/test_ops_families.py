@@ -50,7 +50,9 @@ def routed(name: str, form: str = "F32", act: Any = "silu", **more: Any) -> Case
         stacks = [be.weight(random_tensor(form, shape, rng)) for shape in shapes]
         gate, up, down = (Linear(stack, b) for stack, b in zip(stacks, biases, strict=True))
         bias = be.vector(rows(rng, 1, 12)[0]) if more.get("bias") else None
-        mlps = ExpertMLPs(gate, up, down, Routing(**{"n_active": 3, "renormalise": True, **more, "bias": bias}), act)
+        factors = be.vector(rows(rng, 1, 12)[0]) if more.get("factors") else None
+        chosen = {"n_active": 3, "renormalise": True, **more, "bias": bias, "factors": factors}
+        mlps = ExpertMLPs(gate, up, down, Routing(**chosen), act)
         return [be.read(be.experts(be.tensor(rows(rng, 9, 64)), be.tensor(rows(rng, 9, 12)), mlps))]
 
     return Case(f"routed-{name}", run, 1e-5)
@@ -159,6 +161,7 @@ CASES = [
     routed("scaled-inputs", sigmoid=True, renormalise=False, scales_input=True),
     routed("scaled-inputs-q8_0", form="Q8_0", sigmoid=True, renormalise=False, scales_input=True),
     routed("jitter", jitter=0.2),
+    routed("factors", factors=True),
     routed("softmax-groups", n_groups=4, n_best_groups=2, group_top=2),
     routed("sigmoid-groups", sigmoid=True, bias=True, n_groups=3, n_best_groups=2, group_top=2),
     delta_net(tiled=False),

@@ -310,7 +310,7 @@ def gelu(x: Floats) -> Floats:
 
 
 ACTIVATIONS: dict[api.Activation, Callable[[Floats], Floats]] = {"silu": silu, "gelu_tanh": gelu_tanh, "gelu": gelu}
-ACTIVATIONS["sigmoid"] = sigmoid
+ACTIVATIONS |= {"sigmoid": sigmoid, "relu2": lambda x: np.square(np.maximum(x, 0))}
 
 
 def activated(gate: Floats, up: Floats | None, act: api.Activation) -> Floats:
@@ -338,7 +338,8 @@ def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
     chosen_by = in_best_groups(chosen_by, routing) if routing.n_groups else chosen_by
     best = np.argsort(-chosen_by, kind="stable")[: routing.n_active]
     total = p[best].sum() if routing.renormalise else np.float32(1)
-    return [(int(e), p[e] / total * np.float32(routing.scale)) for e in best]
+    factors = np.ones_like(p) if routing.factors is None else routing.factors.data
+    return [(int(e), p[e] / total * np.float32(routing.scale) * factors[e]) for e in best]
 
 
 def mixed_sparsely(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:

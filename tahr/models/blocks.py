@@ -57,6 +57,7 @@ class Attention:
         self.gated = w.has("g_proj.weight")
         self.qkv = w.joined(heights | ({"g_proj": q_width} if self.gated else {}), cfg.width, cfg.qkv_bias)
         self.out = w.linear("o_proj", cfg.width, q_width, cfg.out_bias)
+        self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
         self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
         self.clip, self.tempering = cfg.qkv_clip, cfg.tempering if kind.tempered else None
@@ -71,6 +72,7 @@ class Attention:
         if self.tempering:
             q = b.temper(q, self.tempering, run.step)
         mixed = b.attention(q, self.spec, memory)
+        mixed = self.sub_norm.apply(b, mixed) if self.sub_norm else mixed
         return b.linear(b.activate(gate, mixed, "sigmoid") if gate else mixed, self.out)
 
     def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
@@ -109,20 +111,24 @@ def key_mean(cfg: ModelConfig, rope: RopeConfig, w: Weights) -> Vector:
 
 
 class GatedMLP:
-    """down(act(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x)), in some families with a norm before down."""
 
     def __init__(self, cfg: ModelConfig, w: Weights, ffn_width: int | None = None):
         n = ffn_width or cfg.ffn_width
         self.act = cfg.activation
         self.gate_up = w.joined({"gate_proj": n, "up_proj": n}, cfg.width, cfg.mlp_bias)
         self.down = w.linear("down_proj", cfg.width, n, cfg.mlp_bias)
+        self.sub_norm = w.norm("ffn_sub_norm", n) if w.has("ffn_sub_norm.weight") else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        return run.backend.linear(x.gated(self.gate_up, self.act), self.down)
+        return self.downward(run.backend, x.gated(self.gate_up, self.act))
 
     def of_rows(self, b: Backend, rows: Tensor) -> Tensor:
         """The same for rows that another sublayer reads too."""
-        return b.linear(b.gated(rows, self.gate_up, self.act), self.down)
+        return self.downward(b, b.gated(rows, self.gate_up, self.act))
+
+    def downward(self, b: Backend, inner: Tensor) -> Tensor:
+        return b.linear(self.sub_norm.apply(b, inner) if self.sub_norm else inner, self.down)
 
 
 class PlainMLP:

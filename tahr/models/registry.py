@@ -11,6 +11,7 @@ from tahr.models.encoders.bert import BERT, ROBERTA
 from tahr.models.encoders.embedding_gemma import GEMMA_EMBEDDING
 from tahr.models.encoders.modern_bert import MODERN_BERT
 from tahr.models.encoders.nomic_bert import NOMIC_BERT
+from tahr.models.families.bitnet import BITNET
 from tahr.models.families.cohere import COHERE, COHERE2
 from tahr.models.families.gemma import GEMMA, GEMMA2
 from tahr.models.families.gemma3 import GEMMA3
@@ -86,6 +87,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": GEMMA3,
     "gemma4": GEMMA4,
     "gemma4_text": GEMMA4,
+    "bitnet": BITNET,
     "cohere": COHERE,
     "cohere2": COHERE2,
     "stablelm": STABLELM,
@@ -115,6 +117,7 @@ ARCHITECTURES: dict[str, Family] = {
     "gpt-oss": GPT_OSS,
     "command-r": COHERE,
     "gptneox": GPT_NEOX,
+    "bitnet-b1.58": BITNET,
     "granitehybrid": GRANITE_4,
     "gemma-embedding": GEMMA_EMBEDDING,
     "modern-bert": MODERN_BERT,

@@ -87,6 +87,10 @@ class NormedInput:
         """The normed rows themselves."""
         return self._stream.normed(self._norm)
 
+    def unnormed(self) -> Tensor:
+        """The rows before the norm, everything added so far included; asked for after the normed ones."""
+        return self._stream.normed(None)
+
     def linears(self, joined: JoinedLinears) -> list[Tensor]:
         """Several linears of the normed rows."""
         stream, norm = self._stream, self._norm

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tahr.backends.api.tensors import Floats, Linear, Tensor, Vector
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "sigmoid", "clamped_swiglu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu"]
 RopeStyle = Literal["halves", "pairs"]
 
 
@@ -153,7 +153,7 @@ class Tempering:
 @dataclass(frozen=True, slots=True)
 class Routing:
     """How tokens choose experts: softmax (or `sigmoid`) of all scores, the best `n_active`, renormalised to sum 1 or
-    not, multiplied by `scale`.
+    not, multiplied by `scale` and by the `factors` of the experts.
 
     `bias` is added to the results for the choice alone. With `n_groups`, a token chooses among the experts of its
     `n_best_groups` best groups; a group is worth the sum of its `group_top` best experts (1 or 2).
@@ -173,6 +173,7 @@ class Routing:
     scale: float = 1.0
     scales_input: bool = False
     jitter: float = 0.0
+    factors: Vector | None = None  # [n_experts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,8 @@ class Backend(ABC):
     def activate(self, gate: Tensor, up: Tensor | None, act: Activation) -> Tensor:
         """act(gate) * up, or act(gate) without up. gelu_tanh is the tanh approximation, gelu the exact one.
 
+        relu2 is max(gate, 0) squared.
+
         clamped_swiglu is g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.
         """
 

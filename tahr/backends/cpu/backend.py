@@ -271,6 +271,7 @@ class CpuBackend(RowOps):
             group_top=routing.group_top,
             scale=routing.scale,
             jitter=routing.jitter,
+            factors=self._use_vector(routing.factors),
             experts=chosen.address,
             shares=shares.address,
         )

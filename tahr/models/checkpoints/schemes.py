@@ -8,6 +8,7 @@ from tahr.errors import CorruptFile, QuantError
 from tahr.models.arrange import Make, Tensors
 from tahr.weights.packed_layouts import Parts, awq, fp8, gptq, int_quantized, pack_quantized
 from tahr.weights.tensor import HostTensor
+from tahr.weights.ternary import ternary
 
 Join = Callable[[str, Parts], HostTensor]  # one matrix of its parts, given its name
 # By what holds the codes: the part of that name, or a weight stored in that format.
@@ -56,6 +57,17 @@ def fp8_scheme(quant: Mapping[str, Any]) -> Scheme:
     return {"F8_E4M3": partial(fp8, block=block)}
 
 
+def bitnet_scheme(quant: Mapping[str, Any]) -> Scheme:
+    mode, linear = quant.get("quantization_mode", "offline"), quant.get("linear_class", "bitlinear")
+    if mode != "offline" or linear not in ("bitlinear", "autobitlinear"):
+        raise refused(
+            "BitNet", f"by {linear!r} in the mode {mode!r}", "bitlinear and autobitlinear in the mode offline"
+        )
+    if quant.get("use_rms_norm"):
+        raise refused("BitNet", "with norms in its linears", "linears without norms")
+    return {"U8": partial(ternary, divides=linear == "bitlinear")}
+
+
 def compressed_scheme(quant: Mapping[str, Any]) -> Scheme:
     layout = quant.get("format", "dense")
     if layout not in COMPRESSED:
@@ -81,6 +93,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
     "awq": awq_scheme,
     "fp8": fp8_scheme,
     "fbgemm_fp8": fp8_scheme,
+    "bitnet": bitnet_scheme,
     "compressed-tensors": compressed_scheme,
 }
 

@@ -1,4 +1,4 @@
-"""Gemma 4, dense: Gemma 3 with wider heads in global layers, values that are normed too, a factor on the output of each
+"""Gemma 4: Gemma 3 with wider heads in global layers, values that are normed too, a factor on the output of each
 layer. The E sizes give every layer an embedding of its own, and their last layers read the keys of earlier ones."""
 
 from dataclasses import replace
@@ -13,16 +13,17 @@ from tahr.models.blocks import DecoderLayer, GatedMLP
 from tahr.models.config import LayerKind, ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.families import gemma3
+from tahr.models.families.moe import gemma4_experts
+from tahr.models.families.moe.gemma4_experts import DenseAndExperts
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.gguf import with_local_layers
-from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
+from tahr.models.gguf import gguf_experts, with_local_layers
+from tahr.models.hf import MOST_THETA, activation, hf_experts, hf_rope, with_windows
 from tahr.models.rope import MOST_CONTEXT, RopeConfig
 from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.weights import Weights
 
 PERIOD = 6
-EXPERTS = "This Gemma 4 has experts (26B-A4B), which Tahr does not run yet; choose a dense size."
 
 
 class Gemma4Attention:
@@ -67,9 +68,10 @@ class Gemma4Layer(DecoderLayer):
     """A layer of Gemma 3, then what its own embedding of the token adds, then a factor."""
 
     def __init__(self, cfg: ModelConfig, i: int, at: Weights):
+        width = cfg.kinds[i].ffn_width
         super().__init__(
             mix=Gemma4Attention(cfg, i, at.at("self_attn")),
-            ffn=GatedMLP(cfg, at.at("mlp"), cfg.kinds[i].ffn_width),
+            ffn=DenseAndExperts(cfg, at, width) if cfg.moe else GatedMLP(cfg, at.at("mlp"), width),
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
         )
@@ -118,10 +120,6 @@ class Gemma4Decoder(Decoder):
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if f.flag("enable_moe_block"):
-        raise UnsupportedModel(
-            "This Gemma 4 has experts (26B-A4B), which Tahr does not run yet; it runs the dense sizes."
-        )
     if f.get("use_bidirectional_attention") == "all":
         raise UnsupportedModel("This Gemma reads texts in both directions; Tahr does not run such models yet.")
     wide, n_kv = global_heads(f, cfg)
@@ -134,6 +132,8 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     heads = {True: (local, cfg.head_dim, cfg.n_kv_heads), False: (hf_rope(f, wide, "full_attention"), wide, n_kv)}
     kinds = [kind_of(k, cfg, width, heads[bool(k.window)]) for k, width in zip(cfg.kinds, widths, strict=True)]
     own = f.count("hidden_size_per_layer_input", limits.MOST_WIDTH, default=0, least=0)
+    if f.flag("enable_moe_block"):
+        cfg = replace(cfg, moe=hf_experts(f, "num_experts", "moe_intermediate_size"))
     return shaped(f, cfg, kinds, max(wide, cfg.head_dim), own, "final_logit_softcapping")
 
 
@@ -171,10 +171,6 @@ def shaped(f: Fields, cfg: ModelConfig, kinds: list[LayerKind], head_dim: int, o
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    if f.count("expert_count", limits.MOST_EXPERTS, default=0, least=0):
-        raise UnsupportedModel(
-            "This Gemma 4 has experts (26B-A4B), which Tahr does not run yet; it runs the dense sizes."
-        )
     cfg = replace(with_local_layers(f, cfg, PERIOD), activation="gelu_tanh")
     cfg = replace(cfg, n_kv_shared=shared_layers(f, "attention.shared_kv_layers", cfg))
     narrow = f.count("attention.key_length_swa", limits.MOST_HEAD_DIM, default=cfg.head_dim)
@@ -187,6 +183,8 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         for k, n, width in zip(cfg.kinds, n_kv, widths, strict=True)
     ]
     own = f.count("embedding_length_per_layer_input", limits.MOST_WIDTH, default=0, least=0)
+    if f.count("expert_count", limits.MOST_EXPERTS, default=0, least=0):
+        cfg = replace(cfg, moe=gguf_experts(f))
     return shaped(f, cfg, kinds, max(narrow, cfg.head_dim), own, "final_logit_softcapping")
 
 
@@ -212,11 +210,14 @@ GEMMA4 = Family(
     },
     gguf_names={
         **gemma3.GGUF_NAMES,
+        **gemma4_experts.GGUF_NAMES,
         "layer_output_scale": "layer_scalar",
         "inp_gate": "per_layer_input_gate",
         "proj": "per_layer_projection",
         "post_norm": "post_per_layer_input_norm",
     },
-    hf_names={"layer_scalar": "layer_scalar.weight"},
+    hf_names={"layer_scalar": "layer_scalar.weight", **gemma4_experts.HF_NAMES},
+    hf_fields={"num_experts_per_tok": "top_k_experts"},
+    arrange=gemma4_experts.arrange,
     per_layer=("attention.head_count_kv", "feed_forward_length"),
 )

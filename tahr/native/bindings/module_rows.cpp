@@ -22,7 +22,7 @@ struct Named {
 
 constexpr Named<Activation> ACTIVATIONS[] = {
     {"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu},
-    {"sigmoid", Activation::sigmoid},
+    {"sigmoid", Activation::sigmoid}, {"relu2", Activation::relu2},
     {"clamped_swiglu", Activation::clamped_swiglu}};
 constexpr Named<RopeStyle> ROPE_STYLES[] = {{"halves", RopeStyle::halves}, {"pairs", RopeStyle::pairs}};
 constexpr Named<KvType> KV_TYPES[] = {{"f32", KvType::f32}, {"f16", KvType::f16}, {"bf16", KvType::bf16}, {"q8_0", KvType::q8_0}};
@@ -113,9 +113,10 @@ void attention(Recorder& self, Address counts, Address positions, Address starts
 }
 
 void route(Recorder& self, Address n_rows, Address scores, int n_experts, int n_active, bool renormalise, bool sigmoid,
-           Address bias, int n_groups, int n_best_groups, int group_top, float scale, float jitter, Address experts, Address shares) {
+           Address bias, int n_groups, int n_best_groups, int group_top, float scale, float jitter, Address factors, Address experts,
+           Address shares) {
   self.tape.add(RouteOp{At{n_rows}, At{scores}, n_experts, n_active, renormalise, sigmoid, At{bias}, n_groups, n_best_groups,
-                        group_top, scale, jitter, At{experts}, At{shares}},
+                        group_top, scale, jitter, At{factors}, At{experts}, At{shares}},
                 self.isa.rows->route);
 }
 
@@ -169,7 +170,7 @@ void bind_row_ops(nb::module_& module, nb::class_<Recorder>& tape) {
            "n_pages_per_seq"_a, "n_q_heads"_a, "group"_a, "q"_a, "out"_a, "kv"_a, "scale"_a, "softcap"_a, "window"_a, "chunked"_a, "partials"_a,
            "n_spans"_a, "sinks"_a, "slopes"_a, "causal"_a, "quantised_out"_a)
       .def("route", route, nb::kw_only(), "n_rows"_a, "scores"_a, "n_experts"_a, "n_active"_a, "renormalise"_a,
-           "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "jitter"_a, "experts"_a, "shares"_a)
+           "sigmoid"_a, "bias"_a, "n_groups"_a, "n_best_groups"_a, "group_top"_a, "scale"_a, "jitter"_a, "factors"_a, "experts"_a, "shares"_a)
       .def("mix", mix, nb::kw_only(), "n_rows"_a, "width"_a, "n_active"_a, "shares"_a, "x"_a, "out"_a)
       .def("lora", lora, nb::kw_only(), "n_tiles"_a, "tiles"_a, "rows"_a, "scales"_a, "most"_a, "n_cols"_a, "x"_a, "low"_a,
            "most_rank"_a, "targets"_a);

@@ -165,6 +165,7 @@ void activate(const ActivateOp& op, Worker worker) {
     case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
     case Activation::gelu: return with([](Floats x) { return gelu(x); });
     case Activation::sigmoid: return with([](Floats x) { return sigmoid(x); });
+    case Activation::relu2: return with([](Floats x) { return mul(max(x, set1(0.0f)), max(x, set1(0.0f))); });
     case Activation::clamped_swiglu:
       return for_chunks([&](Range chunk) { map(chunk, op.gate, op.up, op.out, clamped_swiglu); });
   }

@@ -78,6 +78,8 @@ void route_row(const RouteOp& op, int64_t row, float* left, float* p) {
     for (int i = 0; i < op.n_active; i++) shares[i] /= total;
   if (op.scale != 1.0f)
     for (int i = 0; i < op.n_active; i++) shares[i] *= op.scale;
+  if (op.factors)
+    for (int i = 0; i < op.n_active; i++) shares[i] *= op.factors[experts[i]];
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct RouteOp {
   int32_t group_top;
   float scale;
   float jitter;  // 0: none
+  const float* factors;  // [n_experts] of the shares, or null
   int32_t* experts;  // [n][n_active]
   float* shares;     // [n][n_active]
 };

@@ -47,6 +47,9 @@ def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignment
     begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
     order = torch.argsort(chosen, stable=True)
     how = (routing.renormalise and not routing.jitter, routing.scale, routing.scales_input)
+    if routing.factors is not None:
+        whole = shares.sum(dim=1, keepdim=True) if routing.renormalise else 1.0
+        shares, how = shares / whole * routing.factors.data[experts], (False, *how[1:])
     return Assignments(shares, *how, order, tile_experts, begins, ends[expert], tile_size)
 
 
