@@ -201,8 +201,8 @@ def test_wrong_number_is_named(change: dict[str, Any], sentence: str) -> None:
 
 
 def test_unknown_words_are_named() -> None:
-    with pytest.raises(UnsupportedModel, match="activation 'relu2'"):
-        from_hf({**LLAMA, "hidden_act": "relu2"})
+    with pytest.raises(UnsupportedModel, match="activation 'laplace'"):
+        from_hf({**LLAMA, "hidden_act": "laplace"})
     with pytest.raises(UnsupportedModel, match="type 'linear_attention'"):
         from_hf({**LLAMA, "model_type": "qwen3", "layer_types": ["linear_attention"] * 3})
 
