@@ -40,14 +40,14 @@ class CompiledGrammar:
     def __init__(self, vocabulary: GrammarVocabulary, make: Callable[[], "LLMatcher"]):
         self._vocabulary, self._make = vocabulary, make
         self._lock = threading.Lock()
-        self._families = [Family(make())]
+        self._lexers = [SharedLexer(make())]
         self._growing = False
 
     @property
     def crowded(self) -> bool:
         """Whether the next state compiles the grammar once more; while one does, others take what there is."""
-        full = all(family.n_states() >= STATES_PER_LEXER for family in self._families)
-        return full and len(self._families) < MAX_LEXERS and not self._growing
+        full = all(lexer.n_states() >= STATES_PER_LEXER for lexer in self._lexers)
+        return full and len(self._lexers) < MAX_LEXERS and not self._growing
 
     def state(self, after: tuple[int, ...] = (), may_compile: bool = True) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
@@ -57,20 +57,20 @@ class CompiledGrammar:
         if grows:
             self._grow()
         with self._lock:
-            family = min(self._families, key=Family.n_states)
-            state = GrammarState(self._vocabulary, family.matcher.deep_copy(), after)
-            family.states.add(state)
+            lexer = min(self._lexers, key=SharedLexer.n_states)
+            state = GrammarState(self._vocabulary, lexer.matcher.deep_copy(), after)
+            lexer.states.add(state)
         return state
 
     def _grow(self) -> None:
         try:
-            self._families.append(Family(self._make()))
+            self._lexers.append(SharedLexer(self._make()))
         finally:
             self._growing = False
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class SharedLexer:
     """States whose matchers share a lexer."""
 
     matcher: "LLMatcher"  # at the beginning
