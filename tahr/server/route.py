@@ -26,6 +26,7 @@ class Route:
     is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
     errors: type[ErrorReply] = Envelope  # the shape of its errors
     aliases: tuple[str, ...] = ()  # other paths with the same handler
+    streams: str = "text/event-stream"  # the content type of streamed replies
 
     @property
     def summary(self) -> str:

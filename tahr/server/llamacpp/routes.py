@@ -8,11 +8,12 @@ from tahr.server.route import Route
 NativeRoute = partial(Route, errors=replies.NativeError)
 
 ROUTES = [
+    # What they give depends on the request: a list for several prompts, only the fields that are asked for.
     NativeRoute(
-        *("POST", "/completion", completion.complete, bodies.NativeCompletionBody, replies.NativeReply),
+        *("POST", "/completion", completion.complete, bodies.NativeCompletionBody),
         aliases=("/completions",),
     ),
-    NativeRoute("POST", "/infill", completion.infill, bodies.InfillBody, replies.NativeReply),
+    NativeRoute("POST", "/infill", completion.infill, bodies.InfillBody),
     NativeRoute("GET", "/props", views.props, gives=replies.PropsReply),
     NativeRoute("GET", "/slots", views.slots),
 ]

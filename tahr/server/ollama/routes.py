@@ -5,11 +5,12 @@ from functools import partial
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.ollama import bodies, embeddings, generation, library, pull, replies
+from tahr.server.ollama.formatter import HEADERS
 from tahr.server.ollama.replies import OllamaError
 from tahr.server.route import Route
 from tahr.server.state import ServerState
 
-OllamaRoute = partial(Route, errors=OllamaError)
+OllamaRoute = partial(Route, errors=OllamaError, streams=HEADERS["content-type"])
 
 
 async def unsupported(request: HttpRequest, state: ServerState) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "#/components/schemas/{name}"
 STREAMED = "text/event-stream"
+LINE: dict[str, Any] = {"type": "object", "description": "One of several lines, each JSON."}
 EVENT = {  # each of them
     "type": "object",
     "properties": {
@@ -51,7 +52,7 @@ def operation(route: "Route", known: dict[Any, dict[str, Any]]) -> dict[str, Any
     if route.gives:
         good["content"] = {"application/json": {"schema": known[route.gives]}}
         if "stream" in getattr(route.takes, "__struct_fields__", ()):
-            good["content"][STREAMED] = {"schema": EVENT}
+            good["content"][route.streams] = {"schema": EVENT if route.streams == STREAMED else LINE}
     refused = {"description": "refused", "content": {"application/json": {"schema": known[route.errors]}}}
     made: dict[str, Any] = {"summary": route.summary, "responses": {"200": good, "default": refused}}
     if route.takes:
