@@ -117,6 +117,23 @@ def test_a_prompt_is_a_message_raw_is_not(client: httpx.Client, engine: Scripted
     assert engine.seen[-1].text == "hi"
 
 
+def test_a_base_model_continues_prompts() -> None:
+    base = ScriptedEngine("base", template=None)
+    with serving(base) as running:
+        body = {"model": "base", "prompt": "hi", "stream": False}
+        assert httpx.post(running.address + "/api/generate", json=body).json()["done"]
+        assert base.seen[-1].text == "hi"
+        assert httpx.post(running.address + "/api/generate", json={**body, "system": "x"}).status_code == 400
+
+
+def test_names_of_a_model_are_bounded(client: httpx.Client) -> None:
+    made = [client.post("/api/copy", json={"source": "coder:7b", "destination": f"n{i}"}) for i in range(70)]
+    assert [each.status_code for each in made].count(200) == 63
+    assert len(refused(client, "/api/chat", 404, model="llama3", messages=USER)) < 500
+    for i in range(63):
+        client.request("DELETE", "/api/delete", json={"model": f"n{i}"})
+
+
 def test_what_stands_between_two_texts(client: httpx.Client, server: HttpServer) -> None:
     made = whole(client, "/api/generate", model="coder:7b", prompt="def f(", suffix="return x")
     assert made["done"]

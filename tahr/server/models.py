@@ -17,6 +17,8 @@ from tahr.server.http.errors import HttpError
 if TYPE_CHECKING:
     from tahr.engine.model_facts import ModelFacts
 
+MAX_NAMES = 64  # of one model
+MAX_LISTED = 32  # in an error
 STALLED_AFTER_S = 60.0  # without a step while requests run
 
 
@@ -156,6 +158,8 @@ class ModelRegistry:
         """One more name of a model."""
         if self.get(name):
             raise ConfigError(f"There is a model {name[:256]!r} already: take another name.")
+        if len(model.names) >= MAX_NAMES:
+            raise ConfigError(f"The model {model.name} has {MAX_NAMES} names already: remove one.")
         model.names += (name,)
         self._put(self.models)
 
@@ -227,7 +231,9 @@ class ModelRegistry:
         return model, adapter
 
     def unknown(self, name: str) -> HttpError:
-        served = ", ".join(name for model in self.models for name in model.names) or "none yet"
+        names = [name for model in self.models for name in model.names]
+        more = ["and others"] if len(names) > MAX_LISTED else []
+        served = ", ".join(names[:MAX_LISTED] + more) or "none yet"
         message = f"The model {name[:256]!r} is not served here: there is {served}."
         return HttpError(404, message, param="model", code="model_not_found")
 

@@ -121,10 +121,11 @@ def one_prompt(engine: ServedEngine, entry: Any) -> list[int]:
         entry = text_of(entry)
     if isinstance(entry, str):
         return encode_one(engine, entry, "prompt")
+    if isinstance(entry, list) and len(entry) > engine.context_size:
+        message = f"prompt has {len(entry)} entries, but the context of this model holds {engine.context_size} tokens."
+        raise bad_field("prompt", message, "context_length_exceeded")
     if not isinstance(entry, list) or not all(type(each) in (int, str) for each in entry):
         raise wrong_prompt()
-    if len(entry) > engine.context_size:
-        raise bad_field("prompt", f"prompt has {len(entry)} entries, which is more than the context.")
     check_text_size(engine, "".join(each for each in entry if isinstance(each, str)), "prompt")
     parts = [each if isinstance(each, int) else part(engine, each, i == 0) for i, each in enumerate(entry)]
     tokens = [token for each in parts for token in ([each] if isinstance(each, int) else each)]

@@ -55,9 +55,14 @@ async def generate(request: HttpRequest, state: ServerState) -> None:
     if not body.prompt and not body.suffix:
         return await load_only(request, state, body, model)
     async with kept_alive(request, state, model, body.keep_alive):
-        if body.raw or body.suffix:
+        if body.raw or body.suffix or is_base(model, body):
             return await continue_texts(request, state, lambda _: text_request(request, state, body))
         return await reply_to_chat(request, state, lambda _: generate_request(request, state, body))
+
+
+def is_base(model: ServedModel, body: OllamaGenerateBody) -> bool:
+    """Whether a prompt is continued because the model has no template that would make a message of it."""
+    return model.engine.template is None and not body.system and not body.think
 
 
 def check_generate(body: OllamaGenerateBody) -> None:
