@@ -14,6 +14,8 @@ from encoder_files import MODULES, modules, write_dense, write_encoder, write_js
 from gguf_maker import safetensors
 from model_files import stored_hf
 from tahr import LLM, AsyncLLM
+from tahr.backends.api import StepLimits
+from tahr.engine.runner import hidden_buckets
 from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, UnsupportedModel
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
 from tahr.server.llm_engine import LlmEngine
@@ -165,6 +167,15 @@ def test_a_server_warms_encoders_up_without_generating(case: str, tmp_path: Path
             await llm.close()
 
     assert asyncio.run(warm()) == 1
+
+
+def test_short_texts_have_small_plans() -> None:
+    """Where steps are padded to the size of a plan."""
+    most = StepLimits(3000, 256, 3000, 8)
+    buckets = hidden_buckets(most)
+    assert [each.n_tokens for each in buckets] == [93, 187, 375, 750, 1500, 3000] and buckets[-1] == most
+    assert all(each.n_rows == each.n_tokens and each.n_seqs == 256 for each in buckets)
+    assert hidden_buckets(StepLimits(8, 4, 8, 1)) == [StepLimits(8, 4, 8, 1)]
 
 
 # ---- hostile files ----------------------------------------------------------------------------------------------

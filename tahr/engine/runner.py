@@ -21,6 +21,8 @@ from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
+MOST_HALVED = 7  # how often the largest step is halved, for steps that give hidden rows
+LEAST_HIDDEN = 64  # tokens of the smallest of these
 
 N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
 
@@ -113,7 +115,7 @@ class Runner:
         self.sampler = Sampler(backend, self.n_vocab, aside)
         self._batch = Batch(self.step, kv.page_size, kv.layout.n_slots > 1)
         self._logits = PlanSet(forward or decoder.forward, self.buckets)
-        self._hidden = PlanSet(decoder.hidden, [most])
+        self._hidden = PlanSet(decoder.hidden, hidden_buckets(most) if len(self.buckets) > 1 else [most])
         self._adapted: dict[tuple[object, ...], PlanSet] = {}  # of steps in which sequences have adapters
         self._adapter_rows: AdapterRows | None = None
         self._making_rows = Lock()
@@ -211,6 +213,12 @@ class Runner:
             self._fresh[id(plan)] = N_FIRST_RUNS
         plans.last = bucket, plan
         return plan
+
+
+def hidden_buckets(most: StepLimits) -> list[StepLimits]:
+    """Sizes of plans that give hidden rows, where steps are padded: a short text must not cost a full step."""
+    sizes = [most.n_tokens >> halved for halved in reversed(range(MOST_HALVED + 1))]
+    return [replace(most, n_tokens=n, n_rows=n) for n in sizes if n >= LEAST_HIDDEN or n == most.n_tokens]
 
 
 def adapted(forward: Forward, bank: LoraBank, n_rounds: int) -> Forward:
