@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layers  # noqa: E402
+import models_table  # noqa: E402
 
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 PATH = re.compile(
@@ -27,6 +28,15 @@ def test_paths_exist(document: Path) -> None:
 
 def test_the_picture_of_the_layers_is_true() -> None:
     assert layers.PICTURE.read_text(encoding="utf-8") == layers.picture(), "run: python scripts/layers.py"
+
+
+def test_the_table_of_models_is_true() -> None:
+    assert models_table.PAGE.read_text(encoding="utf-8") == models_table.page(), "run: python scripts/models_table.py"
+
+
+def test_half_of_the_families_take_at_most_80_lines() -> None:
+    lengths = sorted(lines for _, lines in models_table.homes().values())
+    assert lengths[len(lengths) // 2] <= 80
 
 
 def test_a_token_passes_at_most_ten_files() -> None:
