@@ -30,6 +30,17 @@ function showState([name, text]) {
   $("state-text").textContent = name === "ready" ? "" : text;
 }
 
+let shown = "";
+
+/** A list that has not changed is left alone: somebody may have it open. */
+function showModels(cards) {
+  const facts = JSON.stringify(cards.map((card) => [card.id, card.state, card.context_size]));
+  if (facts === shown) return;
+  shown = facts;
+  const chosen = $("model").value || settings.read("model", "");
+  $("model").replaceChildren(...cards.map((card) => option(card, chosen)));
+}
+
 /** Read models and state; throws what the server refuses with. */
 export async function refreshModels() {
   let report;
@@ -41,8 +52,7 @@ export async function refreshModels() {
   }
   showState(STATES[report.status] ?? ["busy", report.status]);
   const cards = await models();
-  const chosen = $("model").value || settings.read("model", "");
-  $("model").replaceChildren(...cards.map((card) => option(card, chosen)));
+  showModels(cards);
   return report.status;
 }
 
