@@ -15,11 +15,14 @@ from gguf_maker import safetensors
 from model_files import stored_hf
 from tahr import LLM, AsyncLLM
 from tahr.backends.api import StepLimits
+from tahr.backends.reference import ReferenceBackend
 from tahr.engine.runner import hidden_buckets
 from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, UnsupportedModel
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
+from tahr.models import load, open_model
 from tahr.server.llm_engine import LlmEngine
 from tahr.server.model_pool import warm_up
+from test_encoders import states
 
 TEXTS = ["cat", "dog cat dog", "a b c d e f g", "zebra", "cat " * 40]
 
@@ -249,3 +252,20 @@ def test_several_labels_are_refused(tmp_path: Path) -> None:
     write_json(folder / "config.json", plain | {"id2label": {"0": "no", "1": "yes"}})
     with pytest.raises(UnsupportedModel, match="2 classes"):
         LLM(str(folder), backend="reference")
+
+
+# ---- decoders that embed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("case", "pooling"), [("qwen3_embedding", "lasttoken"), ("embedding_gemma", "mean_tokens")])
+def test_decoders_saved_as_embedding_models(case: str, pooling: str, tmp_path: Path) -> None:
+    folder = write_sentence_model(tmp_path, case=case)
+    write_json(folder / "1_Pooling" / "config.json", {f"pooling_mode_{pooling}": True})
+    llm = LLM(str(folder), n_threads=1)
+    tokens = llm.tokenizer.encode("a dog")
+    loaded = load(open_model([], folder), ReferenceBackend())
+    found = states(loaded, ReferenceBackend(), [tokens])
+    wanted = found[-1] if pooling == "lasttoken" else found.mean(axis=0)
+    np.testing.assert_allclose(llm.embed("a dog"), wanted / np.linalg.norm(wanted), atol=1e-3)
+    with pytest.raises(ConfigError, match="embeds texts"):
+        llm.generate("a dog")
