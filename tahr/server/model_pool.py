@@ -181,8 +181,6 @@ class ModelPool:
         except BaseException:
             await engine.close()
             raise
-        gc.collect()
-        gc.freeze()  # all of it stays for long, so the collector need not look at it
         return engine
 
     async def _make_room(self, model: ServedModel, n_bytes: int) -> None:
@@ -275,7 +273,11 @@ async def add_adapters(engine: ServedEngine, model: ServedModel) -> None:
 
 
 def give_back_memory() -> None:
-    """Give freed memory to the system: threads come and go with models, and glibc keeps what each of them has freed."""
+    """Give freed memory to the system: threads come and go with models, and glibc keeps what each of them has freed.
+
+    Requests that were cancelled may still refer to an engine from tracebacks, which only the collector frees.
+    """
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
