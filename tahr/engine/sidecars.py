@@ -10,7 +10,7 @@ from tahr.errors import ConfigError, CorruptFile
 from tahr.hub import ModelFiles
 from tahr.hub.ollama_template import Untranslatable, to_jinja
 from tahr.models.config import ModelConfig
-from tahr.models.loader import OpenedModel, read_json
+from tahr.models.loader import OpenedModel, read_object
 
 TOKENIZER = "tokenizer.json"
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -36,10 +36,10 @@ def recommended_sampling(files: ModelFiles, source: OpenedModel, config: ModelCo
     """How the model's makers want it sampled, files beside the weights included."""
     path = sidecar(files, GENERATION)
     if path is not None and not source.generation:
-        source = replace(source, generation=read_json(path, needed=False))
+        source = replace(source, generation=read_object(path, needed=False))
     own = source.sampling(config)
     params = sidecar(files, OLLAMA_PARAMS)
-    return ollama_sampling(read_json(params, needed=False)).over(own) if params else own
+    return ollama_sampling(read_object(params, needed=False)).over(own) if params else own
 
 
 def ollama_template(files: ModelFiles) -> tuple[str | None, str]:

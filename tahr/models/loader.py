@@ -1,6 +1,5 @@
 """From files to a decoder on a backend."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, Literal
 
 from tahr.backends.api import Backend
 from tahr.config import SamplingParams
-from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
+from tahr.errors import LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models import sampling
 from tahr.models.arrange import Tensors
 from tahr.models.checkpoints.schemes import Scheme, join_parts
@@ -21,6 +20,7 @@ from tahr.models.encoders.text_head import text_head
 from tahr.models.family import Family
 from tahr.models.gguf import ROPE_TENSORS
 from tahr.models.hf import quant_scheme
+from tahr.models.json_files import read_json
 from tahr.models.registry import family_of, from_gguf, from_hf
 from tahr.models.weights import Change, Progress, Weights, gguf_name, hf_name
 from tahr.weights import HostTensor, open_gguf, open_safetensors
@@ -87,7 +87,7 @@ def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -
         weights = [find_weights(directory)]
     if is_gguf(weights[0]):
         # A lone GGUF may lie in a folder of downloads, beside files of other models.
-        generation = read_json(directory / "generation_config.json", needed=False) if directory else {}
+        generation = read_object(directory / "generation_config.json", needed=False) if directory else {}
         return open_gguf_source(weights[0], weights[0].stem, generation)
     return open_safetensors_source(weights, directory or weights[0].parent)
 
@@ -98,8 +98,8 @@ def open_gguf_source(file: Path | bytes, name: str, generation: Mapping[str, Any
 
 
 def open_safetensors_source(weights: Sequence[Path], directory: Path) -> OpenedModel:
-    config = read_json(directory / "config.json", needed=True)
-    generation = read_json(directory / "generation_config.json", needed=False)
+    config = read_object(directory / "config.json", needed=True)
+    generation = read_object(directory / "generation_config.json", needed=False)
     found = open_safetensors(weights[0] if len(weights) == 1 else directory)
     sentence = read_sentence_files(directory)
     tensors = {**found.tensors, **sentence.tensors} if sentence else found.tensors
@@ -124,20 +124,12 @@ def is_gguf(path: Path) -> bool:
         raise ModelNotFound(f"{path} cannot be read ({error.strerror}); check the path and its permissions.") from error
 
 
-def read_json(path: Path, needed: bool) -> dict[str, Any]:
-    if not path.is_file():
-        if needed:
-            raise ModelNotFound(f"{path} is missing: safetensors need it beside them to say what model they hold.")
-        return {}
-    if path.stat().st_size > MOST_JSON_BYTES:
-        raise CorruptFile(f"{path} is larger than any real one; fetch the model again.")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not valid JSON ({error}); fetch the model again.") from error
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{path} does not hold a JSON object; fetch the model again.")
-    return value
+def read_object(path: Path, needed: bool) -> dict[str, Any]:
+    """The JSON object in a file of a model."""
+    value: dict[str, Any] | None = read_json(path, dict, MOST_JSON_BYTES)
+    if value is None and needed:
+        raise ModelNotFound(f"{path} is missing: safetensors need it beside them to say what model they hold.")
+    return value or {}
 
 
 BACKEND_ROUNDINGS = ("fp8",)  # of matrices, done by backends themselves

@@ -1,6 +1,5 @@
 """The files of sentence-transformers beside a checkpoint: how its states become vectors, and what prompts it knows."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models.config import MOST_WIDTH
 from tahr.models.encoders.encoding import Dense
 from tahr.models.fields import Fields
+from tahr.models.json_files import read_json
 from tahr.models.rope import MOST_CONTEXT
 from tahr.weights import HostTensor, open_safetensors
 
@@ -44,7 +44,7 @@ class SentenceFiles:
 
 def read_sentence_files(directory: Path) -> SentenceFiles | None:
     """What the files beside a checkpoint say; None: it was not saved by sentence-transformers."""
-    modules = read_json(directory / "modules.json", list)
+    modules = read_json(directory / "modules.json", list, MOST_JSON_BYTES)
     if modules is None:
         return None
     found = SentenceFiles(max_tokens=max_tokens(directory), **prompts(directory))
@@ -114,14 +114,16 @@ def with_dense(found: SentenceFiles, directory: Path) -> SentenceFiles:
 
 
 def max_tokens(directory: Path) -> int | None:
-    f = Fields(read_json(directory / "sentence_bert_config.json", dict) or {}, "sentence_bert_config.json")
+    f = Fields(
+        read_json(directory / "sentence_bert_config.json", dict, MOST_JSON_BYTES) or {}, "sentence_bert_config.json"
+    )
     return f.count("max_seq_length", MOST_CONTEXT) if f.get("max_seq_length") is not None else None
 
 
 def prompts(directory: Path) -> dict[str, Any]:
     """The prompts and the default's name, by the names of `SentenceFiles`."""
     where = "config_sentence_transformers.json"
-    f = Fields(read_json(directory / where, dict) or {}, where)
+    f = Fields(read_json(directory / where, dict, MOST_JSON_BYTES) or {}, where)
     found, default = f.part("prompts").values, f.text("default_prompt_name")
     texts = [*found, *found.values()]
     if len(found) > MOST_PROMPTS or not all(isinstance(t, str) and len(t) <= MOST_PROMPT_CHARS for t in texts):
@@ -132,22 +134,7 @@ def prompts(directory: Path) -> dict[str, Any]:
 
 
 def read_needed(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] | None = read_json(path, dict)
+    found: dict[str, Any] | None = read_json(path, dict, MOST_JSON_BYTES)
     if found is None:
         raise CorruptFile(f"{path} is missing: modules.json names it. Fetch the model again.")
     return found
-
-
-def read_json(path: Path, kind: type) -> Any:
-    """The list or object in a file; None if there is no such file."""
-    if not path.is_file():
-        return None
-    if path.stat().st_size > MOST_JSON_BYTES:
-        raise CorruptFile(f"{path} is larger than any real one; fetch the model again.")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not valid JSON ({error}); fetch the model again.") from error
-    if not isinstance(value, kind):
-        raise CorruptFile(f"{path} does not hold a JSON {kind.__name__}; fetch the model again.")
-    return value

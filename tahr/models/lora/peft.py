@@ -13,7 +13,7 @@ from typing import Any
 from tahr.backends.api import MAX_RANK
 from tahr.errors import AdapterError
 from tahr.models.fields import Fields
-from tahr.models.loader import read_json
+from tahr.models.loader import read_object
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import REORDERED, to_pairs
@@ -47,7 +47,7 @@ def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
     """The tensors of an adapter by the names of the model's linears."""
     if not (folder / CONFIG_NAME).is_file():
         raise AdapterError(f"{str(folder)!r} has no {CONFIG_NAME}: name a folder that PEFT saved an adapter to.")
-    config = read_json(folder / CONFIG_NAME, needed=True)
+    config = read_object(folder / CONFIG_NAME, needed=True)
     check_config(config)
     if not (folder / WEIGHTS_NAME).is_file():
         raise AdapterError(

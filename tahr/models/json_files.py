@@ -1,0 +1,24 @@
+"""The JSON files beside a checkpoint, which strangers write."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tahr.errors import CorruptFile
+
+WORDS: dict[type, str] = {dict: "object", list: "list"}
+
+
+def read_json(path: Path, kind: type, most_bytes: int) -> Any:
+    """The object or list in a file; None if there is no such file."""
+    if not path.is_file():
+        return None
+    if path.stat().st_size > most_bytes:
+        raise CorruptFile(f"{path} is larger than any real one; fetch the model again.")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not valid JSON ({error}); fetch the model again.") from error
+    if not isinstance(value, kind):
+        raise CorruptFile(f"{path} does not hold a JSON {WORDS[kind]}; fetch the model again.")
+    return value
