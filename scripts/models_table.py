@@ -31,7 +31,7 @@ Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` 
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
 from GGUF (`tests/test_models.py`, `tests/test_encoders.py`); a recorded plan equals eager ops (`tests/test_plan.py`);
 on a GPU the same in bf16 (`tests/test_cuda.py`). Hybrids (layers with a state) are also served batched, chunked and
-preempted as they run alone (`tests/test_families.py`). `lines` is the length of the family's file, divided by the
+preempted as they run alone (`tests/test_families.py`). `lines` is about the length of the family's file, divided by the
 families in it; shared parts (attention, experts, mixers) are not counted.
 
 | family | `model_type` | GGUF architecture | tiny models compared | of them from GGUF | file | lines |
@@ -98,7 +98,7 @@ def rows() -> Iterator[str]:
         path, lines = files[family]
         counts = f"{len(tested)} | {sum(has_gguf for _, has_gguf in tested)}"
         names = " | ".join(", ".join(f"`{kind}`" for kind in kinds) for kinds in (types, arches))
-        yield f"| {family} | {names} | {counts} | `{path.relative_to(ROOT)}` | {lines:.0f} |"
+        yield f"| {family} | {names} | {counts} | `{path.relative_to(ROOT)}` | {round(lines, -1):.0f} |"
 
 
 def page() -> str:

@@ -208,6 +208,41 @@ RELEASED: dict[str, dict[str, Any]] = {
         "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
         "num_kv_heads": 8, "vocab_size": 65024, "new_decoder_architecture": True, "parallel_attn": True,
     },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+        "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+        "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "kv_lora_rank": 512, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 163840,
+        "rope_theta": 10000, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True,
+        "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                         "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096},
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    },
+    "glm-4.7-flash": {
+        "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10240, "num_hidden_layers": 47,
+        "num_attention_heads": 20, "num_key_value_heads": 20, "vocab_size": 154880, "n_routed_experts": 64,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 1536, "first_k_dense_replace": 1, "kv_lora_rank": 512,
+        "q_lora_rank": 768, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+        "routed_scaling_factor": 1.8, "max_position_embeddings": 202752, "rope_theta": 1000000,
+    },
+    "granite-4.0-h-tiny": {
+        "model_type": "granitemoehybrid", "hidden_size": 1536, "intermediate_size": 512, "num_hidden_layers": 40,
+        "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 100352, "num_local_experts": 64,
+        "num_experts_per_tok": 6, "shared_intermediate_size": 1024, "mamba_n_heads": 48, "mamba_d_head": 64,
+        "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2,
+        "position_embedding_type": "nope", "embedding_multiplier": 12, "attention_multiplier": 0.0078125,
+        "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)],
+        "max_position_embeddings": 131072,
+    },
+    "llama-4-scout": {"model_type": "llama4", "text_config": {
+        "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 202048, "num_local_experts": 16, "num_experts_per_tok": 1, "rope_theta": 500000.0,
+        "max_position_embeddings": 10485760, "attention_chunk_size": 8192, "use_qk_norm": True,
+        "rope_scaling": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192},
+    }},
     "bloom-176b": {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112,
                    "vocab_size": 250880, "seq_length": 2048},
 }  # fmt: skip
@@ -220,6 +255,10 @@ FACTS = {  # layers, key heads, head width, layers with a window, experts, layer
     "smollm3-3b": (36, 4, 128, 0, 0, 0),
     "falcon-40b": (60, 8, 64, 0, 0, 0),
     "bloom-176b": (70, 112, 128, 0, 0, 0),
+    "deepseek-v3": (61, 1, 576, 0, 256, 0),
+    "glm-4.7-flash": (47, 1, 576, 0, 64, 0),
+    "granite-4.0-h-tiny": (40, 4, 128, 0, 64, 36),
+    "llama-4-scout": (48, 8, 128, 36, 16, 0),
 }
 
 

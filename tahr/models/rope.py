@@ -76,7 +76,8 @@ class Llama3:
 
     def apply(self, freq: Frequencies, theta: float) -> tuple[Frequencies, float]:
         n_turns = self.old_context * freq / (2 * math.pi)
-        kept = np.clip((n_turns - self.low) / (self.high - self.low), 0, 1)
+        # Equal ends make the blend a step, as in Llama 4.
+        kept = np.clip((n_turns - self.low) / ((self.high - self.low) or 1e-6), 0, 1)
         return freq * (kept + (1 - kept) / self.factor), 1.0
 
 
@@ -158,11 +159,13 @@ def hf_linear(f: Fields, context: int) -> Scaling:
 
 
 def hf_llama3(f: Fields, context: int) -> Scaling:
-    low = f.number("low_freq_factor", 0, MOST_FACTOR)
+    low, high = (f.number(name, 0, MOST_FACTOR) for name in ("low_freq_factor", "high_freq_factor"))
+    if high < low:
+        raise f.wrong("high_freq_factor", f"a number from {low:g} to {MOST_FACTOR:g}")
     return Llama3(
         factor=f.number("factor", 0, MOST_FACTOR),
         low=low,
-        high=f.number("high_freq_factor", low, MOST_FACTOR),
+        high=high,
         old_context=f.count("original_max_position_embeddings", MOST_CONTEXT),
     )
 

@@ -7,33 +7,54 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-// LANES channels (the last `n` of all) of one sequence, token by token.
-void convolve(const CausalConvOp& op, int seq, int64_t channel, int n) {
-  const bool is_new = op.seqs.is_new(seq);
-  float* state = op.seqs.slot_of(seq) + channel;
-  const Floats bias = op.bias ? load_some(op.bias + channel, n) : set1(0.0f);
-  Floats taps[MAX_CONV_KERNEL], past[MAX_CONV_KERNEL];
-  for (int j = 0; j < op.kernel; j++) taps[j] = load_some(op.conv + j * op.channels + channel, n);
-  for (int j = 0; j + 1 < op.kernel; j++) past[j] = is_new ? set1(0.0f) : load_some(state + j * op.channels, n);
-  for (int64_t row = op.seqs.begin(seq); row < op.seqs.end(seq); row++) {
-    past[op.kernel - 1] = load_some(op.x + row * op.channels + channel, n);
-    Floats sum = bias;
-    for (int j = 0; j < op.kernel; j++) sum = fma(taps[j], past[j], sum);
-    store_some(op.out + row * op.channels + channel, mul(sum, sigmoid(sum)), n);
-    for (int j = 0; j + 1 < op.kernel; j++) past[j] = past[j + 1];
+constexpr int64_t TILE = 512;  // channels whose taps and latest inputs stay in the nearest cache
+
+// Where the inputs of the token `back` tokens before `row` begin: among the rows of the step, in the state, or null where they are zeros.
+const float* input(const CausalConvOp& op, int seq, int64_t row, int back) {
+  const int64_t before = op.seqs.begin(seq) - (row - back);
+  if (before <= 0) return op.x + (row - back) * op.channels;
+  return op.seqs.is_new(seq) ? nullptr : op.seqs.slot_of(seq) + (op.kernel - 1 - before) * op.channels;
+}
+
+// Channels [begin, end) of one token; `inputs` are those of the last tokens, the oldest first.
+void convolve(const CausalConvOp& op, const float* const* inputs, int64_t begin, int64_t end, float* out) {
+  for (int64_t c = begin; c < end; c += LANES) {
+    const int n = end - c < LANES ? int(end - c) : LANES;
+    Floats sum = op.bias ? load_some(op.bias + c, n) : set1(0.0f);
+    for (int j = 0; j < op.kernel; j++) {
+      const Floats x = inputs[j] ? load_some(inputs[j] + c, n) : set1(0.0f);
+      sum = fma(load_some(op.conv + j * op.channels + c, n), x, sum);
+    }
+    store_some(out + c, mul(sum, sigmoid(sum)), n);
   }
-  for (int j = 0; j + 1 < op.kernel; j++) store_some(state + j * op.channels, past[j], n);
+}
+
+// The state of channels [begin, end): the last inputs, some of which it may hold already, further on.
+void remember(const CausalConvOp& op, int seq, int64_t begin, int64_t end) {
+  float* state = op.seqs.slot_of(seq);
+  for (int j = 0; j + 1 < op.kernel; j++) {
+    const float* x = input(op, seq, op.seqs.end(seq) - 1, op.kernel - 2 - j);
+    for (int64_t c = begin; c < end; c++) state[j * op.channels + c] = x ? x[c] : 0.0f;
+  }
+}
+
+void convolve_tile(const CausalConvOp& op, int seq, int64_t begin, int64_t end) {
+  const float* inputs[MAX_CONV_KERNEL];
+  for (int64_t row = op.seqs.begin(seq); row < op.seqs.end(seq); row++) {
+    for (int j = 0; j < op.kernel; j++) inputs[j] = input(op, seq, row, op.kernel - 1 - j);
+    convolve(op, inputs, begin, end, op.out + row * op.channels);
+  }
+  remember(op, seq, begin, end);
 }
 
 }  // namespace
 
 void causal_conv(const CausalConvOp& op, Worker worker) {
   const Range mine = share((op.channels + LANES - 1) / LANES, worker);
+  const int64_t last = mine.end * LANES < op.channels ? mine.end * LANES : op.channels;
   for (int seq = 0; seq < op.seqs.n(); seq++)
-    for (int64_t piece = mine.begin; piece < mine.end; piece++) {
-      const int64_t channel = piece * LANES, left = op.channels - channel;
-      convolve(op, seq, channel, left < LANES ? int(left) : LANES);
-    }
+    for (int64_t begin = mine.begin * LANES; begin < last; begin += TILE)
+      convolve_tile(op, seq, begin, begin + TILE < last ? begin + TILE : last);
 }
 
 }  // namespace tahr::TAHR_ISA

@@ -2,12 +2,15 @@
 
 #include <cmath>
 
-#include "simd_tail.h"
+#include "columns.h"
 #include "softplus.h"
+#include "vecmath.h"
 
 namespace tahr::TAHR_ISA {
 
 namespace {
+
+constexpr int STRIP_TOKENS = 32;
 
 float sum_of_squares(const float* x, int n) {
   float total = 0;
@@ -21,55 +24,79 @@ void unit(const float* x, float* out, int n, float scale) {
   for (int i = 0; i < n; i++) out[i] = x[i] * factor;
 }
 
+// What a token brings along for one value head.
 struct Token {
-  const float *q, *k, *v;
+  float q[MAX_STATE_DIM], k[MAX_STATE_DIM];
+  const float* v;
   float kept, beta;
 };
 
-// LANES columns of a head's matrix: forget, see what the key recalls, learn the difference, answer the query.
-void learn(const Token& token, float* state, int k_dim, int v_dim, int col, int n, float* out) {
-  const Floats kept = set1(token.kept);
-  Floats recalled = set1(0.0f), answer = set1(0.0f);
+static_assert(STRIP_TOKENS * sizeof(Token) <= WORKER_SCRATCH_BYTES);
+
+// Some columns of a head's matrix: forget, see what the key recalls, learn the difference, answer the query.
+template <int V>
+TAHR_INLINE void learn(const Token& token, float* state, int k_dim, int v_dim, Columns<V> columns, int col, float* out) {
+  const Floats kept = set1(token.kept), beta = set1(token.beta);
+  Floats recalled[V], answer[V], row[V], delta[V];
+  for (int v = 0; v < V; v++) recalled[v] = answer[v] = set1(0.0f);
   for (int i = 0; i < k_dim; i++) {
-    const Floats row = mul(load_some(state + i * v_dim + col, n), kept);
-    store_some(state + i * v_dim + col, row, n);
-    recalled = fma(row, set1(token.k[i]), recalled);
+    columns.load_all(state + i * v_dim + col, row);
+    for (int v = 0; v < V; v++) recalled[v] = fma(mul(row[v], kept), set1(token.k[i]), recalled[v]);
   }
-  const Floats delta = mul(sub(load_some(token.v + col, n), recalled), set1(token.beta));
+  columns.load_all(token.v + col, delta);
+  for (int v = 0; v < V; v++) delta[v] = mul(sub(delta[v], recalled[v]), beta);
   for (int i = 0; i < k_dim; i++) {
-    const Floats row = fma(delta, set1(token.k[i]), load_some(state + i * v_dim + col, n));
-    store_some(state + i * v_dim + col, row, n);
-    answer = fma(row, set1(token.q[i]), answer);
+    columns.load_all(state + i * v_dim + col, row);
+    for (int v = 0; v < V; v++) {
+      row[v] = fma(delta[v], set1(token.k[i]), mul(row[v], kept));
+      answer[v] = fma(row[v], set1(token.q[i]), answer[v]);
+    }
+    columns.store_all(state + i * v_dim + col, row);
   }
-  store_some(out + col, answer, n);
+  columns.store_all(out + col, answer);
 }
 
 void gate(const DeltaNetOp& op, float* out, const float* z) {
-  const float inverse = 1.0f / std::sqrt(sum_of_squares(out, op.v_dim) / float(op.v_dim) + op.eps);
-  for (int i = 0; i < op.v_dim; i++) out[i] = out[i] * inverse * op.gain[i] * (z[i] / (1.0f + std::exp(-z[i])));
+  const Floats inverse = set1(1.0f / std::sqrt(sum_of_squares(out, op.v_dim) / float(op.v_dim) + op.eps));
+  for (int i = 0; i < op.v_dim; i += LANES) {
+    const int n = op.v_dim - i < LANES ? op.v_dim - i : LANES;
+    const Floats gate = load_some(z + i, n), normed = mul(mul(load_some(out + i, n), inverse), load_some(op.gain + i, n));
+    store_some(out + i, mul(normed, mul(gate, sigmoid(gate))), n);
+  }
+}
+
+void prepare(const DeltaNetOp& op, int64_t row, int head, int k_head, Token& token) {
+  const int64_t keys = int64_t{op.n_k_heads} * op.k_dim, at = row * op.n_v_heads + head;
+  const float* mixed = op.mixed + row * op.channels();
+  unit(mixed + k_head * op.k_dim, token.q, op.k_dim, 1.0f / std::sqrt(float(op.k_dim)));
+  unit(mixed + keys + k_head * op.k_dim, token.k, op.k_dim, 1.0f);
+  token.v = mixed + 2 * keys + head * op.v_dim;
+  token.kept = std::exp(op.decay[head] * softplus(op.alpha[at] + op.dt_bias[head]));
+  token.beta = 1.0f / (1.0f + std::exp(-op.beta[at]));
+}
+
+// Some tokens of one sequence, for one value head: each goes through all of them before the next columns are looked at,
+// so that a strip of the matrix stays in the nearest cache meanwhile.
+void run_tokens(const DeltaNetOp& op, int head, int64_t first, int n, const Token* tokens, float* state) {
+  const int64_t values = int64_t{op.n_v_heads} * op.v_dim;
+  float* out = op.out + first * values + int64_t{head} * op.v_dim;
+  for_columns(op.v_dim, [&](auto columns, int col) {
+    for (int t = 0; t < n; t++) learn(tokens[t], state, op.k_dim, op.v_dim, columns, col, out + t * values);
+  });
+  for (int t = 0; t < n; t++) gate(op, out + t * values, op.z + (first + t) * values + int64_t{head} * op.v_dim);
 }
 
 // All tokens of one sequence, for one value head.
-void run_head(const DeltaNetOp& op, int seq, int head) {
+void run_head(const DeltaNetOp& op, int seq, int head, Token* tokens) {
   const int k_head = op.tiled ? head % op.n_k_heads : head / (op.n_v_heads / op.n_k_heads);
-  const int64_t channels = op.channels(), keys = int64_t{op.n_k_heads} * op.k_dim;
-  const int64_t size = int64_t{op.k_dim} * op.v_dim, values = int64_t{op.n_v_heads} * op.v_dim;
+  const int64_t size = int64_t{op.k_dim} * op.v_dim, end = op.seqs.end(seq);
   float* state = op.seqs.slot_of(seq) + op.matrices + head * size;
   if (op.seqs.is_new(seq))
     for (int64_t i = 0; i < size; i++) state[i] = 0;
-  float q[MAX_STATE_DIM], k[MAX_STATE_DIM];
-  for (int64_t row = op.seqs.begin(seq); row < op.seqs.end(seq); row++) {
-    const float* mixed = op.mixed + row * channels;
-    const int64_t at = row * op.n_v_heads + head;
-    unit(mixed + k_head * op.k_dim, q, op.k_dim, 1.0f / std::sqrt(float(op.k_dim)));
-    unit(mixed + keys + k_head * op.k_dim, k, op.k_dim, 1.0f);
-    const Token token{q, k, mixed + 2 * keys + head * op.v_dim,
-                      std::exp(op.decay[head] * softplus(op.alpha[at] + op.dt_bias[head])),
-                      1.0f / (1.0f + std::exp(-op.beta[at]))};
-    float* out = op.out + row * values + head * op.v_dim;
-    for (int col = 0; col < op.v_dim; col += LANES)
-      learn(token, state, op.k_dim, op.v_dim, col, op.v_dim - col < LANES ? op.v_dim - col : LANES, out);
-    gate(op, out, op.z + row * values + head * op.v_dim);
+  for (int64_t first = op.seqs.begin(seq); first < end; first += STRIP_TOKENS) {
+    const int n = end - first < STRIP_TOKENS ? int(end - first) : STRIP_TOKENS;
+    for (int t = 0; t < n; t++) prepare(op, first + t, head, k_head, tokens[t]);
+    run_tokens(op, head, first, n, tokens, state);
   }
 }
 
@@ -77,7 +104,9 @@ void run_head(const DeltaNetOp& op, int seq, int head) {
 
 void delta_rule(const DeltaNetOp& op, Worker worker) {
   const int64_t n = int64_t{op.seqs.n()} * op.n_v_heads;
-  for (int64_t i = claim(worker); i < n; i = claim(worker)) run_head(op, int(i / op.n_v_heads), int(i % op.n_v_heads));
+  Token* tokens = reinterpret_cast<Token*>(worker.scratch);
+  for (int64_t i = claim(worker); i < n; i = claim(worker))
+    run_head(op, int(i / op.n_v_heads), int(i % op.n_v_heads), tokens);
 }
 
 }  // namespace tahr::TAHR_ISA

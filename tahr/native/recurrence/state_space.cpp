@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "simd_tail.h"
+#include "columns.h"
 #include "softplus.h"
 #include "vecmath.h"
 
@@ -10,24 +10,35 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-// LANES columns (the last `n` of a head) of all tokens of one sequence: this part of the state stays in the nearest cache.
-void run_columns(const StateSpaceOp& op, int seq, int head, int col, int n) {
-  const int64_t channels = op.channels(), group = head / (op.n_heads / op.n_groups);
+// Some columns of a head, for all tokens of one sequence: this part of the state stays in the nearest cache.
+template <int V>
+TAHR_INLINE void run_columns(const StateSpaceOp& op, int seq, int head, Columns<V> columns, int col) {
+  const int64_t channels = op.channels(), group = head / (op.n_heads / op.n_groups), at = int64_t{head} * op.head_dim + col;
   float* state = op.seqs.slot_of(seq) + op.matrices + int64_t{head} * op.state_dim * op.head_dim + col;
-  if (op.seqs.is_new(seq))
-    for (int i = 0; i < op.state_dim; i++) store_some(state + i * op.head_dim, set1(0.0f), n);
-  for (int64_t row = op.seqs.begin(seq); row < op.seqs.end(seq); row++) {
-    const float* x = op.mixed + row * channels + int64_t{head} * op.head_dim + col;
-    const float *b = op.mixed + row * channels + op.width() + group * op.state_dim, *c = b + op.n_groups * op.state_dim;
-    const float step = softplus(op.dt[row * op.n_heads + head] + op.dt_bias[head]);
-    const Floats kept = set1(std::exp(op.decay[head] * step)), token = load_some(x, n), added = mul(token, set1(step));
-    Floats answer = mul(token, set1(op.skip[head]));
-    for (int i = 0; i < op.state_dim; i++) {
-      const Floats now = fma(added, set1(b[i]), mul(load_some(state + i * op.head_dim, n), kept));
-      store_some(state + i * op.head_dim, now, n);
-      answer = fma(now, set1(c[i]), answer);
+  Floats added[V], answer[V], row[V];
+  if (op.seqs.is_new(seq)) {
+    for (auto& zeros : row) zeros = set1(0.0f);
+    for (int i = 0; i < op.state_dim; i++) columns.store_all(state + i * op.head_dim, row);
+  }
+  for (int64_t token = op.seqs.begin(seq); token < op.seqs.end(seq); token++) {
+    const float* b = op.mixed + token * channels + op.width() + group * op.state_dim;
+    const float* c = b + op.n_groups * op.state_dim;
+    const float step = softplus(op.dt[token * op.n_heads + head] + op.dt_bias[head]);
+    const Floats kept = set1(std::exp(op.decay[head] * step));
+    columns.load_all(op.mixed + token * channels + at, added);
+    for (int v = 0; v < V; v++) {
+      answer[v] = mul(added[v], set1(op.skip[head]));
+      added[v] = mul(added[v], set1(step));
     }
-    store_some(op.out + row * op.width() + int64_t{head} * op.head_dim + col, answer, n);
+    for (int i = 0; i < op.state_dim; i++) {
+      columns.load_all(state + i * op.head_dim, row);
+      for (int v = 0; v < V; v++) {
+        row[v] = fma(added[v], set1(b[i]), mul(row[v], kept));
+        answer[v] = fma(row[v], set1(c[i]), answer[v]);
+      }
+      columns.store_all(state + i * op.head_dim, row);
+    }
+    columns.store_all(op.out + token * op.width() + at, answer);
   }
 }
 
@@ -43,8 +54,9 @@ void norm_part(float* x, const float* gain, int64_t n, float eps) {
 void state_space(const StateSpaceOp& op, Worker worker) {
   const int64_t n = int64_t{op.seqs.n()} * op.n_heads;
   for (int64_t i = claim(worker); i < n; i = claim(worker))
-    for (int col = 0; col < op.head_dim; col += LANES)
-      run_columns(op, int(i / op.n_heads), int(i % op.n_heads), col, op.head_dim - col < LANES ? op.head_dim - col : LANES);
+    for_columns(op.head_dim, [&](auto columns, int col) {
+      run_columns(op, int(i / op.n_heads), int(i % op.n_heads), columns, col);
+    });
 }
 
 void gated_norm(const GatedNormOp& op, Worker worker) {
@@ -53,7 +65,11 @@ void gated_norm(const GatedNormOp& op, Worker worker) {
   for (int64_t row = rows.begin; row < rows.end; row++) {
     float* x = op.x + row * op.width;
     const float* z = op.z + row * op.width;
-    for (int64_t i = 0; i < op.width; i++) x[i] *= z[i] / (1.0f + std::exp(-z[i]));
+    for (int64_t i = 0; i < op.width; i += LANES) {
+      const int n = op.width - i < LANES ? int(op.width - i) : LANES;
+      const Floats gate = load_some(z + i, n);
+      store_some(x + i, mul(load_some(x + i, n), mul(gate, sigmoid(gate))), n);
+    }
     if (op.gain)
       for (int64_t at = 0; at < op.width; at += part) norm_part(x + at, op.gain + at, part, op.eps);
   }
