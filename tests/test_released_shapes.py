@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import pytest
 
+import test_families
 from gguf_maker import Gguf, Stored, Typed, with_header
 from model_cases import Config, shapes
 from model_files import ARCHITECTURES, gguf_keys
@@ -22,6 +23,8 @@ from tahr.models import weights as model_weights
 from tahr.models.loader import Loaded, load, open_model
 from tahr.weights import FORMATS, HostTensor
 
+Shapes = dict[str, tuple[int, ...]]
+RECORDED = Path(__file__).parent / "fixtures" / "models" / "released_shapes.json"
 SHARD_BYTES = 5_000_000_000  # as released checkpoints are cut
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8192}
@@ -106,11 +109,11 @@ def hole(path: Path, head: bytes, n_bytes: int) -> None:
         pytest.skip(f"this disk holds no sparse file of {n_bytes} bytes ({error.strerror})")
 
 
-def shards(config: Config) -> Iterator[dict[str, tuple[int, ...]]]:
+def shards(tensors: Shapes) -> Iterator[Shapes]:
     """The tensors of a checkpoint, cut where released ones are."""
-    shard: dict[str, tuple[int, ...]] = {}
+    shard: Shapes = {}
     n_bytes = 0
-    for name, shape in shapes(config).items():
+    for name, shape in tensors.items():
         if shard and n_bytes + 2 * math.prod(shape) > SHARD_BYTES:
             yield shard
             shard, n_bytes = {}, 0
@@ -119,12 +122,12 @@ def shards(config: Config) -> Iterator[dict[str, tuple[int, ...]]]:
     yield shard
 
 
-def write_checkpoint(directory: Path, config: Config) -> Path:
+def write_checkpoint(directory: Path, config: Config, tensors: Shapes) -> Path:
     """config.json, BF16 shards and their index."""
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config))
     home: dict[str, str] = {}
-    for number, shard in enumerate(shards(config), start=1):
+    for number, shard in enumerate(shards(tensors), start=1):
         header, at = {}, 0
         for name, shape in shard.items():
             end = at + 2 * math.prod(shape)
@@ -174,7 +177,7 @@ def check(loaded: Loaded, config: Config, n_billion: float, bytes_per_value: flo
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_checkpoint_of_the_released_size_loads(name: str, tmp_path: Path) -> None:
     config, n_billion = RELEASED[name]
-    source = open_model([], write_checkpoint(tmp_path / name, config))
+    source = open_model([], write_checkpoint(tmp_path / name, config, shapes(config)))
     assert source.n_bytes == pytest.approx(n_billion * 2e9, rel=0.02)
     if config["model_type"] != "qwen3_moe":
         check(load(source, KeepsNothing()), config, n_billion, 2)
@@ -187,3 +190,30 @@ def test_a_gguf_of_the_released_size_loads(name: str, tmp_path: Path) -> None:
     config, n_billion = RELEASED[name]
     source = open_model([write_gguf(tmp_path / f"{name}.gguf", config)])
     check(load(source, KeepsNothing()), config, n_billion, 34 / 32)
+
+
+def recorded(name: str, n_layers: int) -> Shapes:
+    """The tensors that transformers saves for a released config: of some layers and, in them, of some experts."""
+    found: Shapes = {}
+    for pattern, (shape, layers, n_experts) in json.loads(RECORDED.read_text())[name].items():
+        for layer in [layer for layer in layers if layer < n_layers] if layers else [0]:
+            named = pattern.replace("layers.*", f"layers.{layer}")
+            names = [named.replace("experts.*", f"experts.{i}") for i in range(n_experts)] or [named]
+            found |= dict.fromkeys(names, tuple(shape))
+    return found
+
+
+# Fewer layers than released where some matrices of each are copied when they are loaded.
+MORE = [("deepseek-v3", 12), ("glm-4.7-flash", 47), ("granite-4.0-h-tiny", 8)]
+
+
+@pytest.mark.usefixtures("lazily_stacked")
+@pytest.mark.parametrize(("name", "n_layers"), MORE)
+def test_checkpoints_of_more_families_load(name: str, n_layers: int, tmp_path: Path) -> None:
+    """But for Llama 4, whose experts are turned when they are loaded: every byte would be read."""
+    config = {key: value for key, value in test_families.RELEASED[name].items() if key != "quantization_config"}
+    config |= {"num_hidden_layers": n_layers}
+    config |= {"layer_types": config["layer_types"][:n_layers]} if "layer_types" in config else {}
+    loaded = load(open_model([], write_checkpoint(tmp_path / name, config, recorded(name, n_layers))), KeepsNothing())
+    assert not any(line.startswith("Not used") for line in loaded.log)
+    assert len(loaded.decoder.layers) == n_layers
