@@ -5,12 +5,13 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.server.openai.bodies import Inert, LoraItem
+from tahr.server.sampling_fields import LlamaSamplingFields
 
 # A text, tokens, both in one list, or several of these.
 NativePrompt = str | dict[str, Any] | list[Any]
 
 
-class NativeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     """What /completion and /infill have in common; null is the same as not given."""
 
     model: str | None = None
@@ -24,33 +25,6 @@ class NativeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     logit_bias: dict[str, float | bool] | list[list[Any]] | None = None
     samplers: list[str] | None = None
     lora: str | list[str | LoraItem] | None = None
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    ignore_eos: bool | None = None
-    cache_prompt: bool | None = None
-    grammar: str | None = None
-    json_schema: Any = None
 
     dynatemp_range: float | None = None  # only 0
     dynatemp_exponent: Inert = None

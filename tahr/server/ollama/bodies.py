@@ -5,29 +5,16 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.server.openai.bodies import Inert
+from tahr.server.sampling_fields import SamplingFields
 
 KeepAlive = str | float | int | None
 Format = str | dict[str, Any] | bool | None
 Think = bool | str | None
 
 
-class OllamaOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+class OllamaOptions(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     """`options`; null is the same as not given."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_last_n: int | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
     num_predict: int | None = None
     num_ctx: int | None = None  # at most what the model was loaded with
     tfs_z: float | None = None  # only 1, which is off

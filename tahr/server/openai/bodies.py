@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.sampling_fields import LlamaSamplingFields
 
 Body = TypeVar("Body", bound=Struct)
 Inert = Any  # a field that cannot change the output: whatever it holds is ignored
@@ -43,7 +44,7 @@ class LoraItem(Struct, forbid_unknown_fields=True):
     scale: float | None = None
 
 
-class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
+class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     """What a chat and a completion have in common; null is the same as not given."""
 
     model: str | None = None
@@ -52,53 +53,27 @@ class GenerationBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
     top_a: float | None = None
     eta_cutoff: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
     repetition_penalty: float | None = None
-    repeat_penalty: float | None = None  # llama.cpp's name of the same
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     banned_tokens: list[int] | None = None
     allowed_tokens: list[int] | None = None
-    seed: int | None = None
     n: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
-    cache_prompt: bool | None = None
     speculative: bool | None = None
 
     response_format: Any = None  # these are read by `grammars`
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
-    json_schema: Any = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
-    grammar: str | None = None
 
     user: Inert = None
     metadata: Inert = None
