@@ -82,6 +82,7 @@ class GenerationBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=Tr
     safety_identifier: Inert = None
     prompt_cache_key: Inert = None
     prompt_cache_retention: Inert = None
+    id_slot: Inert = None  # llama.cpp's: which slot computes changes nothing
 
 
 class ContentPart(Struct):
