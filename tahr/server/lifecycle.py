@@ -28,6 +28,7 @@ from tahr.server.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read
+ENDING_S = 0.5  # before the end of the grace, or a tenth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
 Announce = Callable[[str, list[ServedModel]], None]
@@ -95,10 +96,10 @@ class HttpServer:
         return 128 + self._signal if self._signal else 0
 
     def stop(self) -> None:
-        """Accept no more requests, give the running ones their grace, then cancel them."""
+        """Accept no more requests, give the running ones nearly all of the grace time, then cancel them."""
         self.state.models.close()
         self._uvicorn.should_exit = True
-        asyncio.get_running_loop().call_later(self.settings.grace_s, self.state.admission.cancel_all)
+        asyncio.get_running_loop().call_later(running_s(self.settings.grace_s), self.state.admission.cancel_all)
 
     # ---- opening ----------------------------------------------------------------------------------------------
 
@@ -150,6 +151,11 @@ def bind(settings: Settings) -> socket.socket:
         where = f"{settings.host}:{settings.port}"
         raise ServerError(f"Cannot listen on {where} ({error.strerror or error}): choose another --port.") from error
     return listener
+
+
+def running_s(grace_s: float) -> float:
+    """How long running requests may go on after a signal."""
+    return grace_s - min(ENDING_S, grace_s / 10)
 
 
 def uvicorn_config(state: ServerState) -> uvicorn.Config:

@@ -33,7 +33,7 @@ class Settings:
     keep_alive_s: float = 15.0  # between comments on a silent stream
     reader_timeout_s: float = 120.0  # for a client to read what waits for it
     log_interval_s: float = 5.0  # between throughput lines; 0: none
-    grace_s: float = 10.0  # for running requests after a signal
+    grace_s: float = 10.0  # from a signal to the end of the process
     shared_prefix_cache: bool = False  # also between clients with different keys
     session_cache: str = "off"  # or memory: conversations by id
     session_max_entries: int = 128
