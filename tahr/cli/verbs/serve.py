@@ -75,7 +75,7 @@ SERVER = (
     ),
     Option(("--response-store-max-bytes",), "response_max_bytes", int, "bytes of all of them (default 64 MiB)"),
     Option(("--response-store-max-age",), "response_max_age_s", float, "seconds to store each (default a day)"),
-    Option(("--grace",), "grace_s", float, "seconds from a signal to the end; running requests get nearly all of them (default 10)"),
+    Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
 )
 WATCHING = (
     Option(("--log-interval",), "log_interval_s", float, "seconds between throughput lines (0: none)"),
