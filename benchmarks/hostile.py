@@ -3,7 +3,8 @@
 usage: benchmarks/hostile.py MODEL [--seconds 300] [--most-gap 1] [--most-growth 50] [OPTIONS OF SERVE]
 Each stream asks its own prompt greedily again and again; its text must be the one it got alone. Exits with 1 if a text
 differs, two events of a stream lie further apart than --most-gap seconds, memory after the first third and at the end
-differ by more than --most-growth MB, or SIGTERM takes longer than the grace time.
+differ by more than --most-growth MB, or the process ends later than --most-end seconds (the grace time) after
+SIGTERM.
 """
 
 import argparse
@@ -157,7 +158,7 @@ def run(args: argparse.Namespace, log: Path) -> list[str]:
         "texts differ from those alone": seen.texts != wanted,
         f"a gap of more than {args.most_gap:g} s": gap_s > args.most_gap,
         f"memory changed by more than {args.most_growth:g} MB": abs(last - settled) > args.most_growth,
-        "SIGTERM took longer than the grace time": ended_s > GRACE_S,
+        f"SIGTERM took longer than {args.most_end:g} s": ended_s > args.most_end,
     }
     return [what for what, is_so in wrong.items() if is_so]
 
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="only this attack of attacks.py (repeatable)")
     parser.add_argument("--most-gap", type=float, default=1.0)
     parser.add_argument("--most-growth", type=float, default=50.0)
+    parser.add_argument("--most-end", type=float, default=GRACE_S, help="seconds from SIGTERM to the end")
     parser.add_argument("--log", type=Path, default=Path("build/hostile.log"), help="what the attacker did, and when")
     args, args.options = parser.parse_known_args()
     args.log.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,16 @@ def test_streams_do_not_notice(tmp_path: Path) -> None:
     model = tmp_path / "story.gguf"
     model.write_bytes(story_model.to_gguf(story_model.arrays(), TEMPLATE))
     command = [sys.executable, str(ROOT / "benchmarks" / "hostile.py"), str(model), "--seconds", str(SECONDS)]
-    command += ["--attack-seconds", "0.5", "--most-gap", str(MOST_GAP_S), "--log", str(tmp_path / "attacks.log")]
+    command += [
+        "--attack-seconds",
+        "0.5",
+        "--most-gap",
+        str(MOST_GAP_S),
+        "--most-end",
+        "9",
+        "--log",
+        str(tmp_path / "attacks.log"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ordinary streams ended" in done.stdout
