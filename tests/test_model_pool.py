@@ -1,6 +1,7 @@
 """Models that are loaded on demand and unloaded within a budget, with engines that only pretend."""
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -199,6 +200,7 @@ def test_a_server_does_not_start_with_a_model_that_can_never_fit() -> None:
     server = HttpServer(Settings(port=0, models_budget_bytes=2_000_000), lambda: models, lambda *_: None)
     with pytest.raises(ConfigError, match="The model b needs 9 MB, but all models may take 2 MB"):
         server.run()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the process goes on as before"
 
 
 def test_unloading_waits_for_running_requests_and_later_ones_for_the_next_load() -> None:

@@ -93,6 +93,7 @@ class HttpServer:
             opening.cancel()
             logging.cancel()
             await self._close()
+            self._forget_signals(loop)
         return 128 + self._signal if self._signal else 0
 
     def stop(self) -> None:
@@ -125,6 +126,12 @@ class HttpServer:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._on_signal, number)
+
+    def _forget_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What the loop would not undo by itself: the process may go on without the server."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int, frame: FrameType | None = None) -> None:
         if self._signal:
