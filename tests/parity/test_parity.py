@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="parity needs torch: run `make parity`")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: run `make parity`")
+pytest.importorskip("transformers", reason="parity needs transformers: run `make parity`")
 
 import assets  # noqa: E402
 import story_model  # noqa: E402
-from make_model_fixtures import FIXTURES, expected_logits, expected_story  # noqa: E402
+from make_model_fixtures import FIXTURES, expected_logits, expected_story, model_class  # noqa: E402
 from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
@@ -36,7 +36,7 @@ def test_stored_logits_are_what_transformers_says(case: str) -> None:
 def test_what_transformers_saves_is_what_tahr_loads(case: str, tmp_path: Path) -> None:
     """Through save_pretrained, so that config.json and tensor names are the present release's own."""
     written = write_hf(tmp_path / "ours", CASES[case], make_weights(CASES[case]))
-    model = transformers.AutoModelForCausalLM.from_pretrained(written, dtype=torch.float32, attn_implementation="eager")
+    model = model_class(case).from_pretrained(written, dtype=torch.float32, attn_implementation="eager")
     model.save_pretrained(tmp_path / "theirs")
     with torch.no_grad():
         live = model(torch.tensor([token_ids()])).logits[0].numpy()
