@@ -71,7 +71,8 @@ def refine_hf(f: Fields, cfg: ModelConfig, version: int = 3) -> ModelConfig:
     scaling = f.part("rope_parameters") if f.get("rope_parameters") else f.part("rope_scaling")
     weight = scaling.number("mscale_all_dim", -1, MOST_FACTOR, default=0)
     cfg = with_latent(replace(cfg, rope_style="pairs" if f.flag("rope_interleave", True) else "halves"), latent)
-    rope = hf_rope(f, latent.rope_dim, "full_attention")
+    # A partial_rotary_factor is the part that these numbers are of a whole head: all of them are rotated.
+    rope = replace(hf_rope(f, latent.rope_dim, "full_attention"), n_dims=latent.rope_dim)
     cfg = sharpened(replace(cfg, kinds=tuple(replace(kind, rope=rope) for kind in cfg.kinds)), weight)
     return with_experts(cfg, experts_hf(f, version), sparse_layers(f, cfg))
 
