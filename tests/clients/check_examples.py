@@ -21,6 +21,8 @@ def main(address: str, documents: list[str]) -> None:
     n_run = {"sh": 0, "python": 0}
     for document in documents:
         for kind, text in BLOCK.findall(Path(document).read_text()):
+            if "tahr serve --model" in text:  # models that are not served here
+                continue
             if kind == "python" and WRITTEN.search(text):
                 run([sys.executable, "-c", WRITTEN.sub(address, text)], text)
                 n_run[kind] += 1
