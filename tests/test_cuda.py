@@ -355,7 +355,7 @@ def test_looking_for_a_gpu_does_not_import_torch() -> None:
 @pytest.mark.skipif(cuda_presence.interprets(), reason="Triton's interpreter cannot multiply bf16")
 @pytest.mark.parametrize("case", CASES)
 def test_families_in_bf16(case: str, tmp_path: Path) -> None:
-    """bf16 weights and rows cost at most twice what rounding the rows of the reference to bf16 costs.
+    """bf16 weights and rows cost at most 2e-2, or twice what rounding the rows of the reference to bf16 costs.
 
     Some tiny models magnify any rounding: a delta rule with few and narrow heads may answer a query with next to
     nothing, which its norm then enlarges. Of the rows the median counts, because one in which two experts nearly tie
@@ -366,7 +366,8 @@ def test_families_in_bf16(case: str, tmp_path: Path) -> None:
         Runs(load(open_model([], folder), be), be).eager([(0, token_ids())])
         for be in (backends_here.backend("cuda"), backends_here.RoundedReference(), ReferenceBackend())
     )
-    assert typical_error(found, wanted) <= 2 * typical_error(rounded, wanted) <= 0.1
+    allowed = max(0.02, 2 * typical_error(rounded, wanted))
+    assert typical_error(found, wanted) <= allowed <= 0.1
 
 
 def typical_error(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -38,7 +38,8 @@ def begin_logprobs(
     for first in range(0, n, ROWS_AT_ONCE):
         some = slice(first, first + ROWS_AT_ONCE)
         rows = logits[at[some], :n_vocab].float() + 0.0  # of two zeros none is the larger
-        base = torch.logsumexp(rows, 1, keepdim=True)
+        # In f64, where the order of a sum, which depends on the number of rows, does not show in the f32 result.
+        base = torch.logsumexp(rows.double(), 1, keepdim=True)
         broken = ~torch.isfinite(rows.amax(1, keepdim=True))
         own = rows.gather(1, tokens[some].long().clamp(min=0)[:, None]) - base
         found[some, :1] = torch.where(broken, torch.nan, own)
