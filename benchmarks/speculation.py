@@ -290,9 +290,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--out", type=int, default=N_OUT, help="tokens of a reply")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--threads", type=int, help="default: one for each core")
     parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
-    args.threads = 1 if args.cpu_time else None
+    args.threads = 1 if args.cpu_time else args.threads
     if args.cpu_time:
         use_cpu_time()
     {"lookup": run_lookup, "draft": run_draft, "table": run_table}[args.what](args)
