@@ -12,6 +12,7 @@ import pytest
 import backends_here
 from backends_here import kv_store
 from engines import greedy, submit
+from lora_files import fill_rows, random_factors
 from model_cases import CASES, Config, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
@@ -24,10 +25,12 @@ from tahr.backends.api import (
     KVShape,
     LayerMemory,
     Linear,
+    LinearShape,
     Plan,
     Rope,
     Rotation,
     Routing,
+    Rows,
     StepInputs,
     StepLimits,
     Tensor,
@@ -62,6 +65,37 @@ def half_rows(be: Backend, form: str, n: int, width: int, rng: np.random.Generat
     """Rows of a model stored in that format: what its embedding table gives out."""
     table = be.weight(random_tensor(form, (64, width), rng))
     return be.embed(table, step_of(be, [(0, n)], [0], 64), scale=10.0)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", HALVES)
+@pytest.mark.parametrize("n", [2, 16, 17, 40])
+@pytest.mark.parametrize("unit", [8, 64])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_half_adapters(form: str, n: int, unit: int, stacked: bool) -> None:
+    """Rows with one adapter, several and none, in products of few rows and of many, three times in a row."""
+    heights, width = {"q": 2 * unit, "k": unit, "v": unit, "o": 3 * unit}, 8 * unit if unit == 64 else 96
+    shapes = {name: LinearShape(height, width, f"dense {form.lower()}") for name, height in heights.items()}
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        x = be.rms_norm(half_rows(be, form, n, width, rng), be.vector(np.ones(width, np.float32)), 1e-6)
+        bank = be.lora_bank(shapes, StepLimits(n, n, n, 1))
+        for slot in range(1, 11):
+            factors = {name: random_factors(shape, 3 * slot, rng, form, 0.5) for name, shape in shapes.items()}
+            bank.put(slot, bank.prepare(factors if slot != 3 else {"k": factors["k"]}))
+        stacks = [[], [(1, 1.0)], [(2, -0.5), (1, 2.0)], *([(slot, 1.0)] for slot in range(3, 11)), [(1, 0.5)]]
+        fill_rows(bank, Rows.TOKENS, [stack if stacked else stack[:1] for stack in (stacks * n)[:n]])
+        *parts, o = (
+            Linear(be.weight(random_tensor(form, (height, width), rng)), None, name) for name, height in heights.items()
+        )
+        bias = be.vector(rng.standard_normal(3 * unit).astype(np.float32))
+        results: list[Tensor] = []
+        with be.adapting(bank, 4 if stacked else 1):
+            for _ in range(3):
+                results += [*be.linears(x, be.join(parts)), be.linear(x, Linear(o.weight, bias, "o"))]
+        return [np.array(be.read(y)) for y in results]
+
+    check(run)
 
 
 @needs_cuda
