@@ -398,13 +398,13 @@ def preset(name: str) -> SamplingParams:
     return PRESETS[name]
 
 
-KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"} | dict.fromkeys(
-    ("int8", "fp8", "q8"), "q8_0"
-)
+KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"} | {
+    "int8": "q8_0", "q8": "q8_0", "fp8_e4m3": "fp8"
+}  # fmt: skip
 
 
 def kv_type(name: str | None) -> str | None:
-    """A format of keys and values under the name the backends know; 8 bits mean q8_0, whatever they are called.
+    """A format of keys and values under the name the backends know; fp8 is q8_0 where a backend has no such floats.
 
     "q8_0/f16" names one for keys and one for values; a side left empty is the backend's default.
     """

@@ -42,6 +42,7 @@ from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
 from tahr.models import load, open_model
+from tahr.weights.formats import FORMATS
 from test_ops import PAGE, full_store, rows, step_of
 from test_windows import logits_of
 
@@ -175,6 +176,33 @@ def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:
     check(run)
     if kv_dtype in ReferenceBackend.kv_dtypes:
         check(partial(run, exact_only=True), tolerance=5e-6)
+
+
+@needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter rounds no numbers to 8-bit floats")
+@pytest.mark.parametrize("spans", [[(9, 10), (20, 21), (0, 1)], [(0, 20), (30, 31)]])
+def test_keys_and_values_in_8_bit_floats(spans: list[tuple[int, int]]) -> None:
+    """Decode and prefill attention to numbers that such floats hold exactly, beside f32; larger ones saturate."""
+
+    def run(be: Backend, kv_dtype: str, most: float) -> np.ndarray:
+        rng, shape, n = np.random.default_rng(4), KVShape(2, 32), 16 * PAGE * len(spans)
+        kv = kv_store(be, [shape], [16 * len(spans)], PAGE, kv_dtype)
+        codes = rng.integers(0, 0x40, (2 * n * 64, 1), np.uint8) | rng.integers(0, 2, (2 * n * 64, 1), np.uint8) << 7
+        k, v = FORMATS["F8_E4M3"].dequantise(codes).reshape(2, n, 64)
+        v[3, 5] = most
+        step = step_of(be, [(0, 16 * PAGE)] * len(spans), [0], 10)
+        still = Rotation(be.cos_sin(step, Rope(np.zeros(16, np.float32))), "halves")
+        be.rope_and_cache([be.tensor(k), be.tensor(k), be.tensor(v)], still, LayerMemory(step, kv, 0))
+        step = step_of(be, spans, [0], 64)
+        q = be.embed(be.weight(random_tensor(HALVES[-1], (64, 128), rng)), step, scale=10.0)
+        return np.array(be.read(be.attention(q, AttentionSpec(0.2), LayerMemory(step, kv, 0))))
+
+    wanted = run(ReferenceBackend(), "f32", 448.0)
+    for deterministic in (False, True):
+        got = run(backends_here.backend("cuda", deterministic), "fp8", 1000.0)
+        large = np.isin(np.arange(wanted.shape[1]), (5, 37))  # of both query heads that see the large value
+        for some in (large, ~large):
+            assert np.linalg.norm((got - wanted)[:, some]) <= LOOSE * np.linalg.norm(wanted[:, some])
 
 
 @needs_cuda

@@ -153,7 +153,7 @@ def test_an_engine_understands_it_too() -> None:
         "fp16": "f16",
         "FP16": "f16",
         "int8": "q8_0",
-        "fp8": "q8_0",
+        "fp8": "fp8",
         "bfloat16": "bf16",
         "q8_0": "q8_0",
         None: None,

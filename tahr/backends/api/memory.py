@@ -10,7 +10,9 @@ from tahr.errors import ConfigError
 
 KV_BLOCK = 32  # numbers of a q8_0 head that share a scale
 # Bytes of KV_BLOCK stored numbers.
-KV_BLOCK_BYTES = {"f32": 4 * KV_BLOCK, "f16": 2 * KV_BLOCK, "bf16": 2 * KV_BLOCK, "q8_0": KV_BLOCK + 2}
+KV_BLOCK_BYTES = {
+    "f32": 4 * KV_BLOCK, "f16": 2 * KV_BLOCK, "bf16": 2 * KV_BLOCK, "fp8": KV_BLOCK, "q8_0": KV_BLOCK + 2
+}  # fmt: skip
 NULL_SLOT = 0  # the state slot that belongs to no sequence
 
 
@@ -34,10 +36,10 @@ class KVShape:
         """The types of what is stored: of keys and of values, or of keys alone."""
         if not self.latent:
             return kv_sides(dtype)
-        if "q8_0" in kv_sides(dtype):
+        if {"q8_0", "fp8"} & {*kv_sides(dtype)}:
             raise ConfigError(
                 "This model's layers keep one compressed vector per token in place of keys and values, which is not "
-                "stored as q8_0: ask for a KV cache of f16."
+                "stored in 8 bits: ask for a KV cache of f16."
             )
         return kv_sides(dtype)[:1]
 
@@ -114,7 +116,8 @@ class MemoryLayout:
 class KVStore:
     """The memory of all layers; `layers[i]` is the backend's handle for layer i.
 
-    Keys and values in f32, f16 and bf16 are rounded to the nearest, ties to even. q8_0 heads are first rotated by a
+    Keys and values in f32, f16, bf16 and fp8 (e4m3 without a scale, at most +-448) are rounded to the nearest, ties to
+    even. q8_0 heads are first rotated by a
     Hadamard matrix, so that no number is much larger than the others: butterflies a + b, a - b in f32 of stride 1,
     2, 4, ... over every `rotated_together` numbers, then times 1 / sqrt of their count. Every `KV_BLOCK` numbers of a
     rotated head become int8 codes: scale = max|x| / 127 in f32, rounded to f16; code = x * (1 / scale) in f32, rounded

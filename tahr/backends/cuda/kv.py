@@ -13,7 +13,10 @@ import torch
 from tahr.backends.api import KV_BLOCK, Bytes, KVShape, rotated_together, stored_head_bytes
 
 # The default first.
-TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "q8_0": torch.int8}
+TYPES = {
+    "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "q8_0": torch.int8, "fp8": torch.float8_e4m3fn
+}  # fmt: skip
+EIGHT_BITS = (torch.int8, torch.float8_e4m3fn)
 
 
 def make(shape: KVShape, n_pages: int, page_size: int, dtype: str, device: torch.device) -> torch.Tensor:
@@ -45,15 +48,21 @@ def scales(layer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return seen[0], seen[-1]
 
 
+def movable(layer: torch.Tensor) -> torch.Tensor:
+    """The layer in a type that torch moves about: bytes for 8-bit floats."""
+    return layer.view(torch.uint8) if layer.dtype == torch.float8_e4m3fn else layer
+
+
 def read(layer: torch.Tensor, pages: Sequence[int]) -> Bytes:
     """The bytes of pages, token after token: [n_tokens, n_heads, bytes of a key and a value]."""
-    by_token = layer[:, list(pages)].permute(1, 3, 2, 0, 4).contiguous()
+    by_token = movable(layer)[:, list(pages)].permute(1, 3, 2, 0, 4).contiguous()
     content: Bytes = by_token.view(torch.uint8).flatten(3).flatten(0, 1).cpu().numpy()
     return content
 
 
 def write(layer: torch.Tensor, pages: Sequence[int], content: Bytes) -> None:
     """Put what `read` gave into pages."""
+    layer = movable(layer)
     n_sides, _, n_heads, page_size, n_stored = layer.shape
     items = torch.from_numpy(np.array(content)).to(layer.device).view(layer.dtype)
     layer[:, list(pages)] = items.view(len(pages), page_size, n_heads, n_sides, n_stored).permute(3, 0, 2, 1, 4)
@@ -61,4 +70,5 @@ def write(layer: torch.Tensor, pages: Sequence[int], content: Bytes) -> None:
 
 def copy(layer: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
     """Copy pages, as (from, to), all read before any is written."""
+    layer = movable(layer)
     layer[:, [to for _, to in pairs]] = layer[:, [source for source, _ in pairs]]

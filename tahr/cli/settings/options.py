@@ -85,7 +85,7 @@ ENGINE = (
         ("--kv-dtype",),
         "kv_dtype",
         str,
-        "format of keys and values: f16, f32, bf16, q8_0 (int8, fp8), or KEYS/VALUES",
+        "format of keys and values: f16, f32, bf16, q8_0 (int8), fp8 (on a GPU), or KEYS/VALUES",
     ),
     Option(
         ("--quantize",),

@@ -162,7 +162,7 @@ def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:
 
 def product_type(math: torch.dtype, stored: torch.dtype) -> torch.dtype:
     """What queries, keys and values are multiplied in: the type of the store where rows are rounded anyway."""
-    return math if math == torch.float32 or stored == torch.int8 else stored
+    return math if math == torch.float32 or stored in cuda_kv.EIGHT_BITS else stored
 
 
 def block_d(dim: int) -> int:

@@ -19,7 +19,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv_block: tl.constexpr):
     """The heads that begin at `offset`; with a `kv_block`, codes followed by the scales of so many of them each."""
-    found = tl.load(numbers + offset[:, None] + cols[None, :], mask=mask, other=0)
+    nothing: tl.constexpr = 0 if kv_block else 0.0  # codes are whole numbers
+    found = tl.load(numbers + offset[:, None] + cols[None, :], mask=mask, other=nothing)
     if kv_block:
         scale = tl.load(scales + ((offset + dim) // 2)[:, None] + cols[None, :] // kv_block, mask=mask, other=0.0)
         found = found.to(tl.float32) * scale.to(tl.float32)

@@ -24,10 +24,11 @@ BLOCK = 1024  # columns a program takes where columns do not depend on each othe
 
 @triton.jit
 def narrow(values, dtype: tl.constexpr):
-    """Convert f32 for storing; f16 saturates instead of turning large values into infinity."""
-    if dtype == tl.float16:
-        low = tl.maximum(values, -65504.0, propagate_nan=tl.PropagateNan.ALL)
-        values = tl.minimum(low, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+    """Convert f32 for storing; f16 and 8-bit floats saturate instead of turning large values into infinity or NaN."""
+    if (dtype == tl.float16) | (dtype == tl.float8e4nv):
+        most: tl.constexpr = 65504.0 if dtype == tl.float16 else 448.0
+        low = tl.maximum(values, -most, propagate_nan=tl.PropagateNan.ALL)
+        values = tl.minimum(low, most, propagate_nan=tl.PropagateNan.ALL)
     return values.to(dtype)
 
 
