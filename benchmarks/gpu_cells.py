@@ -1,11 +1,15 @@
 """A GPU beside vLLM and its own roof: Qwen3 shapes with random weights, whole requests through the engine.
 
-usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] ... [--profile]
+usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] [8B:gptq] ... [--requests=1,32] [--kv=fp8]
+                               [--profile]
 
 A shape is measured in bf16, or in the weight formats named after it: about one minute each (default: 0.6B and 8B).
---profile prints where the device's time goes in a few kinds of steps instead.
+fp8 and gptq (4 bits) are those of the layers, beside a table and a head in bf16. --requests measures these numbers of
+requests alone, --kv sets the format of keys and values. --profile prints where the device's time goes in a few kinds of
+steps instead.
 """
 
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -29,12 +33,13 @@ from tahr.engine.engine import Engine
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load
 from tahr.models.requantise import gguf_name_of
-from tahr.weights.formats import FORMATS
+from tahr.weights.formats import FORMATS, Format
 from tahr.weights.quantise.recipes import Recipe, mix_named
 from tahr.weights.tensor import HostTensor
 
 N_IN, N_OUT, LONG = 256, 128, 3900
 N_VOCAB, HEAD_DIM = 151_936, 128
+LAYER_FORMATS = ("fp8", "gptq")
 N_HIGH = {4: 0, 5: 1, 6: 2, 8: 0}  # words of high bits of a block, by the bits of its codes
 
 
@@ -72,13 +77,19 @@ SHAPES = {
 class RandomBackend(CudaBackend):
     """Makes every matrix on the device: the bytes of its host tensor are never looked at."""
 
-    def __init__(self, recipe: Recipe | None = None, fp8: bool = False):
+    def __init__(self, recipe: Recipe | None = None, layers: str = ""):
         super().__init__()
         self._recipe = recipe  # None: floats
-        self._fp8 = fp8  # of layers: bf16 otherwise
+        self._layers = layers  # fp8, gptq, or bf16 like the rest
+
+    def format_of(self, tensor: HostTensor) -> Format | None:
+        """The block format of a matrix; None: floats."""
+        if self._layers == "gptq" and ".layers." in tensor.name and len(tensor.shape) == 2:
+            return FORMATS["Q4_0"]  # what 4 bits in groups are loaded as
+        return self._recipe and self._recipe.format_for(gguf_name_of(tensor.name, {}), tensor.shape)
 
     def weight(self, tensor: HostTensor) -> Weight:
-        form = self._recipe and self._recipe.format_for(gguf_name_of(tensor.name, {}), tensor.shape)
+        form = self.format_of(tensor)
         if form:
             matrix = random_packed(packed.FORMATS[form.name][0], tensor.shape, self.device)
             if has_room(self.device, matrix, self.free_share):
@@ -87,7 +98,7 @@ class RandomBackend(CudaBackend):
             return Weight(tensor.name, form.name, "packed", *tensor.shape, n_bytes, matrix)
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
         *stack, n_rows, n_cols = tensor.shape
-        if self._fp8 and ".layers." in tensor.name and not stack:
+        if self._layers == "fp8" and ".layers." in tensor.name and not stack:
             rounded = fp8_matrix(values)
             return Weight(tensor.name, "BF16", "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
         return Weight(tensor.name, "BF16", "dense bf16", n_rows, n_cols, 2 * values.numel(), values, prod(stack))
@@ -250,11 +261,16 @@ def row(cell: str, ours: float, unit: str, vllm: float | None, lower: bool = Fal
     print(f"  {cell:<28}{ours:>10,.1f} {unit:<6} vLLM {vllm:>9,.1f}   {ratio:5.2f}x   {note}", flush=True)
 
 
+def option(name: str) -> str | None:
+    """What follows --name= on the command line."""
+    return next((arg.partition("=")[2] for arg in sys.argv if arg.startswith(f"--{name}=")), None)
+
+
 def make_engine(decoder: Decoder, backend: RandomBackend) -> Engine:
     """An engine for every cell."""
     config = EngineConfig(
         context_size=4096, max_batch_size=256, max_prefill_batch=256, prefill_chunk_size=4096, max_prefill_tokens=8192,
-        prefix_cache=False, kv_bytes=56 << 30, admit_below=1.0,
+        prefix_cache=False, kv_bytes=56 << 30, admit_below=1.0, kv_dtype=option("kv"),
     )  # fmt: skip
     return build_engine(backend, decoder, config)[0]
 
@@ -283,9 +299,9 @@ def make(name: str) -> tuple[Shape, RandomBackend, Decoder, int]:
     size, _, mix = name.partition(":")
     shape = SHAPES[size]
     heads_per_key = shape.n_heads // shape.n_kv_heads
-    is_mix = mix not in ("", "fp8")
+    is_mix = mix not in ("", *LAYER_FORMATS)
     recipe = Recipe(mix_named(mix)[1], shape.n_layers, heads_per_key, shape.tied) if is_mix else None
-    backend = RandomBackend(recipe, mix == "fp8")
+    backend = RandomBackend(recipe, "" if is_mix else mix)
     return shape, backend, *make_decoder(shape, backend)
 
 
@@ -296,11 +312,27 @@ def measure(name: str, roof: tuple[float, float]) -> None:
     engine = make_engine(decoder, backend)
     ready_s = time.perf_counter() - began
     print(f"Qwen3-{name} shape: {n_bytes / 1e9:.2f} GB read per token, ready in {ready_s:.1f} s", flush=True)
-    measure_one(engine, backend, shape, n_bytes, roof)
-    for n, vllm in list(shape.vllm.items())[1:]:
-        serve(engine, [(N_IN, 3)] * n, PLAIN)  # captures the graphs
-        times = serve(engine, [(N_IN, N_OUT)] * n, PLAIN)
-        row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm)
+    asked = option("requests")
+    sizes = [int(n) for n in asked.split(",")] if asked else list(shape.vllm)
+    if 1 in sizes:
+        measure_one(engine, backend, shape, n_bytes, roof)
+    for n in sizes:
+        if n > 1:
+            measure_many(engine, n, shape.vllm.get(n))
+    if not asked:
+        measure_mixtures(engine, shape)
+
+
+def measure_many(engine: Engine, n: int, vllm: int | None) -> None:
+    """Equal requests at once."""
+    serve(engine, [(N_IN, 3)] * n, PLAIN)  # compiles the kernels
+    serve(engine, [(N_IN, 3)] * n, PLAIN)  # captures the graphs
+    times = serve(engine, [(N_IN, N_OUT)] * n, PLAIN)
+    row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm)
+
+
+def measure_mixtures(engine: Engine, shape: Shape) -> None:
+    """Requests with the sampling of chat models, and of many lengths."""
     serve(engine, [(N_IN, 3)] * 256, CHAT)
     times = serve(engine, [(N_IN, N_OUT)] * 256, CHAT)
     row("256, top-k 20 and top-p 0.95", times.n_tokens / times.all_s, "tok/s", shape.vllm[256])
@@ -339,6 +371,7 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if name.partition(":")[0] in SHAPES] or ["0.6B", "8B"]
     for name in names:
         profile(name) if "--profile" in sys.argv else measure(name, roof)
+        gc.collect()
         torch.cuda.empty_cache()
 
 

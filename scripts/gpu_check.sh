@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: the backend's tests, requests that share an engine, then speed beside vLLM's.
 # Builds and installs nothing. Test tools that are missing here may lie in wheels/ as pure-Python wheels; whole engines
-# need the test data beside the checkout. STEPS="tests" or "cells" does one half; arguments go to gpu_cells.py.
+# need the test data beside the checkout. STEPS="tests", "sanitize" or "cells" does one part (default: tests and cells);
+# arguments go to gpu_cells.py.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -55,6 +56,18 @@ if [[ ${STEPS:-tests cells} == *tests* ]]; then
     for i in "${!tests[@]}"; do
         echo "=== ${tests[$i]}"
         tail -n "${TEST_LINES:-40}" "$extra/$i.log"
+    done
+fi
+if [[ ${STEPS:-tests cells} == *sanitize* ]]; then
+    # A few tests of every kind of kernel: bad accesses, then races in shared memory. Torch asks the driver for every
+    # tensor, so that one which ends too early is found.
+    kernels="half_linear and 5 or half_experts and 2 or decode_attention and decode0 or prefill_attention or 8_bit or gated"
+    for tool in memcheck racecheck; do
+        echo "=== compute-sanitizer --tool $tool"
+        TAHR_TEST_BACKENDS=reference,cuda PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTEST_TIMEOUT=0 timeout "${SANITIZE_S:-48}" \
+            compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 5 "$python" -c "$launch" "$extra" pytest \
+            tests/test_cuda.py tests/test_cuda_packed.py -k "$kernels" -q -x --no-header -p no:cacheprovider 2>&1 |
+            tail -n 12 || failed=1
     done
 fi
 if [[ ${STEPS:-tests cells} == *cells* ]]; then

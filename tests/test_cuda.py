@@ -22,12 +22,14 @@ from tahr.backends.api import (
     AttentionSpec,
     Backend,
     ExpertMLPs,
+    HeadNorms,
     KVShape,
     LayerMemory,
     Linear,
     LinearShape,
     Plan,
     Rope,
+    RopeStyle,
     Rotation,
     Routing,
     Rows,
@@ -49,6 +51,7 @@ from test_windows import logits_of
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 # Triton's interpreter multiplies the bits of bf16 numbers as if they were integers; f16 it knows.
 HALVES = ["F16"] if cuda_presence.interprets() else ["F16", "BF16"]
+EIGHT_BITS = [] if cuda_presence.interprets() else ["fp8"]  # the interpreter rounds no numbers to 8-bit floats
 LOOSE = 1e-2  # of the largest value: rows are rounded to 8 bits of fraction before they meet a matrix
 
 
@@ -119,7 +122,7 @@ def test_half_linear(form: str, n: int) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("form", HALVES)
-@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
 def test_half_experts(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         x = half_rows(be, form, n, 64, rng)
@@ -178,6 +181,39 @@ def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:
         check(partial(run, exact_only=True), tolerance=5e-6)
 
 
+TURNS: list[tuple[RopeStyle, bool, bool]] = [  # how heads turn, whether they are normed, and have sinks and slopes
+    *(("halves", True, False), ("pairs", False, True), ("halves", False, True), ("pairs", True, False))
+]
+
+
+@needs_cuda
+@pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES), *EIGHT_BITS])
+@pytest.mark.parametrize(("decode", "turn"), [*zip(DECODES, TURNS, strict=True)])
+def test_decode_attention_with_rope(kv_dtype, decode, turn) -> None:  # type: ignore[no-untyped-def]
+    """Rope, cache write and attention of decoding steps as one op; what it writes is in its slots."""
+    spans, dim, heads, window, softcap = decode
+    style, normed, per_head = turn
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        stored = kv_dtype if kv_dtype in be.kv_dtypes else "f32"
+        kv = full_store(be, rng, KVShape(heads[1], dim), len(spans), stored)
+        step = step_of(be, spans, [0], 64)
+        step = step.within(StepLimits(len(spans), len(spans), len(spans), 16, n_tokens_per_seq=1))
+        q, k, v = (be.tensor(rows(rng, len(spans), n * dim)) for n in (heads[0], heads[1], heads[1]))
+        gains = [be.vector(rng.uniform(0.5, 2, dim).astype(np.float32)) for _ in range(2)]
+        turned = be.cos_sin(step, Rope(rng.uniform(0.01, 1, dim // 4).astype(np.float32)))
+        vectors = [be.vector(rng.uniform(-1, 1, heads[0]).astype(np.float32)) if per_head else None for _ in range(2)]
+        spec = AttentionSpec(dim**-0.5, window, softcap, sinks=vectors[0], slopes=vectors[1])
+        rotation = Rotation(turned, style, HeadNorms(*gains, 1e-6) if normed else None)
+        memory, qkv = LayerMemory(step, kv, 0), [q, k, v]
+        found = [np.array(be.read(be.rope_attention(qkv, rotation, spec, memory)))]
+        assert not qkv or be.name == "cuda"
+        again = be.attention(be.rope_and_cache([q], rotation, memory), spec, memory)  # what was written is read
+        return [*found, np.array(be.read(again))]
+
+    check(run, tolerance={"f32": 2e-5, "fp8": 8e-2}.get(kv_dtype, LOOSE))
+
+
 @needs_cuda
 @pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter rounds no numbers to 8-bit floats")
 @pytest.mark.parametrize("spans", [[(9, 10), (20, 21), (0, 1)], [(0, 20), (30, 31)]])
@@ -203,6 +239,28 @@ def test_keys_and_values_in_8_bit_floats(spans: list[tuple[int, int]]) -> None:
         large = np.isin(np.arange(wanted.shape[1]), (5, 37))  # of both query heads that see the large value
         for some in (large, ~large):
             assert np.linalg.norm((got - wanted)[:, some]) <= LOOSE * np.linalg.norm(wanted[:, some])
+
+
+@needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter rounds no numbers to 8-bit floats")
+def test_8_bit_floats_are_the_nearest() -> None:
+    """Stored keys and values are the nearest e4m3 numbers, of two as near the even one; beyond +-448 they saturate."""
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(9)
+    kv, step = kv_store(be, [KVShape(2, 32)], [16], PAGE, "fp8"), step_of(be, [(0, 2 * PAGE)], [0], 10)
+    k, v = (rng.standard_normal((2 * PAGE, 64)) * 2.0 ** rng.integers(-12, 11, (2 * PAGE, 64)) for _ in range(2))
+    v[0, :8] = [17, 19, -17, -19, 2**-10, 3 * 2**-10, 1e9, -1e9]
+    k, v = k.astype(np.float32), v.astype(np.float32)
+    still = Rotation(be.cos_sin(step, Rope(np.zeros(16, np.float32))), "halves")
+    be.rope_and_cache([be.tensor(k), be.tensor(k), be.tensor(v)], still, LayerMemory(step, kv, 0))
+    stored = be.read_pages(kv, step.page_table[0, 0, :2].tolist())[0].reshape(2 * PAGE, 2, 2, 32)
+    table = FORMATS["F8_E4M3"].dequantise(np.arange(127, dtype=np.uint8)[:, None]).reshape(-1).astype(np.float64)
+    for side, values in enumerate((k, v)):
+        sizes = np.minimum(np.abs(values.astype(np.float64)), table[-1])
+        above = np.searchsorted(table, sizes)
+        low, high = np.maximum(above - 1, 0), above
+        near, far = sizes - table[low], table[high] - sizes
+        wanted = np.where((near < far) | ((near == far) & (low % 2 == 0)), low, high)
+        np.testing.assert_array_equal(stored[:, :, side].reshape(2 * PAGE, 64), wanted | (np.signbit(values) << 7))
 
 
 @needs_cuda
@@ -274,7 +332,7 @@ def test_a_row_is_the_same_among_any_number(form: str, n_cols: int) -> None:
 @needs_cuda
 @pytest.mark.parametrize("form", STEADY)
 @pytest.mark.parametrize("window", [0, 21])
-@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0", *EIGHT_BITS])
 def test_attention_is_the_same_by_any_cut(form: str, window: int, kv_dtype: str) -> None:
     """A text read at once, in pieces, and token by token, with and without neighbours."""
     be, rng = backends_here.backend("cuda", deterministic=True), np.random.default_rng(6)
@@ -300,7 +358,12 @@ def test_attention_is_the_same_by_any_cut(form: str, window: int, kv_dtype: str)
 
 SMOLLM2 = {**CASES["llama"], "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
            "num_key_value_heads": 3, "vocab_size": 512, "tie_word_embeddings": True}  # fmt: skip
-STEADY_CASES = [(SMOLLM2, "bf16"), (SMOLLM2, "q8_0"), *((CASES[name], "bf16") for name in ("qwen3_moe", "gemma3"))]
+STEADY_CASES = [
+    (SMOLLM2, "bf16"),
+    (SMOLLM2, "q8_0"),
+    (SMOLLM2, "fp8"),
+    *((CASES[name], "bf16") for name in ("qwen3_moe", "gemma3")),
+]
 PROMPTS = [[1 + (i * i * k + 3 * i) % 120 for i in range(n)] for k, n in [(7, 90), (5, 9), (11, 40), (3, 61)]]
 
 
@@ -382,12 +445,12 @@ def test_a_capture_that_fails_spoils_no_later_one() -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", *EIGHT_BITS])
 def test_pages_move_exactly(kv_dtype: str) -> None:
     be = backends_here.backend("cuda")
     kv = full_store(be, np.random.default_rng(4), KVShape(2, 16), 1, kv_dtype)
     before = be.read_pages(kv, range(16))[0]
-    assert before.shape == (16 * PAGE, 2, 2 * 16 * {"f32": 4, "bf16": 2}[kv_dtype])
+    assert before.shape == (16 * PAGE, 2, 2 * 16 * {"f32": 4, "bf16": 2, "fp8": 1}[kv_dtype])
     be.copy_pages(kv, [(3, 5), (5, 3)])
     swapped = before.reshape(16, PAGE, 2, -1)[[*range(3), 5, 4, 3, *range(6, 16)]].reshape(before.shape)
     np.testing.assert_array_equal(be.read_pages(kv, range(16))[0], swapped)

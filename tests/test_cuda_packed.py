@@ -64,7 +64,7 @@ def test_products_of_packed_matrices(form: str, n: int) -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("form", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("form", ["Q4_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"])
 def test_gated_products_of_packed_matrices(form: str) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         w = be.weight(random_tensor(form, (32, WIDTH), rng))

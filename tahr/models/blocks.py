@@ -64,16 +64,21 @@ class Attention:
         self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, memory = run.backend, run.memory(self.layer)
-        qkv = self.prepared(run, x.linears(self.qkv))
+        b, qkv = run.backend, self.prepared(run, x.linears(self.qkv))
         gate = qkv.pop() if self.gated else None
-        q = b.rope_and_cache(qkv, Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean), memory)
-        del qkv  # its memory is free for what follows
-        if self.tempering:
-            q = b.temper(q, self.tempering, run.step)
-        mixed = b.attention(q, self.spec, memory)
+        mixed = self.attended(run, qkv)
         mixed = self.sub_norm.apply(b, mixed) if self.sub_norm else mixed
         return b.linear(b.activate(gate, mixed, "sigmoid") if gate else mixed, self.out)
+
+    def attended(self, run: ForwardPass, qkv: list[Tensor]) -> Tensor:
+        """Rope, cache write and attention; `qkv` is empty afterwards."""
+        b, memory = run.backend, run.memory(self.layer)
+        rotation = Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean)
+        if self.tempering is None:
+            return b.rope_attention(qkv, rotation, self.spec, memory)
+        q = b.rope_and_cache(qkv, rotation, memory)
+        qkv.clear()
+        return b.attention(b.temper(q, self.tempering, run.step), self.spec, memory)
 
     def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
         """Whether keys have a bias that only adds a constant to all scores of a query."""

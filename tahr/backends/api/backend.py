@@ -355,6 +355,12 @@ class Backend(ABC):
         Scores, the running softmax and the sums are f32 whatever the KV dtype. Sums of q8_0 values are rotated back.
         """
 
+    def rope_attention(self, qkv: list[Tensor], rotation: Rotation, spec: AttentionSpec, memory: LayerMemory) -> Tensor:
+        """`attention` of what `rope_and_cache` makes of q, k and v. Empties the list: their memory is free then."""
+        q = self.rope_and_cache(qkv, rotation, memory)
+        qkv.clear()
+        return self.attention(q, spec, memory)
+
     @abstractmethod
     def delta_net(self, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory) -> Tensor:
         """What `net` makes of (queries, keys and values as one; z; beta; alpha): [n, n_v_heads * v_dim].

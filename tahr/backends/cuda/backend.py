@@ -9,7 +9,18 @@ from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
-from tahr.backends.cuda.kernels import attention, experts, fp8, latent, linear, packed, recurrence, rope_kv, rows
+from tahr.backends.cuda.kernels import (
+    attention,
+    experts,
+    fp8,
+    latent,
+    linear,
+    packed,
+    recurrence,
+    rope_attention,
+    rope_kv,
+    rows,
+)
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
@@ -299,9 +310,10 @@ class CudaBackend(api.Backend):
         gate, up, down = mlps.gate, mlps.up, mlps.down
         biases = (gate.bias.data, up.bias.data, down.bias.data) if gate.bias and up.bias and down.bias else None
         stacks = experts.ExpertStacks(gate.weight.data, up.weight.data, down.weight.data, mlps.act, biases)
-        tile_size = experts.tile_size_for(len(values(x)), self.deterministic)
-        chosen = experts.assign(values(scores), mlps.routing, tile_size)
-        dtype = wider(x.data.math, *(stack.dtype for stack in (stacks.gate, stacks.up, stacks.down)))
+        dtype, n_rows = wider(x.data.math, *(s.dtype for s in (stacks.gate, stacks.up, stacks.down))), len(values(x))
+        if n_rows <= linear.N_VECTORS and dtype != F32 and not self.deterministic:
+            return like(x, experts.run_few(values(x), values(scores), mlps.routing, stacks, dtype))
+        chosen = experts.assign(values(scores), mlps.routing, experts.tile_size_for(n_rows, self.deterministic))
         return like(x, experts.run_experts(values(x), chosen, stacks, dtype))
 
     def cos_sin(self, step: api.StepInputs, rope: api.Rope) -> Tensor:
@@ -318,11 +330,22 @@ class CudaBackend(api.Backend):
         heads = values(q), [values(x) for x in kv]
         return like(q, rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math))
 
-    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
-        inputs, step = self.context.enter(memory.step), memory.step
-        pages = inputs.page_tables[memory.group]
+    def rope_attention(
+        self, qkv: list[Tensor], rotation: api.Rotation, spec: api.AttentionSpec, memory: api.LayerMemory
+    ) -> Tensor:
+        if self.deterministic or not attention.turns_itself(len(qkv), spec, memory):
+            return super().rope_attention(qkv, rotation, spec, memory)
+        call, (q, k, v) = self._attention_call(qkv[0], spec, memory), qkv
+        slots = call.inputs.slot_mapping[memory.group]
+        return like(q, rope_attention.attend_turning(call, [values(k), values(v)], rotation, slots, q.data.math))
+
+    def _attention_call(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> attention.AttentionCall:
+        inputs = self.context.enter(memory.step)
         dtype = attention.product_type(q.data.math, memory.data.dtype)
-        call = attention.AttentionCall(values(q), memory.data, pages, inputs, spec, dtype)
+        return attention.AttentionCall(values(q), memory.data, inputs.page_tables[memory.group], inputs, spec, dtype)
+
+    def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
+        call, step = self._attention_call(q, spec, memory), memory.step
         if memory.kv_shape.latent:
             return like(q, latent.attend_latent(call, memory.kv_shape.latent))
         n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import triton
 
-from tahr.backends.api import AttentionSpec
+from tahr.backends.api import AttentionSpec, LayerMemory
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention_kernels as kernels
 from tahr.backends.cuda.kernels.dependent import OVERLAP
@@ -130,29 +130,58 @@ def attend_decode(call: AttentionCall) -> torch.Tensor:
     return out
 
 
-def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
-    """Write the rows of sequences that have one query."""
-    store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
-    n_pairs, n_keys = n_seqs * call.n_kv, pages.shape[1] * call.page_size
+@dataclass(frozen=True, slots=True)
+class KeyCut:
+    """How the keys of a decoding step are shared out, and room for what splits find: sums, weights, maxima."""
+
+    kind: Splits
+    keys: int  # of a tile
+    n_splits: int
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
+    n_pairs, n_keys = n_seqs * call.n_kv, call.pages.shape[1] * call.page_size
     kind = FEW_PAIRS if n_pairs <= N_FEW else SOME_PAIRS if n_pairs <= N_SOME else MANY_PAIRS
-    keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, store.element_size())))
+    keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
     n_splits = splits(n_pairs, n_keys, kind)
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
-    kernels.decode_kernel[(n_seqs, call.n_kv, n_splits)](
-        out, sums, weights, maxima, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
+    return KeyCut(kind, keys, n_splits, (sums, weights, maxima))
+
+
+def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
+    """Write the rows of sequences that have one query."""
+    store, pages, inputs, spec, cut = call.store, call.pages, call.inputs, call.spec, cut_keys(call, n_seqs)
+    kernels.decode_kernel[(n_seqs, call.n_kv, cut.n_splits)](
+        out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
-        n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head, mixed,
-        spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store), kind.least,
-        max(LEAST_ROWS, triton.next_power_of_2(call.group)), keys, block_d(call.dim), num_warps=kind.n_warps,
-        num_stages=kind.n_stages, **OVERLAP,
+        cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
+        mixed, spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store),
+        cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
+        num_warps=cut.kind.n_warps, num_stages=cut.kind.n_stages, **OVERLAP,
     )  # fmt: skip
-    if n_splits > 1:
-        kernels.combine_kernel[(n_seqs, call.n_q)](
-            out, sums, weights, maxima, inputs.query_start, inputs.seq_lens, inputs.counts, spec.window, n_splits,
-            call.n_q, call.dim, mixed, cuda_kv.rotation_of(store), kind.least, keys, kind.most,
-            block_d(call.dim), num_warps=1, **OVERLAP,
-        )  # fmt: skip
+    combine(call, cut, out, mixed)
+
+
+def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) -> None:
+    """Add up what the splits of a sequence found, where there are several."""
+    if cut.n_splits == 1:
+        return
+    inputs, n_seqs = call.inputs, len(cut.parts[1]) // call.n_q
+    kernels.combine_kernel[(n_seqs, call.n_q)](
+        out, *cut.parts, inputs.query_start, inputs.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
+        call.n_q, call.dim, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, cut.kind.most,
+        block_d(call.dim), num_warps=1, **OVERLAP,
+    )  # fmt: skip
+
+
+def turns_itself(n_heads_of: int, spec: AttentionSpec, memory: LayerMemory) -> bool:
+    """Whether the kernel of `rope_attention` takes a step: queries, keys and values of one token of each sequence,
+    stored as they are."""
+    is_plain = not memory.kv_shape.latent and cuda_kv.block_of(memory.data) == 0
+    one_each = memory.step.limits.n_tokens_per_seq == 1
+    return n_heads_of == 3 and is_plain and one_each and spec.causal and not spec.chunked
 
 
 def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:

@@ -29,20 +29,17 @@ def load_heads(numbers, scales, offset, dim, cols, mask, dtype: tl.constexpr, kv
 
 @triton.jit
 def attend(
-    q, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored, positions, lowest,
-    begin, end, scale, window, softcap, sink, slope, has_sink, has_slope: tl.constexpr, has_cap: tl.constexpr,
+    q, total, weight, best, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim, stored,
+    positions, lowest, begin, end, scale, window, softcap, slope, has_slope: tl.constexpr, has_cap: tl.constexpr,
     causal: tl.constexpr, chunked: tl.constexpr, dtype: tl.constexpr, kv_block: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """Attend q [block_m, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
+    """Attend q [rows, block_d] at `positions` to keys begin..end: the weighted sum, its weight, its maximum.
 
-    Keys before `lowest` are seen by no row and not read: their pages may be another sequence's by now. With a sink, the
-    softmax begins with that score, which has no value.
+    These go on from what is given. Keys before `lowest` are seen by no row and not read: their pages may be another
+    sequence's by now.
     """
     cols = tl.arange(0, block_d)
-    best = tl.where(has_sink, sink, float("-inf"))
-    weight = tl.where(has_sink, tl.full((block_m,), 1.0, tl.float32), 0.0)
-    total = tl.zeros((block_m, block_d), tl.float32)
     for first in range(begin, end, block_n):
         at = first + tl.arange(0, block_n)
         inside = (at >= lowest) & (at < end)
@@ -80,6 +77,14 @@ def per_head(numbers, heads, given: tl.constexpr):
     if given:
         return tl.load(numbers + heads)
     return tl.zeros_like(heads).to(tl.float32)
+
+
+@triton.jit
+def begun(sink, has_sink, block_d: tl.constexpr):
+    """A softmax that has seen nothing, or a sink: a score without a value."""
+    best = tl.where(has_sink, sink, float("-inf"))
+    weight = tl.where(has_sink, tl.full(sink.shape, 1.0, tl.float32), 0.0)
+    return tl.zeros((sink.shape[0], block_d), tl.float32), weight, best
 
 
 @triton.jit
@@ -141,12 +146,13 @@ def exact_kernel(
     end = tl.max(position, 0) + 1 if causal else tl.load(seq_lens + seq)
     earliest = tl.load(positions + start + tile * block_m // group)
     lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0)
+    total, weight, best = begun(per_head(sinks, head, has_sinks), has_sinks, block_d)
     total, weight, _ = attend(
-        tl.load(q + offset, mask=mask, other=0.0).to(dtype), keys, values, key_scales, value_scales,
-        page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored, position,
-        lowest, lowest // block_n * block_n, end, scale, window, softcap,
-        per_head(sinks, head, has_sinks), per_head(slopes, head, has_slopes), has_sinks, has_slopes,
-        has_cap, causal, chunked, dtype, kv_block, block_m, block_n, block_d,
+        tl.load(q + offset, mask=mask, other=0.0).to(dtype), total, weight, best, keys, values,
+        key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
+        position, lowest, lowest // block_n * block_n, end, scale, window, softcap,
+        per_head(slopes, head, has_slopes), has_slopes,
+        has_cap, causal, chunked, dtype, kv_block, block_n, block_d,
     )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
 
@@ -285,12 +291,13 @@ def decode_kernel(
     offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
     begin = (floor + split * share) * block_n
+    total, weight, best = begun(per_head(sinks, real_head, has_sinks), has_sinks & (split == 0), block_d)
     total, weight, best = attend(
-        tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), keys, values,
+        tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), total, weight, best, keys, values,
         key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
         tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
-        scale, window, softcap, per_head(sinks, real_head, has_sinks), per_head(slopes, real_head, has_slopes),
-        has_sinks & (split == 0), has_slopes, has_cap, True, False, dtype, kv_block, block_m, block_n, block_d,
+        scale, window, softcap, per_head(slopes, real_head, has_slopes),
+        has_slopes, has_cap, True, False, dtype, kv_block, block_n, block_d,
     )  # fmt: skip
     if n_live == 1:
         tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
@@ -323,12 +330,13 @@ def combine_kernel(
         return
     index, cols = tl.arange(0, most), tl.arange(0, block_d)
     parts, live = (seq.to(tl.int64) * n_q + head) * n_splits + index, index < n_live
+    mask = live[:, None] & (cols[None, :] < dim)
     maximum = tl.load(maxima + parts, mask=live, other=float("-inf"))
+    given = tl.load(weights + parts, mask=live, other=0.0)
+    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=mask, other=0.0)
     best = tl.max(maximum, 0)
     decay = tl.exp(maximum - tl.where(best == float("-inf"), 0.0, best))
-    weight = tl.sum(tl.load(weights + parts, mask=live, other=0.0) * decay, 0)
-    mask = live[:, None] & (cols[None, :] < dim)
-    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=mask, other=0.0)
+    weight = tl.sum(given * decay, 0)
     result = tl.sum(part * decay[:, None], 0) / tl.where(weight == 0, 1.0, weight)
     if together:
         result = tl.reshape(hadamard(tl.reshape(result, (1, block_d)), 1, block_d, together), (block_d,))

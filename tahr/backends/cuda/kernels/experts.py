@@ -1,68 +1,89 @@
-"""Experts: assignments of tokens sorted by expert, then one product per tile of assignments that share an expert."""
+"""Experts: assignments of tokens sorted by expert, then one product per tile of assignments that share an expert.
+
+One or two rows meet the matrices of their experts without tiles, as vectors.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation, Routing
-from tahr.backends.cuda.kernels.linear import FEW, TYPES
+from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.linear import FEW, TYPES, VECTOR_COLS, VECTOR_VALUES, load_weights
+from tahr.backends.cuda.kernels.routing import MOST_LAID_OUT, TileLayout, choose_best, lay_out
 from tahr.backends.cuda.kernels.rows import BLOCK, gated, narrow
 
 MANY = 64  # assignments of a tile in a large step
-BLOCK_N, BLOCK_K = 32, 32
+
+
+class ExpertTile(NamedTuple):
+    """Weight rows and columns that a program takes at a time, and how Triton schedules them."""
+
+    n: int
+    k: int
+    n_warps: int = 4
+    n_stages: int = 3
+
+
+EXACT, FEW_ROWS, MANY_ROWS = ExpertTile(32, 32), ExpertTile(32, 128, 4, 4), ExpertTile(64, 64, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """Row r * n_active + j is the j-th choice of row r; `tile_*` say which slice of `order` each tile takes."""
+    """Which experts rows go to: assignment r * n_active + j is the j-th choice of row r."""
 
     shares: torch.Tensor  # [n_rows, n_active]
     renormalise: bool
     scale: float
     scales_input: bool
-    order: torch.Tensor  # assignments sorted by expert
-    tile_experts: torch.Tensor  # as many experts as there are: the tile is empty
-    tile_begins: torch.Tensor
-    tile_ends: torch.Tensor
+    tiles: TileLayout
     tile_size: int
 
 
 def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
     """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
-    n_rows, n_experts = scores.shape
-    shares, experts = choose(scores.float(), routing)
-    chosen = experts.reshape(-1)
-    n = n_rows * routing.n_active
-    per_expert = torch.zeros(n_experts, dtype=torch.int64, device=scores.device)
+    shares, experts = choose(scores, routing)
+    layout = lay_out_many if experts.numel() > MOST_LAID_OUT else lay_out
+    n_experts, n = scores.shape[1], experts.numel()
+    tiles = layout(experts.reshape(-1), n_experts, min(n, n_experts + n // tile_size), tile_size)
+    return Assignments(*weighed(shares, experts, routing), tiles, tile_size)
+
+
+def weighed(shares: torch.Tensor, experts: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, bool, float, bool]:
+    """The shares, whether they are still to be renormalised, their scale, and whether they scale what experts read."""
+    how = (routing.renormalise and not routing.jitter, routing.scale, routing.scales_input)
+    if routing.factors is None:
+        return shares, *how
+    whole = shares.sum(dim=1, keepdim=True) if routing.renormalise else 1.0
+    return shares / whole * routing.factors.data[experts], False, *how[1:]
+
+
+def lay_out_many(chosen: torch.Tensor, n_experts: int, n_tiles: int, tile_size: int) -> TileLayout:
+    """`lay_out` for any number of assignments."""
+    device, chosen = chosen.device, chosen.long()
+    per_expert = torch.zeros(n_experts, dtype=torch.int64, device=device)
     per_expert.scatter_add_(0, chosen, torch.ones_like(chosen))
     last_tile = torch.cumsum((per_expert + tile_size - 1) // tile_size, 0)
-    n_tiles = min(n, n_experts + n // tile_size)
-    tiles = torch.arange(n_tiles, device=scores.device)
+    tiles = torch.arange(n_tiles, device=device)
     tile_experts = torch.searchsorted(last_tile, tiles, right=True)
     expert = tile_experts.clamp(max=n_experts - 1)
     ends = torch.cumsum(per_expert, 0)
     tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
     begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
-    order = torch.argsort(chosen, stable=True)
-    how = (routing.renormalise and not routing.jitter, routing.scale, routing.scales_input)
-    if routing.factors is not None:
-        whole = shares.sum(dim=1, keepdim=True) if routing.renormalise else 1.0
-        shares, how = shares / whole * routing.factors.data[experts], (False, *how[1:])
-    return Assignments(shares, *how, order, tile_experts, begins, ends[expert], tile_size)
+    return TileLayout(torch.argsort(chosen, stable=True), tile_experts, begins, ends[expert])
 
 
 def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
     """The shares and the experts of every row, best first; ties go to the lower index."""
     if routing.jitter:
-        return mix_sparsely(scores, routing)
-    p = torch.sigmoid(scores) if routing.sigmoid else torch.softmax(scores, dim=1)
-    if routing.bias is None and not routing.n_groups:
-        ranked, experts = torch.sort(p, dim=1, descending=True, stable=True)
-        return ranked[:, : routing.n_active], experts[:, : routing.n_active]
-    ranks = p if routing.bias is None else p + routing.bias.data
-    ranks = in_best_groups(ranks, routing) if routing.n_groups else ranks
+        return mix_sparsely(scores.float(), routing)
+    if not routing.n_groups:
+        return choose_best(scores, routing)
+    p = torch.sigmoid(scores.float()) if routing.sigmoid else torch.softmax(scores.float(), dim=1)
+    ranks = in_best_groups(p if routing.bias is None else p + routing.bias.data, routing)
     chosen = torch.sort(ranks, dim=1, descending=True, stable=True)[1][:, : routing.n_active]
     return torch.gather(p, 1, chosen), chosen
 
@@ -97,7 +118,7 @@ def tile_size_for(n_rows: int, deterministic: bool) -> int:
 def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
     at = tl.load(tile_begins + tile) + tl.arange(0, block_m)
     alive = at < tl.load(tile_ends + tile)
-    return tl.load(order + at, mask=alive, other=0), alive
+    return tl.load(order + at, mask=alive, other=0).to(tl.int64), alive
 
 
 @triton.jit
@@ -108,6 +129,8 @@ def gated_kernel(
     block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
+    let_next_start()
+    wait_for_previous()
     tile = tl.program_id(0)
     expert = tl.load(tile_experts + tile).to(tl.int64)
     if expert >= n_experts:
@@ -141,6 +164,8 @@ def down_kernel(
     has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """x @ down.T of every assignment's expert."""
+    let_next_start()
+    wait_for_previous()
     tile = tl.program_id(0)
     expert = tl.load(tile_experts + tile).to(tl.int64)
     if expert >= n_experts:
@@ -165,6 +190,8 @@ def weigh_kernel(
     out, parts, shares, width, share_stride, n_active, scale, renormalise: tl.constexpr, block: tl.constexpr
 ):
     """The sum of a row's parts by their shares, in order."""
+    let_next_start()
+    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     whole = 0.0
@@ -186,7 +213,9 @@ def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
     n_rows, n_active, width = parts.shape
     out, shares = parts.new_empty((n_rows, width)), chosen.shares
     grid = (n_rows, triton.cdiv(width, BLOCK))
-    weigh_kernel[grid](out, parts, shares, width, shares.stride(0), n_active, chosen.scale, chosen.renormalise, BLOCK)
+    weigh_kernel[grid](
+        out, parts, shares, width, shares.stride(0), n_active, chosen.scale, chosen.renormalise, BLOCK, **OVERLAP
+    )
     return out
 
 
@@ -205,17 +234,107 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
     """Every row through its experts, summed by share, in f32; products of factors in `dtype`."""
     n_experts, n_ffn, n_cols = stacks.gate.shape
     n_rows, n_active = chosen.shares.shape
-    tiles = (chosen.order, chosen.tile_experts, chosen.tile_begins, chosen.tile_ends, n_experts)
-    blocks = (TYPES[dtype], chosen.tile_size, BLOCK_N, BLOCK_K)
-    n_tiles, n_out = len(chosen.tile_experts), stacks.down.shape[1]
+    tiles = (*chosen.tiles, n_experts)
+    tile = EXACT if dtype == torch.float32 else FEW_ROWS if chosen.tile_size == FEW else MANY_ROWS
+    blocks = (TYPES[dtype], chosen.tile_size, tile.n, tile.k)
+    schedule = {"num_warps": tile.n_warps, "num_stages": tile.n_stages, **OVERLAP}
+    n_tiles, n_out = len(chosen.tiles.experts), stacks.down.shape[1]
     has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
-    gated_kernel[(n_tiles, triton.cdiv(n_ffn, BLOCK_N))](
+    gated_kernel[(n_tiles, triton.cdiv(n_ffn, tile.n))](
         inner, x, stacks.gate, stacks.up, *biases[:2], chosen.shares, *tiles, n_active, n_ffn, n_cols, x.stride(0),
-        chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, *blocks,
+        chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, *blocks, **schedule,
     )  # fmt: skip
     outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
-    down_kernel[(n_tiles, triton.cdiv(n_out, BLOCK_N))](
-        outer, inner, stacks.down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks
+    down_kernel[(n_tiles, triton.cdiv(n_out, tile.n))](
+        outer, inner, stacks.down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks, **schedule
     )
     return weighted(outer, chosen)
+
+
+@triton.jit
+def expert_gate_kernel(
+    out, x, gate, up, gate_bias, up_bias, shares, experts, n_out, x_stride, n_active: tl.constexpr,
+    n_cols: tl.constexpr, has_bias: tl.constexpr, scales: tl.constexpr, act: tl.constexpr, dtype: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr,
+):  # fmt: skip
+    """act(x @ gate.T) * (x @ up.T) of one assignment's expert for some weight rows."""
+    let_next_start()
+    chosen, outs = tl.program_id(1).to(tl.int64), tl.program_id(0) * block_n + tl.arange(0, block_n)
+    wait_for_previous()
+    expert = tl.load(experts + chosen).to(tl.int64)
+    g, u = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
+    for begin in tl.static_range(0, n_cols, block_k):
+        cols = begin + tl.arange(0, block_k)
+        gs = load_weights(gate + expert * n_out * n_cols, outs, n_out, begin, n_cols, block_k)
+        us = load_weights(up + expert * n_out * n_cols, outs, n_out, begin, n_cols, block_k)
+        row = tl.load(x + chosen // n_active * x_stride + cols, mask=cols < n_cols, other=0.0)
+        row = row.to(dtype).to(tl.float32)[None, :]
+        g += tl.sum(gs.to(tl.float32) * row, 1)
+        u += tl.sum(us.to(tl.float32) * row, 1)
+    inside = outs < n_out
+    if has_bias:
+        g += tl.load(gate_bias + expert * n_out + outs, mask=inside, other=0.0)
+        u += tl.load(up_bias + expert * n_out + outs, mask=inside, other=0.0)
+    if scales:
+        share = tl.load(shares + chosen)
+        g, u = g * share, u * share
+    tl.store(out + chosen * n_out + outs, narrow(gated(g, u, act), out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def expert_down_kernel(
+    out, x, down, bias, shares, experts, n_out, scale, n_active: tl.constexpr, n_cols: tl.constexpr,
+    has_bias: tl.constexpr, scaled: tl.constexpr, renormalise: tl.constexpr, block_n: tl.constexpr,
+    block_k: tl.constexpr,
+):  # fmt: skip
+    """The sum of a row's x @ down.T by the shares of its experts, in order, for some weight rows; `scaled` ones have
+    no shares any more."""
+    let_next_start()
+    index, outs = tl.program_id(1).to(tl.int64), tl.program_id(0) * block_n + tl.arange(0, block_n)
+    wait_for_previous()
+    total, whole = tl.zeros((block_n,), tl.float32), 0.0
+    for i in tl.static_range(n_active):
+        chosen = index * n_active + i
+        expert = tl.load(experts + chosen).to(tl.int64)
+        part = tl.zeros((block_n,), tl.float32)
+        for begin in tl.static_range(0, n_cols, block_k):
+            cols = begin + tl.arange(0, block_k)
+            ws = load_weights(down + expert * n_out * n_cols, outs, n_out, begin, n_cols, block_k)
+            row = tl.load(x + chosen * n_cols + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+            part += tl.sum(ws.to(tl.float32) * row[None, :], 1)
+        if has_bias:
+            part += tl.load(bias + expert * n_out + outs, mask=outs < n_out, other=0.0)
+        if not scaled:
+            share = tl.load(shares + chosen)
+            part, whole = part * share, whole + share
+        total += part
+    if renormalise:
+        total = total / whole
+    tl.store(out + index * n_out + outs, total * scale, mask=outs < n_out)
+
+
+def run_few(
+    x: torch.Tensor, scores: torch.Tensor, routing: Routing, stacks: ExpertStacks, dtype: torch.dtype
+) -> torch.Tensor:
+    """The same for one or two rows, whose experts are hardly ever shared."""
+    shares, experts = choose(scores, routing)
+    shares, renormalise, scale, scales_input = weighed(shares, experts, routing)
+    _, n_ffn, n_cols = stacks.gate.shape
+    (n_rows, n_active), n_out = experts.shape, stacks.down.shape[1]
+    has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
+    inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
+    block_k = min(VECTOR_COLS, triton.next_power_of_2(n_cols))
+    block_n = max(2, VECTOR_VALUES // block_k // 2)
+    expert_gate_kernel[(triton.cdiv(n_ffn, block_n), n_rows * n_active)](
+        inner, x, stacks.gate, stacks.up, *biases[:2], shares, experts, n_ffn, x.stride(0), n_active, n_cols, has_bias,
+        scales_input, stacks.act, TYPES[dtype], block_n, block_k, num_warps=4, **OVERLAP,
+    )  # fmt: skip
+    out = x.new_empty((n_rows, n_out), dtype=torch.float32)
+    block_k = min(VECTOR_COLS, triton.next_power_of_2(n_ffn))
+    block_n = max(2, VECTOR_VALUES // block_k // 2)
+    expert_down_kernel[(triton.cdiv(n_out, block_n), n_rows)](
+        out, inner, stacks.down, biases[2], shares, experts, n_out, 1.0 if scales_input else scale, n_active, n_ffn,
+        has_bias, scales_input, renormalise and not scales_input, block_n, block_k, num_warps=4, **OVERLAP,
+    )  # fmt: skip
+    return out

@@ -8,7 +8,7 @@ from tahr.backends.api import Activation
 from tahr.backends.cuda.fp8 import LARGEST, Fp8Matrix
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES, blas_linear, load_weights
-from tahr.backends.cuda.kernels.rows import activated, narrow
+from tahr.backends.cuda.kernels.rows import gated, narrow
 
 MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
 VECTOR_VALUES = 8192  # that a program takes at a time: so many columns of so many rows, as measured on an H200
@@ -21,9 +21,10 @@ def scaled_sums(
     products, scales, outs, n_out, begin, n_cols: tl.constexpr, group: tl.constexpr, block_n: tl.constexpr,
     block_k: tl.constexpr,
 ):  # fmt: skip
-    """The sums of products [block_n, block_k] from column `begin` on, times the scales of their columns."""
+    """The sums of products [block_n, block_k] from column `begin` on, times the scales of their columns; one scale of
+    all columns is left to the caller."""
     if group == n_cols:
-        found = tl.sum(products, 1) * tl.load(scales + outs, mask=outs < n_out, other=0.0)
+        found = tl.sum(products, 1)
     else:
         sums = tl.sum(tl.reshape(products, (block_n, block_k // group, group)), 2)
         groups = begin // group + tl.arange(0, block_k // group)
@@ -47,6 +48,9 @@ def fp8_vector_kernel(
     outs, index = tl.program_id(0) * block_n + tl.arange(0, block_n), tl.program_id(1).to(tl.int64)
     up_w = w + tl.cast(n_out, tl.int64) * n_cols
     result, up_result = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
+    inside, one_scale = outs < n_out, group == n_cols
+    own = tl.load(scales + outs, mask=inside & one_scale, other=1.0)
+    up_own = tl.load(scales + n_out + outs, mask=inside & one_scale, other=1.0) if act != "none" else own
     for begin in tl.static_range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
         weights = load_weights(w, outs, n_out, begin, n_cols, block_k)
@@ -59,13 +63,13 @@ def fp8_vector_kernel(
         if act != "none":
             products = up_weights.to(tl.float32) * row[None, :]
             up_result += scaled_sums(products, scales, outs + n_out, 2 * n_out, begin, n_cols, group, block_n, block_k)
-    inside = outs < n_out
+    result, up_result = result * own, up_result * up_own
     if has_bias:
         result += tl.load(bias + outs, mask=inside, other=0.0)
     if act != "none":
         if has_bias:
             up_result += tl.load(bias + n_out + outs, mask=inside, other=0.0)
-        result = activated(result, act) * up_result
+        result = gated(result, up_result, act)
     tl.store(out + index * n_out + outs, narrow(result, out.dtype.element_ty), mask=inside)
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from tahr.backends.cuda.kernels.attention import AttentionCall
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.experts import BLOCK_K, BLOCK_N, down_kernel
+from tahr.backends.cuda.kernels.experts import EXACT, down_kernel
 from tahr.backends.cuda.kernels.linear import FEW, TYPES
 from tahr.backends.cuda.kernels.rows import narrow
 
@@ -101,7 +101,7 @@ def head_linears(x: torch.Tensor, stack: torch.Tensor, dtype: torch.dtype) -> to
     n_heads, n_out, n_cols = stack.shape
     x, tiles = x.contiguous(), head_tiles(len(x), n_heads, x.device)
     out = x.new_empty((len(x), n_heads * n_out), dtype=torch.float32)
-    down_kernel[(len(tiles[1]), triton.cdiv(n_out, BLOCK_N))](
-        out, x, stack, x, *tiles, n_heads, n_out, n_cols, False, TYPES[dtype], FEW, BLOCK_N, BLOCK_K
+    down_kernel[(len(tiles[1]), triton.cdiv(n_out, EXACT.n))](
+        out, x, stack, x, *tiles, n_heads, n_out, n_cols, False, TYPES[dtype], FEW, EXACT.n, EXACT.k, **OVERLAP
     )
     return out

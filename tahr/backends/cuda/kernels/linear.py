@@ -101,6 +101,8 @@ def vector_kernel(
     up_w = w + tl.cast(n_out, tl.int64) * n_cols
     weights = load_weights(w, outs, n_out, 0, n_cols, block_k)
     up_weights = load_weights(up_w, outs, n_out, 0, n_cols, block_k) if act != "none" else weights
+    if has_norm:
+        gains = tl.load(gain + tl.arange(0, block_k), mask=tl.arange(0, block_k) < n_cols, other=0.0)
     wait_for_previous()
     result, up_result = tl.zeros((block_n,), tl.float32), tl.zeros((block_n,), tl.float32)
     for begin in tl.static_range(0, n_cols, block_k):
@@ -116,7 +118,7 @@ def vector_kernel(
             if tl.program_id(0) == 0:
                 tl.store(total + index * n_cols + cols, row, mask=inside)
             root = tl.sqrt(tl.sum(row * row, 0) / n_cols + eps)
-            row = row / root * tl.load(gain + cols, mask=inside, other=0.0)
+            row = row / root * gains
         row = row.to(dtype).to(tl.float32)
         result += tl.sum(weights.to(tl.float32) * row[None, :], 1)
         if act != "none":

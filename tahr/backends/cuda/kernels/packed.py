@@ -13,7 +13,7 @@ import triton.language as tl
 from tahr.backends.api import Activation
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES
-from tahr.backends.cuda.kernels.rows import activated, narrow
+from tahr.backends.cuda.kernels.rows import gated, narrow
 from tahr.backends.cuda.packed import TABLES, UNIT, CodedMatrix
 from tahr.backends.cuda.presence import interprets
 
@@ -197,7 +197,7 @@ def finish(out, bias, result, up_result, index, outs, n_out, act: tl.constexpr, 
         if act != "none":
             up_result += tl.load(bias + n_out + outs, mask=outs < n_out, other=0.0)
     if act != "none":
-        result = activated(result, act) * up_result
+        result = gated(result, up_result, act)
     tl.store(out + index * n_out + outs, narrow(result, out.dtype.element_ty), mask=outs < n_out)
 
 
@@ -263,7 +263,9 @@ def packed_table_kernel(
         even, odd = code_bytes(word, upper, upper_odd, n, n_bits)
         a, b = scales_of(pair, n, n_bits, has_offset)
         if act != "none":
-            word, upper, upper_odd, pair = load_words(codes, high, scales, outs + n_out, 2 * n_out, n, n_words, n_bits)
+            word, upper, upper_odd, pair = load_words(
+                codes, high, scales, outs + n_out, 2 * n_out, begin, n_words, n_bits, block_n, block_w
+            )
             even_up, odd_up = code_bytes(word, upper, upper_odd, n, n_bits)
             a_up, b_up = scales_of(pair, n, n_bits, has_offset)
         for i in tl.static_range(8):

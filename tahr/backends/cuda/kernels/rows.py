@@ -86,13 +86,14 @@ def gather(x: torch.Tensor, inputs: Any, n_rows: int) -> torch.Tensor:
 @triton.jit
 def norm_kernel(normed, x, gain, eps, width, x_stride, block: tl.constexpr):
     let_next_start()
-    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
     inside = cols < width
+    gains = tl.load(gain + cols, mask=inside, other=0.0)
+    wait_for_previous()
     values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
     root = tl.sqrt(tl.sum(values * values, 0) / width + eps)
-    result = values / root * tl.load(gain + cols, mask=inside, other=0.0)
+    result = values / root * gains
     tl.store(normed + row * width + cols, narrow(result, normed.dtype.element_ty), mask=inside)
 
 
@@ -109,15 +110,16 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype
 @triton.jit
 def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, block: tl.constexpr):
     let_next_start()
-    wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
     inside = cols < width
+    gains = tl.load(gain + cols, mask=inside, other=0.0)
+    wait_for_previous()
     values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
     values += scale * tl.load(y + row * y_stride + cols, mask=inside, other=0.0).to(tl.float32)
     tl.store(total + row * width + cols, values, mask=inside)
     root = tl.sqrt(tl.sum(values * values, 0) / width + eps)
-    result = values / root * tl.load(gain + cols, mask=inside, other=0.0)
+    result = values / root * gains
     tl.store(normed + row * width + cols, narrow(result, normed.dtype.element_ty), mask=inside)
 
 

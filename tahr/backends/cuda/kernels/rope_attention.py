@@ -1,0 +1,160 @@
+"""Decode attention that norms and turns its queries and keys itself, and writes the new keys and values to the cache.
+
+The new key and value of a sequence never come back from the cache: the program that has the last of its keys begins
+its softmax with them. All other keys were written in earlier steps, as were the page tables and lengths of this one,
+so programs may ask for them while the kernels that make the queries still run.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from tahr.backends.api import Rotation
+from tahr.backends.cuda.kernels.attention import FEW_PAIRS, LEAST_ROWS, AttentionCall, block_d, combine, cut_keys
+from tahr.backends.cuda.kernels.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
+from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.linear import TYPES
+from tahr.backends.cuda.kernels.rope_kv import rotated
+from tahr.backends.cuda.kernels.rows import narrow, tanh
+
+
+@triton.jit
+def capped(scores, softcap, has_cap: tl.constexpr):
+    return softcap * tanh(scores / softcap) if has_cap else scores
+
+
+@triton.jit
+def load_tile(
+    keys, values, pages, first, lowest, end, kv_head, cols, n_kv: tl.constexpr, dim: tl.constexpr,
+    page_size: tl.constexpr, block_n: tl.constexpr,
+):  # fmt: skip
+    """Keys and values from `first` on as they are stored, zeros outside lowest..end."""
+    at = first + tl.arange(0, block_n)
+    inside = (at >= lowest) & (at < end)
+    page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
+    offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * dim + cols[None, :]
+    mask = inside[:, None] & (cols[None, :] < dim)
+    return tl.load(keys + offset, mask=mask, other=0.0), tl.load(values + offset, mask=mask, other=0.0)
+
+
+@triton.jit
+def attend_tile(
+    q, k, v, first, lowest, end, newest, total, weight, best, scale, softcap, slope, has_slopes: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr,
+):  # fmt: skip
+    """A tile of keys and values added to the running softmax of queries at position `newest`."""
+    at = first + tl.arange(0, block_n)
+    scores = capped(tl.dot(q, tl.trans(k.to(dtype)), input_precision="ieee") * scale, softcap, has_cap)
+    if has_slopes:
+        scores += slope[:, None] * (at - newest)[None, :]
+    scores = tl.where(((at >= lowest) & (at < end))[None, :], scores, float("-inf"))
+    higher = tl.maximum(best, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # of a row that has seen nothing yet
+    p, decay = tl.exp(scores - base[:, None]), tl.exp(best - base)
+    total = total * decay[:, None] + tl.dot(p.to(dtype), v.to(dtype), input_precision="ieee")
+    return total, weight * decay + tl.sum(p, 1), higher
+
+
+@triton.jit(do_not_specialize=[*DECODE_COUNTS, "slot_mapping"])
+def rope_decode_kernel(
+    out, sums, weights, maxima, q, k, v, keys, values, cos_sin, q_gain, k_gain, page_table, slot_mapping, seq_lens,
+    counts, eps, scale, window, softcap, sinks, slopes, table_stride, q_stride, k_stride, v_stride, n_splits,
+    n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, half: tl.constexpr, page_size: tl.constexpr,
+    group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, has_cap: tl.constexpr,
+    normed: tl.constexpr, pairs: tl.constexpr, dtype: tl.constexpr, least: tl.constexpr, early: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """One program per sequence, key head and split of its keys; a lone split writes the result itself.
+
+    Row s of q, k and v is the newest token of sequence s; rows of padding become zero. With `early`, a program asks for
+    its first tile before it waits for the kernels before it.
+    """
+    let_next_start()
+    seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    alive = seq < tl.load(counts + 2)
+    length = tl.where(alive, tl.load(seq_lens + seq), 0)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
+    if split >= n_live:
+        return
+    token, cols = seq.to(tl.int64), tl.arange(0, block_d)
+    begin = (floor + split * share) * block_n
+    end = tl.minimum(begin + share * block_n, length - 1)
+    pages = page_table + token * table_stride
+    first = begin
+    if early:
+        tile_k, tile_v = load_tile(
+            keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n
+        )  # fmt: skip
+        first += block_n
+    wait_for_previous()
+    rows, inside = tl.arange(0, block_m), cols < dim
+    head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up repeat the last head
+    angles = cos_sin + token * 2 * half
+    turned = rotated(q + token * q_stride + head * dim, q_gain, eps, angles, half, cols, dim, normed, pairs, inside)
+    queries = narrow(turned, out.dtype.element_ty).to(dtype)
+    slope = per_head(slopes, head, has_slopes)
+    total, weight, best = begun(per_head(sinks, head, has_sinks), has_sinks & (split == 0), block_d)
+    if alive & (split == n_live - 1):
+        at = k + token * k_stride + kv_head * dim + tl.arange(0, 1)
+        turned = rotated(at, k_gain, eps, angles, half, cols, dim, normed, pairs, inside)
+        key = tl.reshape(narrow(turned, keys.dtype.element_ty), (block_d,))
+        value = tl.load(v + token * v_stride + kv_head * dim + cols, mask=inside, other=0.0).to(tl.float32)
+        value = narrow(value, values.dtype.element_ty)
+        slot = tl.load(slot_mapping + token).to(tl.int64)
+        place = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * dim + cols
+        tl.store(keys + place, key, mask=inside)
+        tl.store(values + place, value, mask=inside)
+        score = tl.sum(queries.to(tl.float32) * key.to(tl.float32)[None, :], 1)
+        score = capped(score * scale, softcap, has_cap)
+        higher = tl.maximum(best, score)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        p = tl.exp(score - base)
+        total = p[:, None] * value.to(tl.float32)[None, :]
+        weight = weight * tl.exp(best - base) + p
+        best = higher
+    if early:
+        total, weight, best = attend_tile(
+            queries, tile_k, tile_v, begin, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
+            has_slopes, has_cap, dtype, block_n,
+        )  # fmt: skip
+    for start in range(first, end, block_n):
+        some_k, some_v = load_tile(
+            keys, values, pages, start, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n
+        )  # fmt: skip
+        total, weight, best = attend_tile(
+            queries, some_k, some_v, start, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
+            has_slopes, has_cap, dtype, block_n,
+        )  # fmt: skip
+    mask = (rows[:, None] < group) & inside[None, :]
+    if n_live == 1:
+        offset = (token * n_q + kv_head * group + rows)[:, None] * dim + cols[None, :]
+        tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=mask)
+    else:
+        part = (token * n_q + kv_head * group + rows) * n_splits + split
+        tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
+        tl.store(weights + part, weight, mask=rows < group)
+        tl.store(maxima + part, best, mask=rows < group)
+
+
+def attend_turning(
+    call: AttentionCall, kv: Sequence[torch.Tensor], rotation: Rotation, slots: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Rope, cache write and attention of a step in which every row is one sequence's newest token, or padding."""
+    (k, v), cos_sin, norms, q, spec = kv, rotation.cos_sin.data.values, rotation.norms, call.q, call.spec
+    q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
+    store, pages, inputs, n_seqs = call.store, call.pages, call.inputs, len(q)
+    out, cut = q.new_empty((n_seqs, q.shape[1]), dtype=dtype), cut_keys(call, n_seqs)
+    rope_decode_kernel[(n_seqs, call.n_kv, cut.n_splits)](
+        out, *cut.parts, q, k, v, store[0], store[1], cos_sin, q_gain, k_gain, pages, slots, inputs.seq_lens,
+        inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), q.stride(0),
+        k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2, call.page_size,
+        call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
+        TYPES[call.dtype], cut.kind.least, cut.kind is FEW_PAIRS,
+        max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
+        num_warps=cut.kind.n_warps, num_stages=cut.kind.n_stages, **OVERLAP,
+    )  # fmt: skip
+    combine(call, cut, out, mixed=False)
+    return out
