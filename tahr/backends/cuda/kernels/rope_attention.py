@@ -99,8 +99,8 @@ def rope_decode_kernel(
     total, weight, best = begun(per_head(sinks, head, has_sinks), has_sinks & (split == 0), block_d)
     if alive & (split == n_live - 1):
         at = k + token * k_stride + kv_head * dim + tl.arange(0, 1)
-        turned = rotated(at, k_gain, eps, angles, half, cols, dim, normed, pairs, inside)
-        key = tl.reshape(narrow(turned, keys.dtype.element_ty), (block_d,))
+        turned_key = rotated(at, k_gain, eps, angles, half, cols, dim, normed, pairs, inside)
+        key = tl.reshape(narrow(turned_key, keys.dtype.element_ty), (block_d,))
         value = tl.load(v + token * v_stride + kv_head * dim + cols, mask=inside, other=0.0).to(tl.float32)
         value = narrow(value, values.dtype.element_ty)
         slot = tl.load(slot_mapping + token).to(tl.int64)
