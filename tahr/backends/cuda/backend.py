@@ -333,11 +333,11 @@ class CudaBackend(api.Backend):
     def rope_attention(
         self, qkv: list[Tensor], rotation: api.Rotation, spec: api.AttentionSpec, memory: api.LayerMemory
     ) -> Tensor:
-        if self.deterministic or not attention.turns_itself(len(qkv), spec, memory):
+        if self.deterministic or not attention.fuses_rope(len(qkv), spec, memory):
             return super().rope_attention(qkv, rotation, spec, memory)
         call, (q, k, v) = self._attention_call(qkv[0], spec, memory), qkv
         slots = call.inputs.slot_mapping[memory.group]
-        return like(q, rope_attention.attend_turning(call, [values(k), values(v)], rotation, slots, q.data.math))
+        return like(q, rope_attention.rope_decode(call, [values(k), values(v)], rotation, slots, q.data.math))
 
     def _attention_call(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> attention.AttentionCall:
         inputs = self.context.enter(memory.step)

@@ -176,12 +176,11 @@ def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) ->
     )  # fmt: skip
 
 
-def turns_itself(n_heads_of: int, spec: AttentionSpec, memory: LayerMemory) -> bool:
-    """Whether the kernel of `rope_attention` takes a step: queries, keys and values of one token of each sequence,
-    stored as they are."""
+def fuses_rope(n_parts: int, spec: AttentionSpec, memory: LayerMemory) -> bool:
+    """Whether `rope_decode` takes a step: queries, keys and values of one token per sequence, stored as they are."""
     is_plain = not memory.kv_shape.latent and cuda_kv.block_of(memory.data) == 0
     one_each = memory.step.limits.n_tokens_per_seq == 1
-    return n_heads_of == 3 and is_plain and one_each and spec.causal and not spec.chunked
+    return n_parts == 3 and is_plain and one_each and spec.causal and not spec.chunked
 
 
 def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:

@@ -1,4 +1,4 @@
-"""Decode attention that norms and turns its queries and keys itself, and writes the new keys and values to the cache.
+"""Decode attention with head norms, rope and the cache write in the same kernel.
 
 The new key and value of a sequence never come back from the cache: the program that has the last of its keys begins
 its softmax with them. All other keys were written in earlier steps, as were the page tables and lengths of this one,
@@ -92,15 +92,17 @@ def rope_decode_kernel(
     wait_for_previous()
     rows, inside = tl.arange(0, block_m), cols < dim
     head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up repeat the last head
-    angles = cos_sin + token * 2 * half
-    turned = rotated(q + token * q_stride + head * dim, q_gain, eps, angles, half, cols, dim, normed, pairs, inside)
-    queries = narrow(turned, out.dtype.element_ty).to(dtype)
+    row_cos_sin = cos_sin + token * 2 * half
+    q_heads = rotated(
+        q + token * q_stride + head * dim, q_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
+    )
+    queries = narrow(q_heads, out.dtype.element_ty).to(dtype)
     slope = per_head(slopes, head, has_slopes)
     total, weight, best = begun(per_head(sinks, head, has_sinks), has_sinks & (split == 0), block_d)
     if alive & (split == n_live - 1):
         at = k + token * k_stride + kv_head * dim + tl.arange(0, 1)
-        turned_key = rotated(at, k_gain, eps, angles, half, cols, dim, normed, pairs, inside)
-        key = tl.reshape(narrow(turned_key, keys.dtype.element_ty), (block_d,))
+        new_key = rotated(at, k_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside)
+        key = tl.reshape(narrow(new_key, keys.dtype.element_ty), (block_d,))
         value = tl.load(v + token * v_stride + kv_head * dim + cols, mask=inside, other=0.0).to(tl.float32)
         value = narrow(value, values.dtype.element_ty)
         slot = tl.load(slot_mapping + token).to(tl.int64)
@@ -139,7 +141,7 @@ def rope_decode_kernel(
         tl.store(maxima + part, best, mask=rows < group)
 
 
-def attend_turning(
+def rope_decode(
     call: AttentionCall, kv: Sequence[torch.Tensor], rotation: Rotation, slots: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
     """Rope, cache write and attention of a step in which every row is one sequence's newest token, or padding."""
