@@ -13,8 +13,8 @@ from tahr.backends.cuda.kernels.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
 
 EXACT_ROWS, EXACT_KEYS = 64, 32  # of a tile, where results must not depend on the step
-# Rows and keys of a prefill tile and its warps, as measured on an H200: small tiles until large ones fill the card.
-SMALL_TILE, LARGE_TILE = (64, 64, 4), (128, 128, 8)
+# Rows and keys of a prefill tile, warps and stages, as measured on an H200: small tiles until large ones fill the card.
+SMALL_TILE, LARGE_TILE = (64, 64, 4, 2), (128, 128, 8, 2)
 N_LARGE = 8192  # rows
 LEAST_ROWS = 16  # the smallest tile matrix units take
 N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further only adds work
@@ -110,13 +110,13 @@ def attend_mixed(call: AttentionCall, n_seqs: int) -> torch.Tensor:
         return attend_exact(call, n_seqs)
     store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     out = torch.zeros_like(call.q)  # rows of padding stay zero
-    rows, keys, n_warps = LARGE_TILE if len(call.q) * call.group >= N_LARGE else SMALL_TILE
+    rows, keys, n_warps, n_stages = LARGE_TILE if len(call.q) * call.group >= N_LARGE else SMALL_TILE
     kernels.prefill_kernel[(n_tiles(call, n_seqs, rows), call.n_kv)](
         out, call.q, store[0], store[1], pages, inputs.query_start, inputs.positions, inputs.counts,
         spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv, store.shape[4],
         call.page_size, call.group, *call.has_per_head, n_seqs > 1, spec.window > 0, spec.softcap > 0,
         TYPES[call.dtype],
-        rows, keys, call.dim, num_warps=n_warps, num_stages=2, **OVERLAP,
+        rows, keys, call.dim, num_warps=n_warps, num_stages=n_stages, **OVERLAP,
     )  # fmt: skip
     if n_seqs > 1:
         decode(call, n_seqs, out, mixed=True)

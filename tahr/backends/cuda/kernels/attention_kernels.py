@@ -176,16 +176,22 @@ def attend_tile(
         offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
         k = tl.load(keys + offset).to(dtype)
     scores = tl.dot(q, tl.trans(k))
-    scores = softcap * LOG2_E * tanh(scores * (scale / softcap)) if has_cap else scores * (scale * LOG2_E)
+    unit = scale * LOG2_E  # of scores, which stay as they are where nothing else happens to them
+    if has_cap:
+        scores = softcap * LOG2_E * tanh(scores * (scale / softcap))
+    elif has_slopes:
+        scores = scores * unit
     if has_slopes:
         scores += (slope * LOG2_E)[:, None] * (at[None, :] - positions[:, None])
+    if has_cap | has_slopes:
+        unit = 1.0
     if masked:
         seen = (at[None, :] <= positions[:, None]) & inside[None, :]
         if has_window:
             seen = seen & (at[None, :] > positions[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-    higher = tl.maximum(best, tl.max(scores, 1))
-    p, decay = tl.exp2(scores - higher[:, None]), tl.exp2(best - higher)
+    higher = tl.maximum(best, tl.max(scores, 1) * unit)
+    p, decay = tl.exp2(scores * unit - higher[:, None]), tl.exp2(best - higher)
     weight = weight * decay + tl.sum(p, 1)
     v = tl.load(values + offset, mask=inside[:, None], other=0.0) if masked else tl.load(values + offset)
     total = tl.dot(p.to(dtype), v.to(dtype), total * decay[:, None])
@@ -315,18 +321,16 @@ def combine_kernel(
 ):  # fmt: skip
     """One program per sequence and query head: bring the splits, `most` at most, to a common maximum and add them."""
     let_next_start()
-    wait_for_previous()
     seq, head = tl.program_id(0), tl.program_id(1)
-    if seq >= tl.load(counts + 2):
-        return
+    alive = seq < tl.load(counts + 2)
     token = tl.load(query_start + seq).to(tl.int64)
-    if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
-        if tl.load(query_start + seq + 1) - token != 1:
-            return
     length = tl.load(seq_lens + seq)
+    if mixed:
+        alive = alive & (tl.load(query_start + seq + 1) - token == 1)
+    wait_for_previous()  # only now: the step's inputs were there before its first kernel
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
     _, _, n_live = shares(length, lowest, n_splits, block_n, least)
-    if n_live == 1:
+    if (alive == 0) | (n_live == 1):
         return
     index, cols = tl.arange(0, most), tl.arange(0, block_d)
     parts, live = (seq.to(tl.int64) * n_q + head) * n_splits + index, index < n_live

@@ -17,6 +17,7 @@ from tahr.backends.cuda.kernels.routing import MOST_LAID_OUT, TileLayout, choose
 from tahr.backends.cuda.kernels.rows import BLOCK, gated, narrow
 
 MANY = 64  # assignments of a tile in a large step
+SHARED = 8  # assignments of an expert, on average, up to which tiles are small
 
 
 class ExpertTile(NamedTuple):
@@ -109,9 +110,10 @@ def in_best_groups(ranks: torch.Tensor, routing: Routing) -> torch.Tensor:
     return groups.masked_fill(~is_best[:, :, None], float("-inf")).view_as(ranks)
 
 
-def tile_size_for(n_rows: int, deterministic: bool) -> int:
-    """Larger tiles run another matrix instruction, so results would depend on the number of rows."""
-    return FEW if deterministic or n_rows <= FEW else MANY
+def tile_size_for(n_rows: int, n_experts: int, routing: Routing, deterministic: bool) -> int:
+    """Small tiles while few rows share an expert. Larger tiles run another matrix instruction, so with them results
+    depend on the number of rows."""
+    return FEW if deterministic or n_rows * routing.n_active <= SHARED * n_experts else MANY
 
 
 @triton.jit

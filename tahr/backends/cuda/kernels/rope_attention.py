@@ -57,6 +57,57 @@ def attend_tile(
     return total, weight * decay + tl.sum(p, 1), higher
 
 
+@triton.jit
+def attend_rest(
+    q, total, weight, best, keys, values, pages, begin, lowest, end, newest, kv_head, cols, scale, softcap, slope,
+    has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr,
+    page_size: tl.constexpr, block_n: tl.constexpr,
+):  # fmt: skip
+    """All tiles from `begin` on."""
+    for first in range(begin, end, block_n):
+        k, v = load_tile(keys, values, pages, first, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
+        total, weight, best = attend_tile(
+            q, k, v, first, lowest, end, newest, total, weight, best, scale, softcap, slope, has_slopes, has_cap, dtype,
+            block_n,
+        )  # fmt: skip
+    return total, weight, best
+
+
+@triton.jit
+def store_newest(
+    k, v, keys, values, gain, eps, cos_sin, half: tl.constexpr, slot, kv_head, cols, inside, normed: tl.constexpr,
+    pairs: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, page_size: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Write the new key and value of one head to its slot; both as they are stored."""
+    heads = rotated(k + tl.arange(0, 1), gain, eps, cos_sin, half, cols, dim, normed, pairs, inside)
+    key = tl.reshape(narrow(heads, keys.dtype.element_ty), (block_d,))
+    value = narrow(tl.load(v + cols, mask=inside, other=0.0).to(tl.float32), values.dtype.element_ty)
+    place = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * dim + cols
+    tl.store(keys + place, key, mask=inside)
+    tl.store(values + place, value, mask=inside)
+    return key, value
+
+
+@triton.jit
+def attend_newest(q, key, value, weight, best, scale, softcap, has_cap: tl.constexpr):
+    """The running softmax of queries that have seen at most a sink, with one key and value added."""
+    score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], 1)
+    score = capped(score * scale, softcap, has_cap)
+    higher = tl.maximum(best, score)
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    p = tl.exp(score - base)
+    return p[:, None] * value.to(tl.float32)[None, :], weight * tl.exp(best - base) + p, higher
+
+
+@triton.jit
+def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, dim: tl.constexpr):
+    """What a split found, for the kernel that adds splits up."""
+    mask = live[:, None] & (cols < dim)[None, :]
+    tl.store(sums + parts[:, None] * dim + cols[None, :], total, mask=mask)
+    tl.store(weights + parts, weight, mask=live)
+    tl.store(maxima + parts, best, mask=live)
+
+
 @triton.jit(do_not_specialize=[*DECODE_COUNTS, "slot_mapping"])
 def rope_decode_kernel(
     out, sums, weights, maxima, q, k, v, keys, values, cos_sin, q_gain, k_gain, page_table, slot_mapping, seq_lens,
@@ -83,62 +134,40 @@ def rope_decode_kernel(
     begin = (floor + split * share) * block_n
     end = tl.minimum(begin + share * block_n, length - 1)
     pages = page_table + token * table_stride
-    first = begin
+    first = begin + block_n if early else begin
     if early:
-        tile_k, tile_v = load_tile(
-            keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n
-        )  # fmt: skip
+        own_k, own_v = load_tile(keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
         first += block_n
     wait_for_previous()
     rows, inside = tl.arange(0, block_m), cols < dim
     head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up repeat the last head
-    row_cos_sin = cos_sin + token * 2 * half
-    q_heads = rotated(
-        q + token * q_stride + head * dim, q_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside
-    )
-    queries = narrow(q_heads, out.dtype.element_ty).to(dtype)
+    turns, at = cos_sin + token * 2 * half, q + token * q_stride + head * dim
+    queries = rotated(at, q_gain, eps, turns, half, cols, dim, normed, pairs, inside)
+    queries = narrow(queries, out.dtype.element_ty).to(dtype)
     slope = per_head(slopes, head, has_slopes)
     total, weight, best = begun(per_head(sinks, head, has_sinks), has_sinks & (split == 0), block_d)
     if alive & (split == n_live - 1):
-        at = k + token * k_stride + kv_head * dim + tl.arange(0, 1)
-        new_key = rotated(at, k_gain, eps, row_cos_sin, half, cols, dim, normed, pairs, inside)
-        key = tl.reshape(narrow(new_key, keys.dtype.element_ty), (block_d,))
-        value = tl.load(v + token * v_stride + kv_head * dim + cols, mask=inside, other=0.0).to(tl.float32)
-        value = narrow(value, values.dtype.element_ty)
-        slot = tl.load(slot_mapping + token).to(tl.int64)
-        place = ((slot // page_size * n_kv + kv_head) * page_size + slot % page_size) * dim + cols
-        tl.store(keys + place, key, mask=inside)
-        tl.store(values + place, value, mask=inside)
-        score = tl.sum(queries.to(tl.float32) * key.to(tl.float32)[None, :], 1)
-        score = capped(score * scale, softcap, has_cap)
-        higher = tl.maximum(best, score)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        p = tl.exp(score - base)
-        total = p[:, None] * value.to(tl.float32)[None, :]
-        weight = weight * tl.exp(best - base) + p
-        best = higher
+        key, value = store_newest(
+            k + token * k_stride + kv_head * dim, v + token * v_stride + kv_head * dim, keys, values, k_gain, eps,
+            turns, half, tl.load(slot_mapping + token).to(tl.int64), kv_head, cols, inside,
+            normed, pairs, n_kv, dim, page_size, block_d,
+        )  # fmt: skip
+        total, weight, best = attend_newest(queries, key, value, weight, best, scale, softcap, has_cap)
     if early:
         total, weight, best = attend_tile(
-            queries, tile_k, tile_v, begin, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
+            queries, own_k, own_v, begin, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
             has_slopes, has_cap, dtype, block_n,
         )  # fmt: skip
-    for start in range(first, end, block_n):
-        some_k, some_v = load_tile(
-            keys, values, pages, start, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n
-        )  # fmt: skip
-        total, weight, best = attend_tile(
-            queries, some_k, some_v, start, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
-            has_slopes, has_cap, dtype, block_n,
-        )  # fmt: skip
-    mask = (rows[:, None] < group) & inside[None, :]
+    total, weight, best = attend_rest(
+        queries, total, weight, best, keys, values, pages, first, lowest, end, length - 1, kv_head, cols, scale,
+        softcap, slope, has_slopes, has_cap, dtype, n_kv, dim, page_size, block_n,
+    )  # fmt: skip
+    heads, live = token * n_q + kv_head * group + rows, rows < group
     if n_live == 1:
-        offset = (token * n_q + kv_head * group + rows)[:, None] * dim + cols[None, :]
-        tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=mask)
+        means, mask = narrow(average(total, weight, 0), out.dtype.element_ty), live[:, None] & inside[None, :]
+        tl.store(out + heads[:, None] * dim + cols[None, :], means, mask=mask)
     else:
-        part = (token * n_q + kv_head * group + rows) * n_splits + split
-        tl.store(sums + part[:, None] * dim + cols[None, :], total, mask=mask)
-        tl.store(weights + part, weight, mask=rows < group)
-        tl.store(maxima + part, best, mask=rows < group)
+        store_part(sums, weights, maxima, total, weight, best, heads * n_splits + split, cols, live, dim)
 
 
 def rope_decode(

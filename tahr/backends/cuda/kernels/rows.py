@@ -19,6 +19,7 @@ UNGATED: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
 }
+NORM_WARPS = 8
 BLOCK = 1024  # columns a program takes where columns do not depend on each other
 
 
@@ -102,7 +103,7 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype
     n_rows, width = x.shape
     normed = x.new_empty((n_rows, width), dtype=dtype)
     norm_kernel[(n_rows,)](
-        normed, x, gain, eps, width, x.stride(0), triton.next_power_of_2(width), num_warps=8, **OVERLAP
+        normed, x, gain, eps, width, x.stride(0), triton.next_power_of_2(width), num_warps=NORM_WARPS, **OVERLAP
     )
     return normed
 
@@ -131,7 +132,7 @@ def add_rms_norm(
     total, normed = x.new_empty((n_rows, width), dtype=torch.float32), x.new_empty((n_rows, width), dtype=dtype)
     add_norm_kernel[(n_rows,)](
         normed, total, x, y, gain, eps, scale, width, x.stride(0), y.stride(0),
-        triton.next_power_of_2(width), num_warps=8, **OVERLAP,
+        triton.next_power_of_2(width), num_warps=NORM_WARPS, **OVERLAP,
     )  # fmt: skip
     return total, normed
 
