@@ -4,11 +4,13 @@ One or two rows meet the matrices of their experts without tiles, as vectors.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import driver
 
 from tahr.backends.api import Activation, Routing
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
@@ -29,7 +31,10 @@ class ExpertTile(NamedTuple):
     n_stages: int = 3
 
 
-EXACT, FEW_ROWS, MANY_ROWS = ExpertTile(32, 32), ExpertTile(32, 128, 4, 4), ExpertTile(64, 64, 4, 4)
+# As measured on an H200. `MANY_ROWS` wants 160 KB of a multiprocessor's memory, which small cards do not have.
+EXACT, FEW_ROWS = ExpertTile(32, 32), ExpertTile(32, 128, 4, 4)
+MANY_ROWS, MANY_ROWS_SMALL_CARD = ExpertTile(128, 64, 8, 4), ExpertTile(64, 64)
+LARGE_CARD_BYTES = 200 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,23 @@ def tile_size_for(n_rows: int, n_experts: int, routing: Routing, deterministic: 
     """Small tiles while few rows share an expert. Larger tiles run another matrix instruction, so with them results
     depend on the number of rows."""
     return FEW if deterministic or n_rows * routing.n_active <= SHARED * n_experts else MANY
+
+
+def tile_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> ExpertTile:
+    """How programs cut the matrices of experts."""
+    if dtype == torch.float32:
+        return EXACT
+    if tile_size == FEW:
+        return FEW_ROWS
+    return MANY_ROWS if multiprocessor_bytes(device) >= LARGE_CARD_BYTES else MANY_ROWS_SMALL_CARD
+
+
+@cache
+def multiprocessor_bytes(device: torch.device) -> int:
+    """The shared memory a program may have."""
+    if device.type != "cuda":
+        return 0
+    return int(driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"])
 
 
 @triton.jit
@@ -237,7 +259,7 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
     n_experts, n_ffn, n_cols = stacks.gate.shape
     n_rows, n_active = chosen.shares.shape
     tiles = (*chosen.tiles, n_experts)
-    tile = EXACT if dtype == torch.float32 else FEW_ROWS if chosen.tile_size == FEW else MANY_ROWS
+    tile = tile_for(dtype, chosen.tile_size, x.device)
     blocks = (TYPES[dtype], chosen.tile_size, tile.n, tile.k)
     schedule = {"num_warps": tile.n_warps, "num_stages": tile.n_stages, **OVERLAP}
     n_tiles, n_out = len(chosen.tiles.experts), stacks.down.shape[1]
