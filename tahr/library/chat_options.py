@@ -170,6 +170,8 @@ def can_think(template: ChatTemplate) -> bool:
 
 def check_thinking(options: ChatOptions, params: SamplingParams, template: ChatTemplate) -> None:
     """Refuse what the model cannot do. Asking a model that does not think to think changes nothing."""
+    if options.thinks is None and params.thinking_budget is None:
+        return
     thinks = can_think(template)
     if options.effort not in (None, "none") and not thinks and EFFORT not in template.variables:
         raise ConfigError("reasoning_effort is given, but this model does not think: leave it out.")
@@ -201,7 +203,7 @@ def prepare(
 ) -> PreparedRequest:
     """A chat from its prompt: how the reply is read, and what it must keep to."""
     check_thinking(options, params, template)
-    tail = tokenizer.decode(tokens[-N_TAIL_TOKENS:], skip_special=False)
+    tail = tokenizer.decode(tokens[-N_TAIL_TOKENS:], skip_special=False) if template.thinking else ""
     reply_format = ReplyFormat(
         template.call_format,
         {tool.name: tool for tool in options.callable},

@@ -70,14 +70,20 @@ class Tokenizer:
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         """The text with something else for each name of a special token; of several at one place the longest counts."""
         ids = self._special_ids
-        longest = max(map(len, ids), default=0)
         return substitute(
-            self._special_names, lambda found: new(ids[found[0]]) if found[0] in ids else found[0], text, longest
+            self._special_names,
+            lambda found: new(ids[found[0]]) if found[0] in ids else found[0],
+            text,
+            self._longest_special,
         )
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
         return {name: i for i in self._vocab.special if (name := self._vocab.pieces[i])}
+
+    @cached_property
+    def _longest_special(self) -> int:
+        return max(map(len, self._special_ids), default=0)
 
     @cached_property
     def _special_names(self) -> re.Pattern[str]:

@@ -88,13 +88,12 @@ def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: s
     if params is not asked.params:  # making parameters checks them all: most requests go without
         asked = replace(asked, params=params)
     check_prompt_logprobs("prompt_logprobs", len(tokens), asked.params.prompt_logprobs, 1)
-    space = replace(room(state, model, tokens, "messages"), cuts=asked_chat.cuts_length)
+    space = room(state, model, tokens, "messages", asked_chat.cuts_length)
     params = fit(asked, model.defaults, space, salt)
     check_output_logprobs("top_logprobs", params, 1)
     params = replace(params, grammar=grammar, grammar_after=prepared.params.grammar_after) if grammar else params
     params = replace(params, lora=lora) if lora else params
-    shown = reply_options(body, model, 1, params.n, params.logprobs is not None)
-    shown = replace(shown, legacy_calls=bool(body.functions), n_prompt_tokens=len(tokens))
+    shown = reply_options(body, model, 1, params, len(tokens))
     grammar_field = "tools" if is_call_grammar(grammar) else constraint.field if constraint else ""
     return GenerationRequest(
         model=model,
@@ -172,22 +171,24 @@ def turn_of(state: ServerState, body: ChatBody, caller: Caller, model: ServedMod
     return state.sessions.begin((caller.key, session), body.messages, model.engine)
 
 
-def room(state: ServerState, model: ServedModel, tokens: list[int], field: str) -> Room:
-    return Room(len(tokens), model.engine.context_size, state.settings.max_tokens_cap, field)
+def room(state: ServerState, model: ServedModel, tokens: list[int], field: str, cuts: bool = False) -> Room:
+    return Room(len(tokens), model.engine.context_size, state.settings.max_tokens_cap, field, cuts)
 
 
 def reply_options(
-    body: GenerationBody, model: ServedModel, n_prompts: int, n_per_prompt: int, logprobs: bool
+    body: GenerationBody, model: ServedModel, n_prompts: int, params: SamplingParams, n_prompt_tokens: int
 ) -> ReplyOptions:
     return ReplyOptions(
         model=body.model or model.name,  # the name the client used for it
         fingerprint=model.fingerprint,
-        n_choices=n_prompts * n_per_prompt,
-        n_per_prompt=n_per_prompt,
-        logprobs=logprobs,
+        n_choices=n_prompts * params.n,
+        n_per_prompt=params.n,
+        n_prompt_tokens=n_prompt_tokens,
         context_size=model.engine.context_size,
+        logprobs=params.logprobs is not None,
         prompt_logprobs=body.prompt_logprobs is not None,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        legacy_calls=isinstance(body, ChatBody) and bool(body.functions),
     )
 
 

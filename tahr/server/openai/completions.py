@@ -70,8 +70,8 @@ def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> Generatio
         inputs = [replace(each, params=constraint.over(each.params)) for each in inputs]
     if lora:
         inputs = [replace(each, params=replace(each.params, lora=lora)) for each in inputs]
-    options = reply_options(body, model, len(inputs), asked.params.n, asked.params.logprobs is not None)
-    options = replace(options, n_prompt_tokens=sum(len(each.tokens) for each in inputs))
+    n_prompt_tokens = sum(len(each.tokens) for each in inputs)
+    options = reply_options(body, model, len(inputs), asked.params, n_prompt_tokens)
     make = asked_text.formatter or partial(TextFormatter, echoes=echoes(model, body, inputs))
     return GenerationRequest(
         model=model,
@@ -96,7 +96,7 @@ def inputs_of(
     n_tokens, echoed = sum(map(len, prompts)), bool(body.echo and asked.params.logprobs is not None)
     field = "logprobs" if echoed else "prompt_logprobs"
     check_prompt_logprobs(field, n_tokens, asked.params.prompt_logprobs, n if echoed else 1)
-    rooms = [replace(room(state, model, tokens, "prompt"), cuts=asked_text.cuts_length) for tokens in prompts]
+    rooms = [room(state, model, tokens, "prompt", asked_text.cuts_length) for tokens in prompts]
     made = [fit(asked, model.defaults, each, salt) for each in rooms]
     check_output_logprobs("logprobs", max(made, key=lambda params: params.max_tokens or 0), len(prompts))
     return [EngineInput(tokens, params) for tokens, params in zip(prompts, made, strict=True)]
