@@ -13,11 +13,16 @@ from gguf_maker import safetensors
 from model_cases import make_weights, token_ids
 from model_files import stored_hf, write_hf
 from model_runs import greedy as alone
+from tahr.backends.api import Backend
 from tahr.backends.reference import ReferenceBackend
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
 from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
-from tahr.models import from_hf, load, open_model
+from tahr.library.inference_config import InferenceConfig
+from tahr.library.session import Session
+from tahr.library.snapshot import put_back, take, unpack
+from tahr.models import Loaded, from_hf, load, open_model
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
@@ -139,16 +144,28 @@ def test_rows_that_are_not_there_are_missed_when_a_matrix_is_cut(tmp_path: Path)
         load(open_model([], write_hf(tmp_path, MORE_CASES["phi3"], arrays)), ReferenceBackend())
 
 
+HYBRIDS = ["qwen3_next", "qwen3_5", "qwen3_5_moe", "gemma4_e", "mistral4", "granite4_h", "granite4_h_dense"]
+WITH_STATES = [case for case in HYBRIDS if case not in ("gemma4_e", "mistral4")]
+
+
+def loaded_case(case: str, folder: Path, backend: Backend) -> Loaded:
+    return load(open_model([], write_hf(folder, MORE_CASES[case], make_weights(MORE_CASES[case]))), backend)
+
+
+def engine_of(loaded: Loaded, backend: Backend, whole_texts: int = 0, **more: Any) -> Engine:
+    config = EngineConfig(context_size=32, page_size=4, kv_dtype="f32", prefill_chunk_size=5, **more)
+    return build_engine(backend, loaded.decoder, config, whole_texts=whole_texts)[0]
+
+
 @pytest.mark.parametrize("name", backends_here.NAMES)
-@pytest.mark.parametrize("case", ["qwen3_next", "qwen3_5", "gemma4_e", "mistral4", "granite4_h"])
+@pytest.mark.parametrize("case", HYBRIDS)
 def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Path) -> None:
-    """Batched, chunked and preempted: states of sequences and pages of keys go together."""
+    """Batched, chunked, preempted and forked: states of sequences and pages of keys go together."""
     backend = backends_here.backend(name)
-    loaded = load(open_model([], write_hf(tmp_path, MORE_CASES[case], make_weights(MORE_CASES[case]))), backend)
+    loaded = loaded_case(case, tmp_path, backend)
     prompts = [token_ids()[:n] for n in (3, 17, 9, 20)]
     wanted = [alone(loaded, backend, prompt, 8)[len(prompt) :] for prompt in prompts]
-    config = EngineConfig(context_size=32, page_size=4, kv_dtype="f32", prefill_chunk_size=5, max_batch_size=3)
-    engine = build_engine(backend, loaded.decoder, config)[0]
+    engine = engine_of(loaded, backend, max_batch_size=3)
     sequences = [engine.submit(prompt, greedy(8), Tally) for prompt in prompts]
     for _ in range(4):
         engine.step()
@@ -156,6 +173,35 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
     while not all(seq.done for seq in sequences):
         engine.step()
     assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted
+    parent = engine.submit(prompts[1], greedy(8, n=3), Tally)
+    while not all(seq.done for seq in (parent, *parent.forks)):
+        engine.step()
+    assert [seq.tokens[len(prompts[1]) :] for seq in (parent, *parent.forks)] == [wanted[1]] * 3
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("case", WITH_STATES)
+def test_sessions_of_hybrids_go_back_and_are_restored_from_snapshots(case: str, name: str, tmp_path: Path) -> None:
+    """One shot, in pieces, after going back, from a copy and from a snapshot: the same logits, on the CPU to the bit."""
+    backend = backends_here.backend(name)
+    loaded = loaded_case(case, tmp_path, backend)
+    engines = [engine_of(loaded, backend, whole_texts=2, prefix_cache=False) for _ in range(3)]
+    session, other, third = (Session(engine, "tiny") for engine in engines)
+    text = token_ids()[:24]
+    row = session.feed(text)
+    session.truncate(0)
+    session.feed(text[:14])
+    copy, snapshot = session.copy(), take(session, InferenceConfig(), "tiny", "0")
+    rows = [session.feed(text[14:])]
+    session.truncate(14)
+    rows.append(session.feed(text[14:]))
+    other.feed(text[:3])
+    other.restore(copy)
+    rows.append(other.feed(text[14:]))
+    put_back(third, *unpack(snapshot))
+    rows.append(third.feed(text[14:]))
+    for got in rows:
+        np.testing.assert_allclose(got, row, rtol=0, atol=0 if name == "cpu" else 1e-4)
 
 
 def test_a_latent_layer_is_not_stored_as_q8_0(tmp_path: Path) -> None:
