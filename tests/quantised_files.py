@@ -148,6 +148,7 @@ CASES: dict[str, Case] = {
     "gptq 8 bits, zero points": gptq(n_bits=8, symmetric=False),
     "awq": awq(),
     "awq groups of 32": awq(group=32),
+    "awq of whole rows": awq(group=-1),
     "compressed 4 bits": packed_ints(),
     "compressed 4 bits, zero points": packed_ints(group=32, symmetric=False),
     "compressed 8 bits": packed_ints(n_bits=8, group=-1),

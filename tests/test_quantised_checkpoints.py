@@ -1,6 +1,7 @@
 """GPTQ, AWQ, compressed-tensors and fp8 checkpoints: what their matrices stand for, and what is refused."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Stored], Stored], str]] = {
     "too few groups": ("gptq act-order", with_part("g_idx", np.zeros(9, np.int32)), "does not fit the other parts"),
     "awq scales": ("awq", with_part("scales", np.ones((2, 25), np.float16)), "do not fit 24 rows"),
     "awq zeros": ("awq", with_part("qzeros", np.zeros((2, 4), np.int32)), "does not fit the other parts"),
+    "awq odd columns": ("awq of whole rows", with_part("qweight", np.zeros((255, 3), np.int32)), "an even number"),
     "sizes beyond": ("compressed 4 bits", with_part("weight_shape", np.array([1 << 40, 1 << 40])), "4 or 8 bits"),
     "no sizes": ("compressed 4 bits", with_part("weight_shape", np.array([0, 0])), "4 or 8 bits"),
     "odd groups": ("compressed 4 bits", with_part("weight_scale", np.ones((24, 3), np.float16)), "not in 3 groups"),
@@ -127,6 +129,20 @@ def test_damaged_parts_are_refused(case: str, change: Callable[[Stored], Stored]
     packed: Packed = CASES[case].pack((24, 256), np.random.default_rng(1))
     with pytest.raises((CorruptFile, QuantError), match=message):
         check_format(joined(change(packed.parts), CASES[case].config))
+
+
+def test_scales_of_huge_blocks_take_no_more_memory_than_the_matrix() -> None:
+    """One row in blocks of a million: the scales are of the one row that there is."""
+    n_cols = 4096
+    parts = stored(weight_scale_inv=np.ones((1, n_cols), np.float32))
+    parts["weight"] = ("F8_E4M3", (1, n_cols), bytes(n_cols))
+    config = {"quant_method": "fp8", "weight_block_size": [1 << 20, 1]}
+    tracemalloc.start()
+    try:
+        assert joined(parts, config).shape == (1, n_cols)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 REFUSED = {

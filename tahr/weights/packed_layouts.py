@@ -104,6 +104,8 @@ def awq(name: str, parts: Parts, group_size: int) -> HostTensor:
     codes, by_group = words(name, stored), numbers(name, scales)
     (n_cols, n_words), n_groups = codes.shape, len(by_group)
     check_groups(name, n_cols, n_groups, group_size)
+    if n_cols % 2:
+        raise damaged(name, f"it has {n_cols} columns, not an even number")
     if by_group.shape[1] != 8 * n_words:
         raise damaged(name, f"{list(by_group.shape)} scales do not fit {8 * n_words} rows")
     points = None
@@ -222,4 +224,4 @@ def scales_by_block(name: str, tensor: HostTensor, shape: tuple[int, int], block
     wanted = tuple(-(-size // step) for size, step in zip(shape, block, strict=True))
     if found.shape != wanted:
         raise damaged(name, f"it has {list(found.shape)} scales, and blocks of {block[0]} x {block[1]} need {wanted}")
-    return np.repeat(found, block[0], axis=0)[: shape[0]]
+    return found[np.arange(shape[0]) // block[0]]
