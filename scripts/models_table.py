@@ -30,9 +30,9 @@ Made by `scripts/models_table.py` from the code; `tests/test_docs.py` fails when
 Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` (torch and Triton). A tiny random
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
 from GGUF (`tests/test_models.py`, `tests/test_encoders.py`); a recorded plan equals eager ops (`tests/test_plan.py`);
-on a GPU the same in bf16 (`tests/test_cuda.py`). Hybrids (layers with a state) are also served batched, chunked and
-preempted as they run alone (`tests/test_families.py`). `lines` is about the length of the family's file, divided by the
-families in it; shared parts (attention, experts, mixers) are not counted.
+on a GPU the same in bf16 (`tests/test_cuda.py`). Hybrids (layers with a state) are also served batched, chunked,
+preempted, forked and from snapshots as they run alone (`tests/test_families.py`). `lines` is about the length of the
+family's file, divided by the families in it; shared parts (attention, experts, mixers) are not counted.
 
 | family | `model_type` | GGUF architecture | tiny models compared | of them from GGUF | file | lines |
 |---|---|---|---|---|---|---|
@@ -44,12 +44,8 @@ Encoders give embeddings and rerank; their GGUFs are those of llama.cpp.
 
 ## What it would take
 
-- **DiffusionGemma** decodes by block diffusion: a block of masked tokens is computed with attention in both
-  directions inside the block and causal attention before it, some of its tokens are fixed by their confidence, and
-  the block is computed again until none is left. Its layers are Gemma's. Missing are a mask that is causal between
-  blocks and open within one (`AttentionSpec` knows both, not their mixture), a kind of work that computes the same
-  positions several times without moving on (pages of the block are overwritten: `computed` stays), and a sampler that
-  returns several positions of a step by confidence.
+- **DiffusionGemma** writes 256 tokens at a time by denoising random ones. Its layers are Gemma 4's with experts; what
+  its decoding loop would take of the engine is in [decisions](decisions.md).
 - **DeepSeek V3.2 and later** choose the keys they attend to by an index of their own, **Kimi Linear** mixes latent
   attention with a delta rule per channel, **Falcon-H1** and **Nemotron-H** have Mamba-2 layers in other arrangements:
   the ops for the last two are there.

@@ -182,7 +182,7 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", backends_here.NAMES)
 @pytest.mark.parametrize("case", WITH_STATES)
 def test_sessions_of_hybrids_go_back_and_are_restored_from_snapshots(case: str, name: str, tmp_path: Path) -> None:
-    """One shot, in pieces, after going back, from a copy and from a snapshot: the same logits, on the CPU to the bit."""
+    """One shot, in pieces, after going back, from a copy and a snapshot: the same logits, on the CPU to the bit."""
     backend = backends_here.backend(name)
     loaded = loaded_case(case, tmp_path, backend)
     engines = [engine_of(loaded, backend, whole_texts=2, prefix_cache=False) for _ in range(3)]

@@ -1,6 +1,6 @@
 """The forward pass every family shares."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
 from tahr.models.blocks import DecoderLayer
@@ -78,6 +78,11 @@ class Decoder:
         stream.gather_rows(step)
         self.layers[-1].transform(run, stream)
         return stream.normed(self.norm)
+
+
+def decoder_of(cfg: ModelConfig, w: Weights, layer: Callable[[int, Weights], DecoderLayer]) -> Decoder:
+    """A decoder whose layers are made of their numbers and their weights."""
+    return Decoder(cfg, w, [layer(i, w.at(f"model.layers.{i}")) for i in range(cfg.n_layers)])
 
 
 def make_rope(cfg: ModelConfig, rope: RopeConfig) -> Rope:

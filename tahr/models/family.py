@@ -24,6 +24,11 @@ def unchanged(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return cfg
 
 
+def with_prefix(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
+    """`names` as they are, and behind a prefix: checkpoints of the bare model have none."""
+    return {**names, **{prefix + name: canonical for name, canonical in names.items()}}
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """How to build a model of this family, and where its files differ from a plain llama's."""

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, PlainMLP
+from tahr.models.blocks import PlainMLP
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.encoders.layers import POSITIONS, PostNormLayer, add_type, double_by_type, encoder, last_rows
+from tahr.models.encoders.layers import POSITIONS, add_type, double_by_type, encoder, last_rows, post_norm_encoder
 from tahr.models.encoders.reading import gguf_labels, hf_labels
 from tahr.models.families.gpt.gpt2 import split_qkv, unrotated
-from tahr.models.family import Family
+from tahr.models.family import Family, with_prefix
 from tahr.models.fields import Fields
 from tahr.models.hf import activation
 from tahr.models.weights import Weights
@@ -19,15 +19,7 @@ MOST_TYPES = 64
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> PostNormLayer:
-        at = w.at(f"model.layers.{i}")
-        return PostNormLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
-            ffn=PlainMLP(cfg, at.at("mlp")),
-            norms=at.pick("attention_norm", "output_norm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return post_norm_encoder(cfg, w, PlainMLP)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
@@ -98,10 +90,6 @@ TOP_NAMES = {
 }
 
 
-def hf_names(prefix: str) -> dict[str, str]:
-    return LAYER_NAMES | TOP_NAMES | {prefix + name: canonical for name, canonical in TOP_NAMES.items()}
-
-
 GGUF_NAMES = {"attn_output_norm": "attention_norm", "layer_output_norm": "output_norm"}
 FIELDS = {"rms_norm_eps": "layer_norm_eps"}
 DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "vocab_size": 30522}
@@ -112,7 +100,8 @@ BERT = Family(
     hf_defaults=DEFAULTS,
     gguf_names=GGUF_NAMES,
     hf_fields=FIELDS,
-    hf_names=hf_names("bert.")
+    hf_names=LAYER_NAMES
+    | with_prefix("bert.", TOP_NAMES)
     | {"pooler.dense": "classifier.dense", "bert.pooler.dense": "classifier.dense", "classifier": "classifier.out"},
     arrange=arrange,
 )
@@ -121,6 +110,6 @@ ROBERTA = Family(
     refine_hf=refine_roberta,
     hf_defaults=DEFAULTS | {"layer_norm_eps": 1e-5, "vocab_size": 50265},
     hf_fields=FIELDS,
-    hf_names=hf_names("roberta.") | {"classifier.out_proj": "classifier.out"},
+    hf_names=LAYER_NAMES | with_prefix("roberta.", TOP_NAMES) | {"classifier.out_proj": "classifier.out"},
     arrange=arrange,
 )

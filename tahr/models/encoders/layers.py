@@ -1,13 +1,16 @@
 """The layer of BERT and its kin, and what their files have in common."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from tahr.models.arrange import Make, Tensors
-from tahr.models.blocks import DecoderLayer
+from tahr.models.blocks import Attention, DecoderLayer, Sublayer
 from tahr.models.config import ModelConfig
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.models.weights import Weights
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
@@ -28,6 +31,16 @@ class PostNormLayer(DecoderLayer):
     def _add_and_norm(self, i: int, run: ForwardPass, stream: ResidualStream) -> None:
         stream.add(self.halves[i](run, NormedInput(stream, None)))
         stream.rows = stream.normed(self.norms[i])
+
+
+def post_norm_encoder(cfg: ModelConfig, w: Weights, mlp: Callable[[ModelConfig, Weights], Sublayer]) -> Decoder:
+    """The layers of BERT with an MLP of this kind."""
+
+    def layer(i: int, at: Weights) -> PostNormLayer:
+        norms = at.pick("attention_norm", "output_norm")
+        return PostNormLayer(Attention(cfg, i, at.at("self_attn")), mlp(cfg, at.at("mlp")), norms)
+
+    return decoder_of(cfg, w, layer)
 
 
 def encoder(cfg: ModelConfig, n_labels: int) -> ModelConfig:

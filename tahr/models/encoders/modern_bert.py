@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import MOST_LAYERS, ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.encoders.layers import encoder
 from tahr.models.encoders.reading import gguf_labels, hf_labels
 from tahr.models.families import phi3
-from tahr.models.family import Family
+from tahr.models.family import Family, with_prefix
 from tahr.models.fields import Fields
 from tahr.models.gguf import local_layers
 from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
@@ -19,8 +19,7 @@ PERIOD = 3
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn")),
             ffn=GatedMLP(cfg, at.at("mlp")),
@@ -28,7 +27,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
             norms=(at.norm("input_layernorm") if i else None, at.norm("post_attention_layernorm")),
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -70,6 +69,12 @@ def with_ropes(cfg: ModelConfig, everywhere: RopeConfig, local: RopeConfig) -> M
     return replace(cfg, kinds=tuple(replace(kind, rope=local if kind.window else everywhere) for kind in cfg.kinds))
 
 
+TOP_NAMES = {
+    "layers": "model.layers",
+    "embeddings.tok_embeddings": "model.embed_tokens",
+    "embeddings.norm": "model.embed_norm",
+    "final_norm": "model.norm",
+}
 MODERN_BERT = Family(
     *("modernbert", build),
     refine_hf=refine_hf,
@@ -83,10 +88,7 @@ MODERN_BERT = Family(
     hf_fields={"rms_norm_eps": "norm_eps"},
     gguf_names={"ffn_up": "mlp.gate_up_proj"},
     hf_names={
-        **{prefix + "layers": "model.layers" for prefix in ("", "model.")},
-        **{prefix + "embeddings.tok_embeddings": "model.embed_tokens" for prefix in ("", "model.")},
-        **{prefix + "embeddings.norm": "model.embed_norm" for prefix in ("", "model.")},
-        **{prefix + "final_norm": "model.norm" for prefix in ("", "model.")},
+        **with_prefix("model.", TOP_NAMES),
         "attn.Wqkv": "self_attn.qkv_proj",
         "attn.Wo": "self_attn.o_proj",
         "attn_norm": "input_layernorm",

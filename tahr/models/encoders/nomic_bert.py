@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, GatedMLP
+from tahr.models.blocks import GatedMLP
 from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.encoders.layers import TABLE, PostNormLayer, add_type, encoder
+from tahr.models.encoders.layers import TABLE, add_type, encoder, post_norm_encoder
 from tahr.models.families.gpt.gpt2 import split_qkv
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -15,15 +15,7 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> PostNormLayer:
-        at = w.at(f"model.layers.{i}")
-        return PostNormLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
-            ffn=GatedMLP(cfg, at.at("mlp")),
-            norms=at.pick("attention_norm", "output_norm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return post_norm_encoder(cfg, w, GatedMLP)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

@@ -7,7 +7,7 @@ from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import MOST_MULTIPLIER, ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import smollm3
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -20,13 +20,12 @@ PERIOD = 4
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         norm = at.norm("input_layernorm")
         attention, mlp = Attention(cfg, i, at.at("self_attn")), GatedMLP(cfg, at.at("mlp"))
         return DecoderLayer(attention, mlp, (norm, norm), parallel=True)
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine(f: Fields, cfg: ModelConfig) -> ModelConfig:

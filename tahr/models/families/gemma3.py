@@ -5,7 +5,7 @@ from dataclasses import replace
 from tahr.config import SamplingParams
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP, QkNorm
 from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import with_local_layers
@@ -18,8 +18,7 @@ N_LAYERS_27B = 62
 
 
 def build(cfg: ModelConfig, w: Weights, qk_norm: QkNorm = "heads") -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn"), qk_norm),
             ffn=GatedMLP(cfg, at.at("mlp")),
@@ -27,7 +26,7 @@ def build(cfg: ModelConfig, w: Weights, qk_norm: QkNorm = "heads") -> Decoder:
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

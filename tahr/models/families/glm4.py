@@ -7,7 +7,7 @@ from tahr.config import SamplingParams
 from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import llama, phi3
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -15,8 +15,7 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn")),
             ffn=GatedMLP(cfg, at.at("mlp")),
@@ -24,7 +23,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
             after=at.pick("post_self_attn_layernorm", "post_mlp_layernorm"),
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

@@ -1,12 +1,13 @@
 """Llama; Mistral, which is llama with a sliding window; Mixtral, which is llama with experts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP, Mixer
 from tahr.models.config import ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
@@ -16,15 +17,20 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    return build_with(cfg, w, lambda i, at: Attention(cfg, i, at.at("self_attn")))
+
+
+def build_with(cfg: ModelConfig, w: Weights, mix: Callable[[int, Weights], Mixer]) -> Decoder:
+    """A llama whose layers mix tokens by what `mix` makes of their numbers and their weights."""
+
+    def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn")),
+            mix=mix(i, at),
             ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
             norms=at.pick("input_layernorm", "post_attention_layernorm"),
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:

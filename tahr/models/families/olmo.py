@@ -6,7 +6,7 @@ from dataclasses import replace
 from tahr.config import SamplingParams
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import with_local_layers
@@ -18,15 +18,14 @@ PERIOD = 4
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         return DecoderLayer(
             mix=Attention(cfg, i, at.at("self_attn"), qk_norm="rows"),
             ffn=GatedMLP(cfg, at.at("mlp")),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine_3(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -2,10 +2,10 @@
 
 from tahr.config import SamplingParams
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention
 from tahr.models.config import ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
-from tahr.models.families import qwen2
+from tahr.models.families import llama, qwen2
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
@@ -15,15 +15,7 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), qk_norm="heads"),
-            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, lambda i, at: Attention(cfg, i, at.at("self_attn"), qk_norm="heads"))
 
 
 def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -6,7 +6,7 @@ from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
 from tahr.models.config import ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families.gpt.gpt2 import layer_normed
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -14,14 +14,13 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         first = at.norm("input_layernorm")
         second = first if cfg.parallel else at.norm("post_attention_layernorm")
         attention, mlp = Attention(cfg, i, at.at("self_attn")), GatedMLP(cfg, at.at("mlp"))
         return DecoderLayer(attention, mlp, (first, second), parallel=cfg.parallel)
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

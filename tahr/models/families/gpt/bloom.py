@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from tahr.models.config import ModelConfig
 from tahr.models.families.gpt import gpt2
-from tahr.models.family import Family
+from tahr.models.family import Family, with_prefix
 from tahr.models.fields import Fields
 from tahr.models.hf import times
 
 STEEPEST = 8.0
+EMBEDDINGS = {"word_embeddings": "model.embed_tokens", "word_embeddings_layernorm": "model.embed_norm"}
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -26,21 +27,13 @@ BLOOM = Family(
     hf_defaults={"tie_word_embeddings": True},
     hf_fields={
         "hidden_size": "n_embed",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
+        **gpt2.FIELDS,
         "max_position_embeddings": "seq_length",
-        "rms_norm_eps": "layer_norm_epsilon",
         "intermediate_size": lambda config: times("hidden_size", 4)(config) or times("n_embed", 4)(config),
     },
     hf_names={
-        **{prefix + "h": "model.layers" for prefix in ("", "transformer.")},
-        **{prefix + "word_embeddings": "model.embed_tokens" for prefix in ("", "transformer.")},
-        **{prefix + "word_embeddings_layernorm": "model.embed_norm" for prefix in ("", "transformer.")},
-        **{prefix + "ln_f": "model.norm" for prefix in ("", "transformer.")},
-        "self_attention.query_key_value": "self_attn.qkv_by_head",
-        "self_attention.dense": "self_attn.o_proj",
-        "dense_h_to_4h": "up_proj",
-        "dense_4h_to_h": "down_proj",
+        **with_prefix("transformer.", gpt2.LAYERS_AND_NORM | EMBEDDINGS),
+        **gpt2.BY_HEAD,
     },
     arrange=gpt2.split_by_head,
 )

@@ -47,9 +47,7 @@ FALCON = Family(
     refine_gguf=refine_gguf,
     hf_defaults={"activation": "gelu", "tie_word_embeddings": True, "max_position_embeddings": 2048},
     hf_fields={
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "rms_norm_eps": "layer_norm_epsilon",
+        **gpt2.FIELDS,
         "intermediate_size": lambda config: config.get("ffn_hidden_size") or times("hidden_size", 4)(config),
     },
     gguf_names={"attn_norm_2": "attn_norm_2"},
@@ -59,10 +57,7 @@ FALCON = Family(
         "transformer.ln_f": "model.norm",
         "ln_attn": "input_layernorm",
         "ln_mlp": "post_attention_layernorm",
-        "self_attention.query_key_value": "self_attn.qkv_by_head",
-        "self_attention.dense": "self_attn.o_proj",
-        "dense_h_to_4h": "up_proj",
-        "dense_4h_to_h": "down_proj",
+        **gpt2.BY_HEAD,
     },
     arrange=arrange,
 )

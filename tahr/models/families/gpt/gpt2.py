@@ -6,9 +6,9 @@ from dataclasses import replace
 from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, DecoderLayer, PlainMLP
 from tahr.models.config import ModelConfig
-from tahr.models.decoder import Decoder
+from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families.phi3 import qkv_heights
-from tahr.models.family import Family
+from tahr.models.family import Family, with_prefix
 from tahr.models.fields import Fields
 from tahr.models.hf import activation, times
 from tahr.models.rope import NO_ROPE
@@ -20,8 +20,7 @@ TURNED = ("self_attn.qkv_turned", "self_attn.o_turned", "mlp.up_turned", "mlp.do
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     """Any decoder of this kind; a parallel layer without a second norm has one for both halves."""
 
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
+    def layer(i: int, at: Weights) -> DecoderLayer:
         first = at.norm("input_layernorm")
         second = at.norm("post_attention_layernorm") if at.has("post_attention_layernorm.weight") else first
         return DecoderLayer(
@@ -31,7 +30,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
             parallel=cfg.parallel,
         )
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return decoder_of(cfg, w, layer)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
@@ -75,6 +74,15 @@ def positioned(cfg: ModelConfig) -> ModelConfig:
     return replace(unrotated(layer_normed(cfg)), n_positions=cfg.max_context)
 
 
+# What the configs and checkpoints of this time have in common.
+FIELDS = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "rms_norm_eps": "layer_norm_epsilon"}
+LAYERS_AND_NORM = {"h": "model.layers", "ln_f": "model.norm"}
+BY_HEAD = {
+    "self_attention.query_key_value": "self_attn.qkv_by_head",
+    "self_attention.dense": "self_attn.o_proj",
+    "dense_h_to_4h": "up_proj",
+    "dense_4h_to_h": "down_proj",
+}
 GPT2 = Family(
     *("gpt2", build),
     refine_hf=refine_hf,
@@ -82,17 +90,12 @@ GPT2 = Family(
     hf_defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "vocab_size": 50257},
     hf_fields={
         "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
+        **FIELDS,
         "max_position_embeddings": "n_positions",
-        "rms_norm_eps": "layer_norm_epsilon",
         "intermediate_size": lambda config: config.get("n_inner") or times("n_embd", 4)(config),
     },
     hf_names={
-        **{prefix + "h": "model.layers" for prefix in ("", "transformer.")},
-        **{prefix + "wte": "model.embed_tokens" for prefix in ("", "transformer.")},
-        **{prefix + "wpe": "model.embed_positions" for prefix in ("", "transformer.")},
-        **{prefix + "ln_f": "model.norm" for prefix in ("", "transformer.")},
+        **with_prefix("transformer.", LAYERS_AND_NORM | {"wte": "model.embed_tokens", "wpe": "model.embed_positions"}),
         "ln_1": "input_layernorm",
         "ln_2": "post_attention_layernorm",
         "attn.c_attn": "self_attn.qkv_turned",

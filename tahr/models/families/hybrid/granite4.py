@@ -6,10 +6,10 @@ from dataclasses import replace
 from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention, Mixer
 from tahr.models.config import MambaConfig, ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.families import granite, granite_moe
+from tahr.models.families import granite, granite_moe, llama
 from tahr.models.families.hybrid.layers import MOST_TAPS, with_recurrence
 from tahr.models.family import Family
 from tahr.models.fields import Fields
@@ -21,16 +21,10 @@ LAYER_TYPES = {"mamba": True, "linear_attention": True, "attention": False, "ful
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        recurrent = cfg.kinds[i].recurrent
-        return DecoderLayer(
-            mix=MambaMixer(cfg, i, at.at("mamba")) if recurrent else Attention(cfg, i, at.at("self_attn")),
-            ffn=(Experts if cfg.moe else GatedMLP)(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
+    def mixer(i: int, at: Weights) -> Mixer:
+        return MambaMixer(cfg, i, at.at("mamba")) if cfg.kinds[i].recurrent else Attention(cfg, i, at.at("self_attn"))
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, mixer)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

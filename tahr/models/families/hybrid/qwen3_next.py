@@ -8,9 +8,10 @@ from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention, Mixer
 from tahr.models.config import DeltaConfig, ModelConfig
 from tahr.models.decoder import Decoder
+from tahr.models.families import llama
 from tahr.models.families.hybrid.layers import MOST_TAPS, by_interval, with_recurrence
 from tahr.models.families.moe.glm4_moe import main_layers
 from tahr.models.family import Family
@@ -24,18 +25,12 @@ INTERVAL = 4
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def recurrent(i: int) -> DeltaMixer:
-        return DeltaMixer(cfg, i, w.at(f"model.layers.{i}.linear_attn"))
+    def mixer(i: int, at: Weights) -> Mixer:
+        if cfg.kinds[i].recurrent:
+            return DeltaMixer(cfg, i, at.at("linear_attn"))
+        return Attention(cfg, i, at.at("self_attn"), "heads")
 
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        return DecoderLayer(
-            mix=recurrent(i) if cfg.kinds[i].recurrent else Attention(cfg, i, at.at("self_attn"), "heads"),
-            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, mixer)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

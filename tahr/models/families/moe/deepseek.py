@@ -8,15 +8,13 @@ from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import DecoderLayer, Experts, GatedMLP
 from tahr.models.config import MOST_MULTIPLIER, LatentConfig, ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
-from tahr.models.families import ministral3
-from tahr.models.families.moe.glm4_moe import in_groups, main_layers
+from tahr.models.families import llama, ministral3
+from tahr.models.families.moe.glm4_moe import in_groups, main_layers, routed_gguf, routed_hf
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, hf_rope, with_experts
+from tahr.models.hf import hf_rope, with_experts
 from tahr.models.mixers.latent import LatentAttention
 from tahr.models.rope import MOST_FACTOR, Yarn, sharpness
 from tahr.models.weights import Weights
@@ -26,15 +24,7 @@ GLM_LAYERS = (47, 48)  # of GLM 4.7 Flash, whose first GGUFs do not say how they
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        return DecoderLayer(
-            mix=LatentAttention(cfg, i, at.at("self_attn")),
-            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, lambda i, at: LatentAttention(cfg, i, at.at("self_attn")))
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
@@ -97,15 +87,7 @@ def sparse_layers(f: Fields, cfg: ModelConfig) -> list[bool]:
 
 def experts_hf(f: Fields, version: int) -> MoeConfig:
     """V3 chooses by sigmoids and a bias, V2 and Mistral 4 by a softmax; V2 judges groups by their best expert alone."""
-    width = f.count("moe_intermediate_size", limits.MOST_FFN)
-    moe = hf_experts(
-        *(f, "n_routed_experts", "moe_intermediate_size"),
-        renormalise=version != 2 and f.flag("norm_topk_prob", True),
-        shared_width=width * f.count("n_shared_experts", limits.MOST_EXPERTS, default=1, least=0),
-        scale=f.number("routed_scaling_factor", 0, MOST_MULTIPLIER, default=1),
-        sigmoid=version == 3,
-        choice_bias=version == 3,
-    )
+    moe = routed_hf(f, version != 2 and f.flag("norm_topk_prob", True), sigmoid=version == 3)
     n_groups = f.count("n_group", moe.n_experts, default=1)
     in_all = version == 2 and f.text("topk_method", "greedy") == "greedy"
     return moe if in_all else in_groups(moe, n_groups, f.count("topk_group", n_groups, default=1), min(version, 3) - 1)
@@ -157,15 +139,7 @@ def with_plain_yarn(cfg: ModelConfig) -> ModelConfig:
 def experts_gguf(f: Fields, cfg: ModelConfig) -> MoeConfig:
     unsaid = SIGMOID if cfg.n_layers in GLM_LAYERS else SOFTMAX
     sigmoid = f.count("expert_gating_func", 3, default=unsaid) == SIGMOID
-    width = f.count("expert_feed_forward_length", limits.MOST_FFN)
-    moe = gguf_experts(
-        f,
-        renormalise=f.flag("expert_weights_norm", False),
-        shared_width=width * f.count("expert_shared_count", limits.MOST_EXPERTS, default=0, least=0),
-        scale=f.number("expert_weights_scale", 0, MOST_MULTIPLIER, default=1),
-        sigmoid=sigmoid,
-        choice_bias=sigmoid,
-    )
+    moe = routed_gguf(f, f.flag("expert_weights_norm", False), sigmoid)
     n_groups = f.count("expert_group_count", moe.n_experts, default=1)
     top = 1 if not sigmoid and not moe.renormalise else 2
     return in_groups(moe, n_groups, f.count("expert_group_used_count", n_groups, default=1), top)

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.models import config as limits
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention
 from tahr.models.config import MOST_MULTIPLIER, ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
+from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
@@ -16,15 +17,10 @@ from tahr.models.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), "heads" if at.has("self_attn.q_norm.weight") else ""),
-            ffn=(Experts if cfg.kinds[i].sparse else GatedMLP)(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
+    def attention(i: int, at: Weights) -> Attention:
+        return Attention(cfg, i, at.at("self_attn"), "heads" if at.has("self_attn.q_norm.weight") else "")
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, attention)
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -34,17 +30,22 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 def sigmoid_experts_hf(f: Fields) -> MoeConfig:
     """Experts chosen by the sigmoids of their scores and a bias, perhaps within the best groups."""
-    width = f.count("moe_intermediate_size", limits.MOST_FFN)
     n_groups = f.count("n_group", limits.MOST_EXPERTS, default=1)
-    moe = hf_experts(
+    moe = routed_hf(f, f.flag("norm_topk_prob", True), sigmoid=True)
+    return in_groups(moe, n_groups, f.count("topk_group", n_groups, default=1), top=2)
+
+
+def routed_hf(f: Fields, renormalise: bool, sigmoid: bool) -> MoeConfig:
+    """Experts that a router chooses, by sigmoids and a bias or by a softmax, and shared ones as one wide expert."""
+    width = f.count("moe_intermediate_size", limits.MOST_FFN)
+    return hf_experts(
         *(f, "n_routed_experts", "moe_intermediate_size"),
-        renormalise=f.flag("norm_topk_prob", True),
+        renormalise=renormalise,
         shared_width=width * f.count("n_shared_experts", limits.MOST_EXPERTS, default=1, least=0),
         scale=f.number("routed_scaling_factor", 0, MOST_MULTIPLIER, default=1),
-        sigmoid=True,
-        choice_bias=True,
+        sigmoid=sigmoid,
+        choice_bias=sigmoid,
     )
-    return in_groups(moe, n_groups, f.count("topk_group", n_groups, default=1), top=2)
 
 
 def in_groups(moe: MoeConfig, n_groups: int, n_best: int, top: int) -> MoeConfig:
@@ -65,16 +66,20 @@ def main_layers(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 def sigmoid_experts_gguf(f: Fields) -> MoeConfig:
     n_groups = f.count("expert_group_count", limits.MOST_EXPERTS, default=1)
+    moe = routed_gguf(f, f.flag("expert_weights_norm", True), sigmoid=True)
+    return in_groups(moe, n_groups, f.count("expert_group_used_count", n_groups, default=1), top=2)
+
+
+def routed_gguf(f: Fields, renormalise: bool, sigmoid: bool) -> MoeConfig:
     width = f.count("expert_feed_forward_length", limits.MOST_FFN)
-    moe = gguf_experts(
+    return gguf_experts(
         f,
-        renormalise=f.flag("expert_weights_norm", True),
+        renormalise=renormalise,
         shared_width=width * f.count("expert_shared_count", limits.MOST_EXPERTS, default=0, least=0),
         scale=f.number("expert_weights_scale", 0, MOST_MULTIPLIER, default=1),
-        sigmoid=True,
-        choice_bias=True,
+        sigmoid=sigmoid,
+        choice_bias=sigmoid,
     )
-    return in_groups(moe, n_groups, f.count("expert_group_used_count", n_groups, default=1), top=2)
 
 
 def after(n_dense: int, cfg: ModelConfig, moe: MoeConfig) -> ModelConfig:

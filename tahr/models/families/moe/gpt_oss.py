@@ -6,9 +6,10 @@ from dataclasses import replace
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, Experts
+from tahr.models.blocks import Attention
 from tahr.models.config import MOST_MULTIPLIER, ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
+from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts, with_local_layers
@@ -20,15 +21,7 @@ PERIOD = 2
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at = w.at(f"model.layers.{i}")
-        return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), sinks=True),
-            ffn=Experts(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
-
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, lambda i, at: Attention(cfg, i, at.at("self_attn"), sinks=True))
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

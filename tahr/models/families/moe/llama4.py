@@ -9,9 +9,10 @@ from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, Experts, GatedMLP
+from tahr.models.blocks import Attention
 from tahr.models.config import MOST_MULTIPLIER, ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
+from tahr.models.families import llama
 from tahr.models.family import Family
 from tahr.models.fields import Fields
 from tahr.models.gguf import gguf_experts
@@ -26,16 +27,12 @@ WITHOUT_NORMS = 128  # experts of the size whose queries and keys are not normed
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
-    def layer(i: int) -> DecoderLayer:
-        at, kind = w.at(f"model.layers.{i}"), cfg.kinds[i]
+    def attention(i: int, at: Weights) -> Attention:
         # Rope keeps lengths, so that norms after it (as here) and before it are the same.
-        return DecoderLayer(
-            mix=Attention(cfg, i, at.at("self_attn"), "units" if cfg.unit_norms and kind.rope != NO_ROPE else ""),
-            ffn=Experts(cfg, at.at("mlp")) if kind.sparse else GatedMLP(cfg, at.at("mlp")),
-            norms=at.pick("input_layernorm", "post_attention_layernorm"),
-        )
+        normed = cfg.unit_norms and cfg.kinds[i].rope != NO_ROPE
+        return Attention(cfg, i, at.at("self_attn"), "units" if normed else "")
 
-    return Decoder(cfg, w, [layer(i) for i in range(cfg.n_layers)])
+    return llama.build_with(cfg, w, attention)
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
