@@ -121,17 +121,17 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
 // Rows that kernels of this instruction set's own take, if there are enough for them; returns the first that is left.
 int64_t run_own_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const int64_t n_rows = rows.end - rows.begin;
-  if (is_dense(s.job->matrix->format)) return rows.begin;
+  const bool dense = is_dense(s.job->matrix->format);
 #if defined(TAHR_ISA_amx)
-  if (n_rows < AMX_MIN_ROWS) return rows.begin;
+  if (dense || n_rows < AMX_MIN_ROWS) return rows.begin;
   const int64_t taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
   run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
 #elif defined(TAHR_NEON)
-  const int64_t taken = n_rows;
-  run_neon_block(row_block(s, rows.begin, int(taken), panels), scratch);
+  const int64_t taken = dense ? neon_dense_rows(*s.job->matrix, n_rows) : n_rows;
+  if (taken) (dense ? run_neon_dense : run_neon_block)(row_block(s, rows.begin, int(taken), panels), scratch);
 #else
   const int64_t taken = 0;
-  (void)panels, (void)scratch, (void)n_rows;
+  (void)panels, (void)scratch, (void)n_rows, (void)dense;
 #endif
   return rows.begin + taken;
 }
