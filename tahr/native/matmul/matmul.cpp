@@ -4,11 +4,6 @@
 #include "matmul_ops.h"
 #include "matmul_rows.h"
 #include "row_block.h"
-#if defined(TAHR_ISA_amx)
-#include "matmul_amx.h"
-#elif defined(TAHR_NEON)
-#include "matmul_neon.h"
-#endif
 
 namespace tahr::TAHR_ISA {
 

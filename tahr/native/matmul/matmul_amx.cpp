@@ -4,7 +4,7 @@
 // scaled and added as the kernels for a few rows do it. Storing and adding take two thirds of the time, so what matters is that
 // they find everything in the nearest cache: the columns are cut into chunks for which activations of 64 rows and codes of a
 // panel fit. Three tile registers are enough, and faster than more.
-#include "matmul_amx.h"
+#include "row_block.h"
 
 #include <array>
 #include <utility>

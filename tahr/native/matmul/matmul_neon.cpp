@@ -3,7 +3,7 @@
 //
 // Per 32 (or 16) columns:  sum = fma(dot * weight scale, row scale, sum), then sum = fma(-min, row scale * row sum, sum),
 // with dot * weight scale rounded once.
-#include "matmul_neon.h"
+#include "row_block.h"
 
 #include <array>
 #include <utility>

@@ -5,8 +5,8 @@
 #include <array>
 #include <utility>
 
-#include "matmul_neon.h"
 #include "matmul_tile.h"
+#include "row_block.h"
 #include "simd_tail.h"
 
 namespace tahr::TAHR_ISA {

@@ -1,7 +1,8 @@
-// Some panels of a matrix, met by some rows that were quantised.
+// Some panels of a matrix, met by some rows, and the kernels that only some instruction sets have for them.
 #pragma once
 
 #include "matmul.h"
+#include "simd.h"
 
 namespace tahr::TAHR_ISA {
 
@@ -13,8 +14,33 @@ struct RowBlock {
   Range panels;
   const float* bias;  // of the matrix, or null
   int n_rows;
-  const std::byte* x[MAX_BLOCK_ROWS];  // QuantBlocks
+  const std::byte* x[MAX_BLOCK_ROWS];  // QuantBlocks, or floats for dense formats
   float* out[MAX_BLOCK_ROWS];          // whole rows of the result
 };
+
+// In all of them every sum is formed by the same operations in the same order as by the kernels for a few rows.
+
+#if defined(TAHR_ISA_amx)
+
+constexpr int AMX_TILE_ROWS = 16;
+constexpr int AMX_MIN_ROWS = 32;  // fewer do not repay the unpacking: at 16 the kernels for a few rows are 5 to 35 % faster
+
+// A multiple of AMX_TILE_ROWS quantised rows.
+void run_amx_block(const RowBlock& block, std::byte* scratch);
+
+#elif defined(TAHR_NEON)
+
+// Any number of quantised rows.
+void run_neon_block(const RowBlock& block, std::byte* scratch);
+
+constexpr int NEON_DENSE_ROWS = 8;
+
+// How many of `n_rows` rows `run_neon_dense` takes: whole tiles, if the matrix has a layout for them.
+int neon_dense_rows(const PackedMatrix& m, int64_t n_rows);
+
+// A multiple of NEON_DENSE_ROWS rows of f32 times a dense matrix.
+void run_neon_dense(const RowBlock& block, std::byte* scratch);
+
+#endif
 
 }  // namespace tahr::TAHR_ISA
