@@ -29,6 +29,7 @@ from tahr.server.engine_port import PromptProgress
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import ServedModel
 from tahr.server.settings import Settings
+from tahr.server.state import MakeModel
 from tahr.text.chat import ChatTemplate
 from tahr.text.stream import Detokenizer
 from tahr.text.tool_calls.parser import ReplyFormat
@@ -204,7 +205,7 @@ class ScriptedEngine:
         self.tokenizer: Any = ByteTokenizer()
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
-        self.stats, self.n_bytes = StatsSnapshot(), 1000
+        self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s = True, 0.0
         self.live: set[int] = set()
@@ -258,14 +259,16 @@ class ScriptedEngine:
 
 @contextmanager
 def serving(
-    *engines: Any, settings: Settings | None = None, load: Callable[[], list[ServedModel]] | None = None
+    *engines: Any,
+    settings: Settings | None = None,
+    load: Callable[[], list[ServedModel]] | None = None,
+    make_model: MakeModel | None = None,
 ) -> Iterator[HttpServer]:
     """A server on a free port, on a thread with an event loop of its own."""
     models = [ServedModel((engine.name,), engine) for engine in engines]
     ready = threading.Event()
-    running = HttpServer(
-        settings or Settings(port=0, log_interval_s=0), load or (lambda: models), lambda *_: ready.set()
-    )
+    asked, loads = settings or Settings(port=0, log_interval_s=0), load or (lambda: models)
+    running = HttpServer(asked, loads, lambda *_: ready.set(), make_model)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:

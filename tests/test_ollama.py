@@ -42,7 +42,7 @@ def engine() -> ScriptedEngine:
 @pytest.fixture(scope="module")
 def server(engine: ScriptedEngine) -> Iterator[HttpServer]:
     coder = ScriptedEngine("coder:7b")
-    coder.tokenizer = FillInTokenizer()
+    coder.tokenizer, coder.n_device_bytes = FillInTokenizer(), 800
     memory: list[ScriptedEngine] = []
     loaders = [ScriptedLoader("late", memory), ScriptedLoader("gone", memory)]
     models = [ServedModel((each.name,), each) for each in (engine, coder)]
@@ -273,6 +273,8 @@ def test_a_model_is_shown_loaded_and_unloaded(client: httpx.Client) -> None:
     assert "late:latest" in loaded()
     card = next(each for each in client.get("/api/ps").json()["models"] if each["name"] == "late:latest")
     assert card["details"]["parameter_size"] == "134.5M" and card["size"] == 1000 and card["context_length"] == 512
+    on_gpu = {each["name"]: each["size_vram"] for each in client.get("/api/ps").json()["models"]}
+    assert on_gpu == {"story:latest": 0, "coder:7b": 800, "late:latest": 0}
     shown = client.post("/api/show", json={"model": "late"}).json()
     assert shown["capabilities"][0] == "completion" and shown["model_info"]["general.parameter_count"] == 134_515_008
     assert whole(client, "/api/chat", model="late", messages=USER, keep_alive="10m")["load_duration"] == 0

@@ -52,7 +52,7 @@ class LlmEngine:
         self.context_size, self.inputs = inner.context_size, inner.inputs
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
-        self.n_bytes = inner.n_bytes
+        self.n_bytes, self.n_device_bytes = inner.n_bytes, inner.n_device_bytes
 
     async def submit(
         self,

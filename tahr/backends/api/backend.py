@@ -54,6 +54,7 @@ class Backend(ABC):
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
     rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
+    has_own_memory: bool = False  # weights, keys and values are in a device's memory, not in the host's
     step_defaults: StepDefaults = StepDefaults()
 
     # ---- memory -----------------------------------------------------------------------------------------------

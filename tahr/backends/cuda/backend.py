@@ -67,7 +67,7 @@ class CudaBackend(api.Backend):
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
-        self.deterministic = deterministic
+        self.deterministic, self.has_own_memory = deterministic, self.device.type == "cuda"
         self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

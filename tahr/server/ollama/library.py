@@ -44,7 +44,7 @@ async def running(request: HttpRequest, state: ServerState) -> None:
         card = await listed(model.name, model)
         left_s = model.expires_at - time.monotonic()
         card.expires_at = timestamp(time.time() + max(0.0, left_s)) if model.expiry else FOR_EVER
-        card.size, card.size_vram, card.modified_at = model.n_bytes or 0, 0, msgspec.UNSET
+        card.size, card.size_vram, card.modified_at = model.n_bytes or 0, model.engine.n_device_bytes, msgspec.UNSET
         card.context_length = model.engine.context_size
         made.append(card)
     await request.respond_json(OllamaModelList(made))
