@@ -1,7 +1,7 @@
 """Matrix kernels beside the machine's roof, measured in the same run: GB/s for one row, GOP/s for many.
 
 usage: benchmarks/kernels.py [--formats Q4_0,Q8_0] [--isa avx2] [-t THREADS] [--rows 1,4,256] [--shape 2048x2048]
-       [--stream MIB] [--json FILE]
+       [--stream MIB] [--roof-seconds S] [--json FILE]
 """
 
 import argparse
@@ -67,7 +67,7 @@ def good_seconds(runs: Sequence[Callable[[], None]], pool: native.Pool) -> float
     return seconds[len(seconds) // 20]
 
 
-def measure(isa: str, n_threads: int, stream_bytes: int = STREAM_MIB << 20) -> Machine:
+def measure(isa: str, n_threads: int, stream_bytes: int = STREAM_MIB << 20, roof_s: float = ROOF_S) -> Machine:
     """The roofs: a loop that only reads, one that only multiplies int8, one that only multiplies f32."""
     pool = native.Pool(n_threads)
     data = np.full(stream_bytes // PART_BYTES * PART_BYTES, 1, np.uint8)
@@ -81,10 +81,10 @@ def measure(isa: str, n_threads: int, stream_bytes: int = STREAM_MIB << 20) -> M
     # are not given that favour: their shares come out low when disturbed. A share above 100% says the roof was
     # disturbed all the time, and that the run is worth nothing.
     def ops_per_s(kind: str, n_repeats: int = 1 << 13) -> float:
-        seconds = seconds_of([tape(kind, data, n_repeats)], ROOF_S, pool)[0]
+        seconds = seconds_of([tape(kind, data, n_repeats)], roof_s, pool)[0]
         return native.Tape(isa).roof_work(kind) * n_repeats * n_threads / seconds
 
-    read_s = seconds_of([tape("bytes", part) for part in data.reshape(-1, PART_BYTES)], ROOF_S, pool)[0]
+    read_s = seconds_of([tape("bytes", part) for part in data.reshape(-1, PART_BYTES)], roof_s, pool)[0]
     return Machine(isa, pool, stream_bytes, PART_BYTES / read_s, ops_per_s("ints"), ops_per_s("floats"))
 
 
@@ -174,10 +174,11 @@ def main() -> None:
     parser.add_argument("--rows", default="1,4,256")
     parser.add_argument("--shape", default="2048x2048", help="rows x columns of the matrices")
     parser.add_argument("--stream", type=int, default=STREAM_MIB, help="MiB of weights one row walks through")
+    parser.add_argument("--roof-seconds", type=float, default=ROOF_S, help="seconds each roof is looked for")
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures for roof_plot.py")
     wanted = parser.parse_args()
     rows, cols = (int(n) for n in wanted.shape.split("x"))
-    machine, facts = measure(wanted.isa, wanted.threads, wanted.stream << 20), environment()
+    machine, facts = measure(wanted.isa, wanted.threads, wanted.stream << 20, wanted.roof_seconds), environment()
     print(line(facts))
     print(
         f"{os.uname().machine}, {wanted.isa}, {wanted.threads} threads, matrices {rows} x {cols}; roof: "

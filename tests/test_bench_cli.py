@@ -343,7 +343,8 @@ def script(name: str, *words: str) -> str:
 def test_kernels_are_measured_and_drawn(tmp_path: Path) -> None:
     figures, drawn = tmp_path / "roof.json", tmp_path / "roof.svg"
     shown = script(
-        "kernels.py", "--formats", "Q4_0,F16", "--rows", "1,64", "--shape", "256x256", "-t", "1", "--json", str(figures)
+        *("kernels.py", "--formats", "Q4_0,F16", "--rows", "1,64", "--shape", "256x256", "-t", "1"),
+        *("--stream", "16", "--roof-seconds", "0.2", "--json", str(figures)),
     )
     record = json.loads(figures.read_text())
     assert [(f["format"], f["n_rows"]) for f in record["figures"]] == [

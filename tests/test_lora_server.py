@@ -95,7 +95,7 @@ def test_adding_and_removing_under_load(adapters: Path) -> None:
             thread.start()
         try:
             seen = set()
-            for i in range(6):
+            for i in range(3):
                 body = {"name": f"a{i}", "path": str(adapters / "plus")}
                 added = httpx.post(f"{address}/admin/loras", json=body)
                 assert added.status_code == 200 and added.json()["rank"] == 4
@@ -105,7 +105,7 @@ def test_adding_and_removing_under_load(adapters: Path) -> None:
             stop.set()
             for thread in threads:
                 thread.join()
-        assert set(texts) == {wanted} and len(texts) > 6 and len(seen) == 1 and wanted not in seen
+        assert set(texts) == {wanted} and len(texts) > 3 and len(seen) == 1 and wanted not in seen
         assert slowest[0] < 10
 
 

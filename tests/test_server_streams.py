@@ -215,7 +215,7 @@ def test_a_client_that_leaves_frees_its_sequence(
 
 
 def test_a_client_that_never_reads_frees_its_sequence() -> None:
-    engine = ScriptedEngine(context_size=200_000)
+    engine = ScriptedEngine("x" * 1000, context_size=200_000)  # which every event names: buffers are full soon
     settings = Settings(port=0, log_interval_s=0, keep_alive_s=0.1, reader_timeout_s=0.3)
     body = json.dumps({"prompt": "x", "max_tokens": 150_000, "ignore_eos": True, "stream": True}).encode()
     with serving(engine, settings=settings) as running, socket.socket() as connection:

@@ -18,6 +18,10 @@ from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
 from tahr.server.loading import ModelChoice, served_models
 from tahr.server.models import ServedModel
+from tahr.server.openai.bodies import decode
+from tahr.server.openai.chat import BODY, ChatRequest, prepare
+from tahr.server.sessions import Caller
+from tahr.server.state import ServerState
 
 
 @pytest.fixture(autouse=True)
@@ -290,17 +294,22 @@ def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
     parser = Parser(prog="tahr serve")
     serve.add_arguments(parser)
     for name, (text, value) in SERVED.items():
-        settings = serve.settings_of(parser.parse_args(["--set", f"sampling.{name}={text}", "--port", "0"]))
-        engine = ScriptedEngine()
-        with serving(engine, settings=settings) as running:
-            body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
-            httpx.post(f"{running.address}/v1/chat/completions", json=body).raise_for_status()
-            assert getattr(engine.seen[-1].params, name) == value
-            default = getattr(SamplingParams(), name)
-            if default not in (None, ()):
-                asked = {**body, name: list(default) if isinstance(default, tuple) else default}
-                httpx.post(f"{running.address}/v1/chat/completions", json=asked).raise_for_status()
-                assert getattr(engine.seen[-1].params, name) == default
+        state = ServerState(serve.settings_of(parser.parse_args(["--set", f"sampling.{name}={text}", "--port", "0"])))
+        state.models.put([ServedModel(("scripted",), ScriptedEngine())])
+        state.models.open()
+        assert getattr(params_given(state), name) == value
+        default = getattr(SamplingParams(), name)
+        if default not in (None, ()):
+            asked = {name: list(default) if isinstance(default, tuple) else default}
+            assert getattr(params_given(state, **asked), name) == default
+        state.close()
+
+
+def params_given(state: ServerState, **fields: Any) -> SamplingParams:
+    """What the engine would be given for a chat."""
+    data = json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
+    made = prepare(state, ChatRequest(decode(BODY, data)), Caller(), "")
+    return made.inputs[0].params
 
 
 @pytest.mark.parametrize("verb", ["run", "serve"])
