@@ -213,6 +213,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    n_indent: int = 0  # spaces or tabs that lines after the first begin with; the text ends before one with fewer
+    t_max_predict_ms: int = 0  # the text ends with the line in which so much time has passed since its first; 0: any
     logprobs: int | None = None  # how many of the likeliest tokens to list beside the picked one; 0: only that one
     prompt_logprobs: int | None = None
     priority: int = 0  # higher goes first
@@ -251,6 +253,8 @@ class SamplingParams:
         "n": whole(1, 1024),
         "max_tokens": whole(1),
         "min_tokens": whole(0),
+        "n_indent": whole(0, 1024),
+        "t_max_predict_ms": whole(0),
         "logprobs": whole(0, 1024),
         "prompt_logprobs": whole(0, 1024),
         "priority": whole(-(2**31)),
@@ -269,6 +273,7 @@ class SamplingParams:
         "top_p": (0, 1e-6),  # only the most likely token
         "seed": (-1, None),
         "max_tokens": (-1, UNLIMITED_TOKENS),
+        "t_max_predict_ms": (-1, 0),
     }
 
     def __post_init__(self) -> None:

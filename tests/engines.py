@@ -28,7 +28,7 @@ def here() -> Backend:
 class Tally:
     """A writer that counts; `fault` is called with each token and may raise."""
 
-    stopped = False
+    stopped = is_cut = False
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
 

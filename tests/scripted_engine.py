@@ -17,7 +17,7 @@ import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.adapters.stack import LoadedAdapter
-from tahr.engine.detokenize import ReplyWriter, TextWriter
+from tahr.engine.detokenize import ReplyWriter, TextWriter, line_limits
 from tahr.engine.sampler import SampledToken
 from tahr.engine.stats import RequestStats, StatsSnapshot
 from tahr.errors import AdapterError, ConfigError, GenerateError
@@ -157,7 +157,8 @@ class ScriptedReply:
             self.stats.n_generated_tokens = n + 1
             ends = token == EOS and not params.ignore_eos
             deltas = () if ends else writer.push(token)
-            reason = "stop" if ends or writer.stopped else "length" if n + 1 == params.max_tokens else None
+            is_full = n + 1 == params.max_tokens or writer.is_cut
+            reason = "length" if is_full else "stop" if ends or writer.stopped else None
             if reason and not writer.stopped:
                 deltas += writer.flush()
             picks = () if params.logprobs is None else (pick_of(token, params.logprobs),)
@@ -168,8 +169,10 @@ class ScriptedReply:
 
     def writer(self) -> TextWriter | ReplyWriter:
         """As an engine makes it."""
-        form, tokenizer, stops = self.reply_format, self.engine.tokenizer, self.params.stop
-        return TextWriter(tokenizer, stops) if form is None or form.is_plain else ReplyWriter(tokenizer, stops, form)
+        form, tokenizer, stops, lines = self.reply_format, self.engine.tokenizer, self.params.stop, line_limits(self.params)
+        if form is None or form.is_plain:
+            return TextWriter(tokenizer, stops, lines=lines)
+        return ReplyWriter(tokenizer, stops, form, lines=lines)
 
     def completion(self, reason: str, writer: TextWriter | ReplyWriter | None = None) -> Completion:
         stats = self.stats

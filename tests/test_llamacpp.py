@@ -50,6 +50,20 @@ def events(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
 
 
+def test_lines_end_a_completion(client: httpx.Client, engine: ScriptedEngine) -> None:
+    body = "pass\n    x = 1\ny = 2\n"
+    for fields in ({"n_indent": 4}, {"n_indent": 4, "stream": False, "n_predict": 100, "t_max_predict_ms": -1}):
+        engine.scripts.append(body)
+        made = ask(client, prompt="def f():", **fields)
+        assert (made["content"], made["stop_type"]) == ("pass\n    x = 1\n", "limit")
+    engine.scripts.append("SLOW\n" * 50)
+    timed = ask(client, prompt="SLOW", t_max_predict_ms=60, t_max_prompt_ms=500)
+    assert timed["stop_type"] == "limit" and timed["content"].endswith("\n") and len(timed["content"]) < 100
+    engine.scripts.append(body)
+    assert "".join(each["content"] for each in events(client, prompt="x", n_indent=4)) == "pass\n    x = 1\n"
+    assert "n_indent" in refused(client, prompt="x", n_indent=-1)["message"]
+
+
 def test_a_completion_has_the_shape_clients_expect(client: httpx.Client) -> None:
     made = ask(client, prompt="hi", n_predict=5, return_tokens=True)
     assert made["content"] == reply_to("hi").encode()[:5].decode() and made["stop"] and made["stop_type"] == "limit"

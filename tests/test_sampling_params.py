@@ -51,6 +51,8 @@ BAD: dict[str, list[Any]] = {
     "min_tokens": [-1, None],
     "stop": ["", ["a", ""], [3], 3, None],
     "ignore_eos": [1, None, "yes"],
+    "n_indent": [-1, 1025, 0.5, None],
+    "t_max_predict_ms": [-2, 0.5, None, "long"],
     "logprobs": [-1, 1025, 1.5],
     "prompt_logprobs": [-1, True],
     "priority": ["high", 0.5, None],
@@ -104,7 +106,8 @@ VALUES: dict[str, Any] = {
     "mirostat_tau": 4.0, "mirostat_eta": 0.2, "repetition_penalty": 1.2, "repeat_last_n": 12, "presence_penalty": 0.5,
     "frequency_penalty": -0.5, "logit_bias": ((5, -100),), "banned_tokens": (3,), "allowed_tokens": (1, 2), "seed": 11,
     "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ("zzz",), "stop_token_ids": (4,), "ignore_eos": True,
-    "logprobs": 2, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
+    "n_indent": 4, "t_max_predict_ms": 100, "logprobs": 2, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine",
+    "cache_prompt": False,
     "speculative": False, "thinking_budget": 9,
 }  # fmt: skip
 

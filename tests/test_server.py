@@ -185,7 +185,8 @@ HONOURED: dict[str, Any] = {
     "mirostat_tau": 4.0, "mirostat_eta": 0.2, "repetition_penalty": 1.2, "repeat_last_n": 12, "presence_penalty": 0.5,
     "frequency_penalty": -0.5, "logit_bias": {"5": -100}, "banned_tokens": [3], "allowed_tokens": [1, 2], "seed": 11,
     "n": 2, "max_tokens": 9, "min_tokens": 2, "stop": ["zzz"], "stop_token_ids": [4], "ignore_eos": True,
-    "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine", "cache_prompt": False,
+    "n_indent": 4, "t_max_predict_ms": 100, "prompt_logprobs": 1, "priority": -3, "cache_salt": "mine",
+    "cache_prompt": False,
     "speculative": False,
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from assets import need
 from tahr.errors import ConfigError
-from tahr.text.stream import Detokenizer, StopMatcher
+from tahr.text.stream import Detokenizer, LineLimits, StopMatcher
 from tahr.text.tokenizer import Tokenizer
 from tahr.weights import open_gguf
 
@@ -164,3 +164,43 @@ def test_a_matcher_looks_only_at_new_text() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ConfigError, match="empty"):
         StopMatcher(["a", ""])
+
+
+# ---- limits of lines ----------------------------------------------------------------------------------------
+
+
+def cut_by_lines(pieces: list[str], n_indent: int, max_s: float = 0.0, stops: tuple[str, ...] = ()) -> tuple[str, bool]:
+    """What is let through, and whether a limit was reached; a piece takes a second."""
+    times = iter(range(10_000))
+    matcher = StopMatcher(stops, LineLimits(n_indent, max_s, lambda: float(next(times))))
+    shown = "".join(map(matcher.push, pieces))
+    return shown + ("" if matcher.has_ended else matcher.flush()), matcher.is_cut
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("return x\n", "return x\n"),  # the first line stands behind what was there
+        ("if x:\n    y()\n\t\t\t\tz()\n  w()\n    v()", "if x:\n    y()\n\t\t\t\tz()\n"),
+        ("a\n     b", "a\n     b"),
+        ("a\n    \n    b", "a\n    \n    b"),
+        ("a\n\n    b", "a\n"),  # an empty line is not indented
+        ("a\n  ", "a\n  "),  # nothing says yet that it is too short
+        ("a\nb", "a\n"),
+        ("", ""),
+    ],
+)
+def test_a_text_ends_before_a_line_with_too_little_indentation(text: str, shown: str) -> None:
+    for pieces in every_cut(text):
+        assert cut_by_lines(pieces, 4) == (shown, shown != text)
+
+
+def test_a_text_ends_with_the_line_in_which_its_time_is_up() -> None:
+    assert cut_by_lines(list("ab\ncd\nef\ngh"), 0, max_s=1.5) == ("ab\ncd\n", True)
+    assert cut_by_lines(list("abcdefgh"), 0, max_s=0.5) == ("abcdefgh", False), "it has no lines"
+    assert cut_by_lines(list("ab\ncd\n"), 0) == ("ab\ncd\n", False)
+
+
+def test_a_stop_string_behind_a_limit_of_lines_is_not_what_ended_the_text() -> None:
+    assert cut_by_lines(["a\nb END c"], 4, stops=("END",)) == ("a\n", True)
+    assert cut_by_lines(["a\n    b END c\nd"], 4, stops=("END",)) == ("a\n    b ", False)

@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from tahr.config import SamplingParams
 from tahr.text.deltas import Delta, Deltas, merge
-from tahr.text.stream import StopMatcher
+from tahr.text.stream import LineLimits, StopMatcher
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 
 
 class Writer(Protocol):
-    """Takes tokens, gives deltas; `stopped` once a stop string has been found."""
+    """Takes tokens, gives deltas; `stopped` once a stop string has been found, or a limit of lines reached."""
 
     forced: tuple[int, ...]  # the tokens that must come next
     n_reasoning_tokens: int
@@ -21,8 +22,18 @@ class Writer(Protocol):
     @property
     def stopped(self) -> bool: ...
     @property
+    def is_cut(self) -> bool:
+        """Whether that was a limit of lines."""
+
+    @property
     def matched_stop(self) -> str | None:
         """The stop string that was found."""
+
+
+def line_limits(params: SamplingParams) -> LineLimits | None:
+    """Those a request asks for; one object serves one choice."""
+    n_indent, max_ms = params.n_indent, params.t_max_predict_ms
+    return LineLimits(n_indent, max_ms / 1000) if n_indent or max_ms else None
 
 
 def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
@@ -36,13 +47,19 @@ class TextWriter:
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
 
-    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False):
+    def __init__(
+        self, tokenizer: Tokenizer, stops: tuple[str, ...], continuing: bool = False, lines: LineLimits | None = None
+    ):
         self._detokenizer = tokenizer.detokenizer(continuing=continuing)
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops, lines)
 
     @property
     def stopped(self) -> bool:
-        return self._matcher.hit is not None
+        return self._matcher.has_ended
+
+    @property
+    def is_cut(self) -> bool:
+        return self._matcher.is_cut
 
     @property
     def matched_stop(self) -> str | None:
@@ -78,18 +95,23 @@ class ReplyWriter:
         reply_format: ReplyFormat,
         continuing: bool = False,
         budget: ThinkingBudget | None = None,
+        lines: LineLimits | None = None,
     ):
         shown = tokenizer.special_tokens_in(reply_format.marks)
         self._detokenizer = tokenizer.detokenizer(continuing=continuing, shown=shown)
         self._parser = ReplyParser(reply_format)
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops, lines)
         self._budget = budget
         self.forced: tuple[int, ...] = ()
         self.n_reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        return self._matcher.hit is not None or self._parser.stopped
+        return self._matcher.has_ended or self._parser.stopped
+
+    @property
+    def is_cut(self) -> bool:
+        return self._matcher.is_cut
 
     @property
     def matched_stop(self) -> str | None:
@@ -120,10 +142,10 @@ class ReplyWriter:
         made: list[Delta] = []
         for delta in deltas:
             made.append(self._matcher.push(delta) if isinstance(delta, str) else self._matcher.flush())
-            if self._matcher.hit is not None:
+            if self._matcher.has_ended:
                 break
             if not isinstance(delta, str):
                 made.append(delta)
-        if last and self._matcher.hit is None:
+        if last and not self._matcher.has_ended:
             made.append(self._matcher.flush())
         return merge([delta for delta in made if delta])

@@ -451,7 +451,7 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Delt
         return writer.flush(), "stop"
     deltas = writer.push(token)
     if writer.stopped:
-        return deltas, "stop"
+        return deltas, "length" if writer.is_cut else "stop"
     if grammar and grammar.finished:
         return deltas + writer.flush(), "stop"
     if len(seq.tokens) >= seq.max_length:

@@ -7,7 +7,7 @@ from time import perf_counter
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams
 from tahr.engine.builder import breakers
-from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.detokenize import TextWriter, has_text, line_limits
 from tahr.engine.engine import accept_token
 from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.engine.sequence import Sequence
@@ -31,7 +31,8 @@ def open_reply(
     sampling = SamplingState(params, ends, breakers(tokenizer))
     sampling.check(tokenizer.n_vocab)
     is_bound = grammar is not None and grammar.active
-    writer = TextWriter(tokenizer, params.stop, continuing=is_bound or has_text(tokenizer, prompt))
+    continuing = is_bound or has_text(tokenizer, prompt)
+    writer = TextWriter(tokenizer, params.stop, continuing, line_limits(params))
     request = SampleRequest(sampling, tokens, len(tokens), grammar)
     return Sequence(tokens, params, len(tokens) + max_tokens, writer, request, ends=ends)
 

@@ -37,5 +37,7 @@ class LlamaSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=Tr
     dry_sequence_breakers: list[str] | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None
+    n_indent: int | None = None
+    t_max_predict_ms: int | None = None
     grammar: str | None = None
     json_schema: Any = None

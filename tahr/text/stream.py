@@ -1,9 +1,10 @@
-"""Text as it comes: tokens to whole characters, and characters up to a stop string."""
+"""Text as it comes: tokens to whole characters, and characters up to a stop string or a limit of lines."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Protocol
 
 from tahr.errors import ConfigError
@@ -53,35 +54,101 @@ class Detokenizer:
         return self._characters.decode(b"", final=True)
 
 
-class StopMatcher:
-    """Lets text through up to the stop string that is complete first, wherever the pieces were cut."""
+class LineLimits:
+    """Lets text through up to a line after the first that is indented by less than `n_indent` spaces or tabs (none: 0),
+    or to the end of the line in which `max_s` seconds (0: any number) have passed since the first text.
+    """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, n_indent: int, max_s: float, clock: Callable[[], float] = perf_counter) -> None:
+        self._n_indent, self._max_s, self._clock = n_indent, max_s, clock
+        self._began: float | None = None
+        self._indent: str | None = None  # of a line of which no more has come
+        self.reached = False
+
+    def push(self, text: str) -> str:
+        """The text that is safe to show: all but an indentation that may still be too short."""
+        if self._began is None:
+            self._began = self._clock()
+        shown: list[str] = []
+        for i, part in enumerate(text.split("\n")):
+            if i:
+                self._end_line(shown)
+            self._add(part, shown)
+        return "".join(shown)
+
+    def flush(self) -> str:
+        """The indentation held back."""
+        held, self._indent = self._indent or "", None
+        return held
+
+    def _end_line(self, shown: list[str]) -> None:
+        self.reached = self.reached or self._indent is not None  # all of the line was too short an indentation
+        if self.reached:
+            return
+        assert self._began is not None
+        shown.append("\n")
+        self.reached = 0 < self._max_s < self._clock() - self._began
+        self._indent = "" if self._n_indent else None
+
+    def _add(self, part: str, shown: list[str]) -> None:
+        if self.reached:
+            self._indent = None
+            return
+        line = (self._indent or "") + part
+        if self._indent is not None:
+            n_indent = len(line) - len(line.lstrip(" \t"))
+            if n_indent == len(line) < self._n_indent:
+                self._indent = line
+                return
+            self._indent, self.reached = None, n_indent < self._n_indent
+        shown.append("" if self.reached else line)
+
+
+class StopMatcher:
+    """Lets text through up to the stop string that is complete first, wherever the pieces were cut, or to a limit of
+    its lines.
+    """
+
+    def __init__(self, stops: Sequence[str], lines: LineLimits | None = None) -> None:
         if not all(stops):
             raise ConfigError("A stop string is empty, which would stop every reply before it starts: remove it.")
-        self._stops = tuple(stops)
-        self.has_stops = bool(stops)
+        self._stops, self._lines = tuple(stops), lines
+        self.has_stops = bool(stops) or lines is not None
         self._held = ""
         self.hit: str | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a limit of lines was reached."""
+        return self._lines is not None and self._lines.reached
+
+    @property
+    def has_ended(self) -> bool:
+        return self.hit is not None or self.is_cut
+
     def push(self, text: str) -> str:
         """The text that is safe to show: all but the longest end that may still become a stop string."""
-        if self.hit is not None:
+        if self.has_ended:
             return ""
         text = self._held + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            _, at, self.hit = min(found)
+            _, at, stop = min(found)
             self._held = ""
-            return text[:at]
+            shown = self._within(text[:at])
+            self.hit = None if self.is_cut else stop
+            return shown
         keep = self._n_open(text)
         self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        return self._within(text[: len(text) - keep])
 
     def flush(self) -> str:
         """The text held back for a stop string that never came."""
         held, self._held = self._held, ""
-        return held
+        return self._within(held) + (self._lines.flush() if self._lines else "")
+
+    def _within(self, text: str) -> str:
+        return self._lines.push(text) if self._lines else text
 
     def _n_open(self, text: str) -> int:
         """Length of the longest end of the text that begins a stop string."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from tahr.config import SamplingParams
-from tahr.engine.detokenize import TextWriter, has_text
+from tahr.engine.detokenize import TextWriter, has_text, line_limits
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ModelFingerprintMismatch
@@ -77,7 +77,8 @@ class SpeculativeEngine:
     def _submit(self, params: SamplingParams) -> Sequence:
         tokenizer = self._pair.tokenizer
         continuing = has_text(tokenizer, self._tokens)
-        seq = self._pair.engine.submit(self._tokens, params, lambda: TextWriter(tokenizer, params.stop, continuing))
+        writer = TextWriter(tokenizer, params.stop, continuing, line_limits(params))
+        seq = self._pair.engine.submit(self._tokens, params, lambda: writer)
         assert seq.request
         seq.request.n_prompt = self._n_prompt  # random numbers and penalties go on where the reply stopped
         return seq

@@ -37,9 +37,7 @@ class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     n_keep: Inert = None  # of a context that is shifted, which none is here
     n_discard: Inert = None
     n_cache_reuse: Inert = None
-    n_indent: Inert = None
-    t_max_prompt_ms: Inert = None
-    t_max_predict_ms: Inert = None
+    t_max_prompt_ms: Inert = None  # llama.cpp's server takes it and does nothing with it
     backend_sampling: Inert = None
 
 

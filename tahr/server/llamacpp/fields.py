@@ -18,6 +18,7 @@ SAME = (
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("mirostat", "mirostat_tau", "mirostat_eta", "repeat_penalty", "repeat_last_n", "presence_penalty"),
     *("frequency_penalty", "seed", "stop", "ignore_eos", "cache_prompt", "grammar", "json_schema"),
+    *("n_indent", "t_max_predict_ms"),
     *("model", "lora", "stream", "return_progress"),
 )
 SENT_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs"}
