@@ -7,12 +7,13 @@ Tokens are bytes, so every text is its own tokenisation.
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
+import httpx
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
@@ -169,7 +170,8 @@ class ScriptedReply:
 
     def writer(self) -> TextWriter | ReplyWriter:
         """As an engine makes it."""
-        form, tokenizer, stops, lines = self.reply_format, self.engine.tokenizer, self.params.stop, line_limits(self.params)
+        form, tokenizer, params = self.reply_format, self.engine.tokenizer, self.params
+        stops, lines = params.stop, line_limits(params)
         if form is None or form.is_plain:
             return TextWriter(tokenizer, stops, lines=lines)
         return ReplyWriter(tokenizer, stops, form, lines=lines)
@@ -287,3 +289,15 @@ def serving(
         loops[0].call_soon_threadsafe(running.stop)
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def client_of(
+    *engines: Any, settings: Settings | None = None, headers: Mapping[str, str] | None = None
+) -> Iterator[httpx.Client]:
+    """A client of a server with these engines."""
+    with (
+        serving(*engines, settings=settings) as server,
+        httpx.Client(base_url=server.address, headers=headers, timeout=30) as made,
+    ):
+        yield made

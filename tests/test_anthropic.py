@@ -8,17 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, serving
+from scripted_engine import ScriptedEngine, client_of
 from tahr.server.settings import Settings
 from tahr.text.tool_calls.json_text import loaded_prefix
-from tool_replies import ROME, TOOL_TEMPLATE, WEATHER, WX, hermes
+from tool_replies import CALLS, ROME, THOUGHT, TOOL_TEMPLATE, WEATHER, WX, hermes
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"name": WX, "description": "The weather.", "input_schema": WEATHER["function"]["parameters"]}
 NOW = {"name": "now", "input_schema": {"type": "object"}}
-CALLS = "Let me look.\n" + hermes(ROME) + "\n" + hermes("{}", "now")
-THOUGHT = "<think>\nHm.\n</think>\n\nYes."
 THINK = {"type": "enabled", "budget_tokens": 20}
 
 
@@ -32,10 +30,7 @@ def client(engine: ScriptedEngine) -> Iterator[httpx.Client]:
     plain = ScriptedEngine("plain", context_size=256)
     settings = Settings(port=0, log_interval_s=0, api_keys=("secret",), keep_alive_s=0.05)
     headers = {"x-api-key": "secret", "anthropic-version": "2023-06-01"}
-    with (
-        serving(engine, plain, settings=settings) as server,
-        httpx.Client(base_url=server.address, headers=headers, timeout=30) as made,
-    ):
+    with client_of(engine, plain, settings=settings, headers=headers) as made:
         yield made
 
 

@@ -118,7 +118,7 @@ def test_pairs(ranker: LLM, llm: LLM) -> None:
 
 def test_a_score_is_the_classifiers(ranker: LLM) -> None:
     logit = math.log(1 / (1 / ranker.score_pairs("cat", "dog")[0] - 1))
-    tokens = ranker.inputs.encode_pair("cat", "dog")
+    tokens = ranker.inputs.encode_pair(ranker.inputs.encode_first("cat"), "dog")
     n_vocab = ranker.model_config.n_vocab // 2
     cat, dog = (ranker.tokenizer.encode(word, add_special=False)[0] for word in ("cat", "dog"))
     assert tokens == [2, cat, 3, dog + n_vocab, 3 + n_vocab]

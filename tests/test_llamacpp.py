@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import BOS, ScriptedEngine, reply_to, serving
-from tahr.server.settings import Settings
+from scripted_engine import BOS, ScriptedEngine, client_of, reply_to
 from test_model_pool import until
 from test_ollama import FillInTokenizer
 
@@ -24,10 +23,7 @@ def engine() -> ScriptedEngine:
 def client(engine: ScriptedEngine) -> Iterator[httpx.Client]:
     coder = ScriptedEngine("coder")
     coder.tokenizer = FillInTokenizer()
-    with (
-        serving(engine, coder, settings=Settings(port=0, log_interval_s=0)) as running,
-        httpx.Client(base_url=running.address, timeout=20) as made,
-    ):
+    with client_of(engine, coder) as made:
         yield made
 
 

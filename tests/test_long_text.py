@@ -125,10 +125,14 @@ def test_other_threads_run_while_a_long_text_is_encoded(what: str) -> None:
     text = LONG_TEXTS[what]
     for tokenizer in (tokenizer_of("qwen2"), Tokenizer.from_json(changed("decoder", to=BYTE_LEVEL))):
         tokenizer.encode("a", parse_special=False)
-        start = time.perf_counter()
-        gap = longest_gap(partial(encode_and_decode, tokenizer, text))
-        assert gap < max(0.3, (time.perf_counter() - start) / 4), "one call held the GIL"
-        assert longest_gap(partial(tokenizer.disguise, text)) < 0.5
+        for work in (partial(encode_and_decode, tokenizer, text), partial(tokenizer.disguise, text)):
+            # The machine may be busy, now and then; a call that holds the GIL holds it every time.
+            assert any(lets_others_run(work) for _ in range(4)), "one call held the GIL"
+
+
+def lets_others_run(work: Callable[[], object]) -> bool:
+    start = time.perf_counter()
+    return longest_gap(work) < max(0.05, (time.perf_counter() - start) / 8)
 
 
 # ---- what cannot fit --------------------------------------------------------------------------------------------

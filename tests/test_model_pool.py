@@ -1,9 +1,11 @@
 """Models that are loaded on demand and unloaded within a budget, with engines that only pretend."""
 
+import gc
 import random
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -294,3 +296,21 @@ def test_only_named_models_are_ever_loaded(name: str) -> None:
                 assert reply.status_code == 404 and len(reply.text) < 1000
         assert pool.ask(name).status_code == (404 if name else 200)
         assert {engine.name for engine in pool.memory} == {"a"} or not name
+
+
+def test_unloading_frees_what_only_the_collector_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled request may hold an engine in a circle. Nothing is frozen after the start, or it would stay."""
+    with pooled() as pool:
+        frozen: list[int] = []
+        monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+        assert pool.ask("b").status_code == 200 and not frozen
+        engine = pool.loaders["b"].engines.pop()
+        engine.scripts.append(engine)  # type: ignore[arg-type]
+        left = weakref.ref(engine)
+        del engine
+        gc.disable()
+        try:
+            assert pool.post("unload", model="b").status_code == 200
+            assert left() is None
+        finally:
+            gc.enable()

@@ -1,14 +1,23 @@
 """The store of responses: what it evicts, what it counts, and chains of responses."""
 
 from tahr.server.http.errors import HttpError
-from tahr.server.responses.store import ENTRY_BYTES, ITEM_BYTES, ResponseStore, StoredResponse, StoreLimits
+from tahr.server.responses.store import (
+    ENTRY_BYTES,
+    ITEM_BYTES,
+    ResponseStore,
+    StoredItem,
+    StoredItems,
+    StoredResponse,
+    StoreLimits,
+)
 
 
 def entry(id: str, parent: StoredResponse | None = None, n: int = 100) -> StoredResponse:
-    return StoredResponse(id, b"r" * n, [b"i"], [b"o"], [f"item {id}"], parent)
+    inputs, outputs = StoredItems([StoredItem("in", b"i")]), StoredItems([StoredItem(f"item {id}", b"o")])
+    return StoredResponse(id, b"r" * n, inputs, outputs, parent)
 
 
-SIZE = ENTRY_BYTES + 2 * ITEM_BYTES + 102  # of an entry
+SIZE = ENTRY_BYTES + 2 * ITEM_BYTES + 102 + len("in") + len("item a")  # of an entry
 
 
 def store_of(
@@ -90,11 +99,12 @@ def test_a_parent_that_was_evicted_meanwhile_counts_again() -> None:
 def test_a_long_chain_is_walked_and_freed() -> None:
     store, _ = store_of(max_entries=10, max_bytes=10**10)
     last: StoredResponse | None = None
+    n_bytes = 0
     for i in range(20_000):
         made = entry(str(i), last)
         store.add("me", made)
-        last = made
-    assert last and len(last.conversation()) == 40_000 and store.n_bytes == 20_000 * SIZE
+        last, n_bytes = made, n_bytes + made.n_bytes
+    assert last is not None and len(last.conversation()) == 40_000 and store.n_bytes == n_bytes
     del made
     for i in range(19_990, 20_000):
         store.remove("me", str(i))

@@ -8,16 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, serving
+from scripted_engine import ScriptedEngine, client_of
 from tahr.server.settings import Settings
-from tool_replies import ROME, TOOL_TEMPLATE, WEATHER, WX, hermes
+from tool_replies import CALLS, ROME, THOUGHT, TOOL_TEMPLATE, WEATHER, WX, hermes
 
 RESPONSES = "/v1/responses"
 TOOL = {"type": "function", **WEATHER["function"]}
 NOW = {"type": "function", "name": "now", "parameters": {"type": "object"}}
 SPACE = {"type": "namespace", "name": "clock", "description": "Time.", "tools": [NOW]}
-CALLS = "Let me look.\n" + hermes(ROME) + "\n" + hermes("{}", "now")
-THOUGHT = "<think>\nHm.\n</think>\n\nYes."
 SUMMARY = {"summary": "auto"}
 
 
@@ -31,10 +29,7 @@ def client(engine: ScriptedEngine) -> Iterator[httpx.Client]:
     plain = ScriptedEngine("plain", context_size=256)
     settings = Settings(port=0, log_interval_s=0, api_keys=("one", "two"), response_max_entries=50)
     headers = {"authorization": "Bearer one"}
-    with (
-        serving(engine, plain, settings=settings) as server,
-        httpx.Client(base_url=server.address, headers=headers, timeout=30) as made,
-    ):
+    with client_of(engine, plain, settings=settings, headers=headers) as made:
         yield made
 
 

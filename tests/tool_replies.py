@@ -293,3 +293,8 @@ REPLIES = (
         ((WX, '{"city": "12", "days": 3}'),),
     ),
 )
+
+
+# Two calls after a word, and an answer after a thought.
+CALLS = "Let me look.\n" + hermes(ROME) + "\n" + hermes("{}", "now")
+THOUGHT = "<think>\nHm.\n</think>\n\nYes."

@@ -41,7 +41,21 @@ def has_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bool:
     return not all(map(tokenizer.is_special, tokens))
 
 
-class TextWriter:
+class StoppedWriter:
+    """What writers have in common: where their text was to end."""
+
+    _matcher: StopMatcher
+
+    @property
+    def is_cut(self) -> bool:
+        return self._matcher.is_cut
+
+    @property
+    def matched_stop(self) -> str | None:
+        return self._matcher.hit
+
+
+class TextWriter(StoppedWriter):
     """Whole characters only, stop strings cut off, and never a piece that may still turn into a stop string."""
 
     forced: tuple[int, ...] = ()
@@ -56,14 +70,6 @@ class TextWriter:
     @property
     def stopped(self) -> bool:
         return self._matcher.has_ended
-
-    @property
-    def is_cut(self) -> bool:
-        return self._matcher.is_cut
-
-    @property
-    def matched_stop(self) -> str | None:
-        return self._matcher.hit
 
     def push(self, token: int) -> Deltas:
         text = self._detokenizer.push(token)
@@ -85,7 +91,7 @@ class ThinkingBudget:
     close: tuple[int, ...]
 
 
-class ReplyWriter:
+class ReplyWriter(StoppedWriter):
     """Replies with reasoning and tool calls. Stop strings are looked for in the text alone."""
 
     def __init__(
@@ -108,14 +114,6 @@ class ReplyWriter:
     @property
     def stopped(self) -> bool:
         return self._matcher.has_ended or self._parser.stopped
-
-    @property
-    def is_cut(self) -> bool:
-        return self._matcher.is_cut
-
-    @property
-    def matched_stop(self) -> str | None:
-        return self._matcher.hit
 
     def push(self, token: int) -> Deltas:
         """What the token completes. A block of thinking that has used up its budget is closed next."""

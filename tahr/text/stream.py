@@ -115,16 +115,9 @@ class StopMatcher:
         self._stops, self._lines = tuple(stops), lines
         self.has_stops = bool(stops) or lines is not None
         self._held = ""
+        self.has_ended = False  # because of one of these:
         self.hit: str | None = None
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether a limit of lines was reached."""
-        return self._lines is not None and self._lines.reached
-
-    @property
-    def has_ended(self) -> bool:
-        return self.hit is not None or self.is_cut
+        self.is_cut = False  # a limit of lines was reached
 
     def push(self, text: str) -> str:
         """The text that is safe to show: all but the longest end that may still become a stop string."""
@@ -136,7 +129,7 @@ class StopMatcher:
             _, at, stop = min(found)
             self._held = ""
             shown = self._within(text[:at])
-            self.hit = None if self.is_cut else stop
+            self.hit, self.has_ended = None if self.is_cut else stop, True
             return shown
         keep = self._n_open(text)
         self._held = text[len(text) - keep :]
@@ -148,7 +141,11 @@ class StopMatcher:
         return self._within(held) + (self._lines.flush() if self._lines else "")
 
     def _within(self, text: str) -> str:
-        return self._lines.push(text) if self._lines else text
+        if self._lines is None:
+            return text
+        shown = self._lines.push(text)
+        self.is_cut = self.has_ended = self._lines.reached
+        return shown
 
     def _n_open(self, text: str) -> int:
         """Length of the longest end of the text that begins a stop string."""

@@ -12,6 +12,7 @@ from scripted_model import Message, call, text_of
 TASK = "greeting.py says the wrong thing"  # is in every prompt of a task
 FILE, OLD, NEW = "greeting.py", 'print("Hello, wrold")', 'print("Hello, world")'
 DONE = "The spelling is right now: greeting.py says Hello, world."
+LOOK = "<think>\nThe file first.\n</think>\n\nI look at the file."
 TITLE = "Spelling of the greeting"  # for requests beside the task: titles, summaries, commit messages
 
 Play = Callable[[list[Message], set[str]], str]
@@ -27,28 +28,27 @@ def step(steps: list[str], messages: list[Message]) -> str:
     return steps[at] if at < len(steps) else DONE
 
 
-def opencode(messages: list[Message], tools: set[str]) -> str:
-    if not {"read", "edit", "bash"} <= tools:
-        return TITLE
-    where = str(Path.cwd() / FILE)
-    steps = [
-        "<think>\nThe file first.\n</think>\n\nI look at the file." + call("read", filePath=where),
-        call("edit", filePath=where, oldString=OLD, newString=NEW),
-        call("bash", command=f"python3 {FILE}", description="Run the program"),
-    ]
-    return step(steps, messages)
+def read_edit_run(names: tuple[str, str, str], fields: tuple[str, str, str]) -> Play:
+    """The play of an agent with a tool for each step; the fields hold the path, the old text and the new."""
+    read, edit, run = names
+    path, old, new = fields
+
+    def play(messages: list[Message], tools: set[str]) -> str:
+        if not set(names) <= tools:
+            return TITLE
+        where = {path: str(Path.cwd() / FILE)}
+        steps = [
+            LOOK + call(read, **where),
+            call(edit, **where, **{old: OLD, new: NEW}),
+            call(run, command=f"python3 {FILE}", description="Run the program"),
+        ]
+        return step(steps, messages)
+
+    return play
 
 
-def claude(messages: list[Message], tools: set[str]) -> str:
-    if not {"Read", "Edit", "Bash"} <= tools:
-        return TITLE
-    where = str(Path.cwd() / FILE)
-    steps = [
-        "<think>\nThe file first.\n</think>\n\nI look at the file." + call("Read", file_path=where),
-        call("Edit", file_path=where, old_string=OLD, new_string=NEW),
-        call("Bash", command=f"python3 {FILE}", description="Run the program"),
-    ]
-    return step(steps, messages)
+opencode = read_edit_run(("read", "edit", "bash"), ("filePath", "oldString", "newString"))
+claude = read_edit_run(("Read", "Edit", "Bash"), ("file_path", "old_string", "new_string"))
 
 
 def codex(messages: list[Message], tools: set[str]) -> str:
@@ -57,7 +57,7 @@ def codex(messages: list[Message], tools: set[str]) -> str:
         return TITLE
     patch = f"*** Begin Patch\n*** Update File: {FILE}\n@@\n-{OLD}\n+{NEW}\n*** End Patch"
     steps = [
-        "<think>\nThe file first.\n</think>\n\nI look at the file." + call("exec_command", cmd=f"cat {FILE}"),
+        LOOK + call("exec_command", cmd=f"cat {FILE}"),
         call("exec_command", cmd=f"apply_patch <<'EOF'\n{patch}\nEOF"),
         call("exec_command", cmd=f"python3 {FILE}"),
     ]

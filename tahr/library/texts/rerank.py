@@ -52,8 +52,9 @@ def plan_pairs(inputs: TextInputs, firsts: ListOf[str], seconds: ListOf[str], tr
     if inputs.encoding is None:
         raise ConfigError("This model generates text and is not trained to compare texts: choose a reranker.")
     if inputs.scores_pairs:
-        pairs = zip(firsts if len(firsts) > 1 else list(firsts) * len(seconds), seconds, strict=True)
-        texts = [inputs.encode_pair(first, second, truncate) for first, second in pairs]
+        openings = [inputs.encode_first(first, truncate) for first in firsts]  # before any pair: one may go with all
+        pairs = ((openings[i % len(openings)], second) for i, second in enumerate(seconds))
+        texts = [inputs.encode_pair(opening, second, truncate) for opening, second in pairs]
         return PairPlan(texts, [], [], is_cross=True, sigmoid=inputs.encoding.sigmoid)
     prompts = inputs.prompt_for("query"), inputs.prompt_for("document")
     queries = [inputs.encode(text, prompts[0], truncate) for text in firsts]

@@ -71,19 +71,21 @@ class TextInputs:
         n = len(self.tokenizer.suffix)
         return n if n and tokens[-n:] == list(self.tokenizer.suffix) else 0
 
-    def encode_pair(self, first: str, second: str, truncate: int | None = None) -> list[int]:
-        """The tokens of two texts as a cross-encoder reads them; with `truncate`, the second is cut."""
-        tokenizer, limit = self.tokenizer, self.limit(truncate)
+    def encode_first(self, first: str, truncate: int | None = None) -> list[int]:
+        """How pairs with this first text begin. It is never cut: one that leaves no room for a second is refused."""
+        tokenizer, limit = self.tokenizer, self.limit(truncate) or self.context_size
         opening = [*tokenizer.prefix, *tokenizer.encode(first, add_special=False), *tokenizer.between]
-        body = tokenizer.encode(second, add_special=False)
+        if len(opening) + len(tokenizer.suffix) >= limit:
+            raise ConfigError(f"The query alone has {len(opening)} tokens, but a pair may have {limit}: shorten it.")
+        return opening
+
+    def encode_pair(self, opening: list[int], second: str, truncate: int | None = None) -> list[int]:
+        """The tokens of two texts as a cross-encoder reads them; with `truncate`, the second is cut."""
+        suffix, limit = self.tokenizer.suffix, self.limit(truncate)
+        body = self.tokenizer.encode(second, add_special=False)
         if limit is not None:
-            room = limit - len(opening) - len(tokenizer.suffix)
-            if room < 1:
-                raise ConfigError(
-                    f"The query alone has {len(opening)} tokens, but a pair may have {limit}: shorten it."
-                )
-            body = body[:room]
-        return opening + [token + self.second_offset for token in (*body, *tokenizer.suffix)]
+            body = body[: limit - len(opening) - len(suffix)]
+        return opening + [token + self.second_offset for token in (*body, *suffix)]
 
     def limit(self, truncate: int | None) -> int | None:
         """How many tokens are kept; None: all."""

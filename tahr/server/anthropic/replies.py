@@ -4,23 +4,12 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.http.errors import HttpError
+from tahr.server.http.errors import TYPES, HttpError
 from tahr.server.openai.replies import Usage
 
 # Thinking is not signed here, and nothing depends on a signature; clients drop a block that has none.
 SIGNATURE = "tahr"
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+ERROR_TYPES = TYPES | {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # those of other names
 
 
 class ErrorDetail(Struct):

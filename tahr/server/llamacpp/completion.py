@@ -48,9 +48,11 @@ def infill_tokens(engine: ServedEngine, body: InfillBody) -> list[int]:
 
 def text_request(body: NativeBody, model: ServedModel, prompts: list[list[int]]) -> TextRequest:
     check_native(body)
-    made = CompletionBody(prompt=list(prompts), **completion_fields(body, model.engine.tokenizer))
+    tokenizer = model.engine.tokenizer
+    made = CompletionBody(prompt=list(prompts), **completion_fields(body, tokenizer))
     asked = NativeOptions(
-        prompts=prompts,
+        n_prompt_tokens=[len(tokens) for tokens in prompts],
+        prompt_texts=[tokenizer.decode(tokens, skip_special=False) for tokens in prompts],
         settings=settings_shown(body, model.defaults),
         fields=body.response_fields or [],
         return_tokens=bool(body.return_tokens),

@@ -36,7 +36,7 @@ OFF: dict[str, dict[str, Any]] = {
 }
 OTHER_NAMES = {"typical_p": "typ_p", "tfs_z": "", "infill": "", "adaptive_p": ""}
 NEVER = -100.0
-MAX_BIASES = 1024
+MAX_BIASES, MAX_BIAS = 1024, 1e6
 MAX_FIELDS = 64
 # The settings that a reply repeats.
 SHOWN = (
@@ -86,7 +86,7 @@ def bias_of(bias: Any, tokenizer: "Tokenizer") -> dict[str, float] | None:
         key, value = pair if len(pair) == 2 else (None, None)
         if isinstance(value, bool):
             value = None if value else NEVER
-        if not isinstance(key, int | str) or not isinstance(value, int | float):
+        if not isinstance(key, int | str) or not isinstance(value, int | float) or abs(value) > MAX_BIAS:
             raise bad_field("logit_bias", "logit_bias must hold pairs of a token or a text and a number or false.")
         for token in tokens_of_key(key, tokenizer):
             made[str(token)] = float(value)

@@ -1,10 +1,11 @@
 """Prompts that ask a model for what stands between two texts, where its vocabulary has tokens for that."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tahr.server.engine_port import ServedEngine
-from tahr.server.http.errors import HttpError
+from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.openai.prompts import check_text_size
 
 if TYPE_CHECKING:
@@ -79,17 +80,21 @@ def fill_in_prompt(
         return tokenizer.encode(text, add_special=False, parse_special=False)
 
     before = [tokenizer.bos_id] if tokenizer.bos_id in tokenizer.encode("")[:1] else []
-    others = [token for file in files for token in other_file(engine, file)]
-    if others and (known := first_known(tokenizer, REPOSITORY_NAMES)):
-        others = [known[0], *encoded(PROJECT), *others]
+    others = other_files(engine, files) if files else []
     made = [*before, *others, marks.prefix, *encoded(prefix), marks.suffix, *encoded(suffix), marks.middle]
     return [token for token in made if token is not None]
 
 
-def other_file(engine: ServedEngine, file: OtherFile) -> list[int]:
+def other_files(engine: ServedEngine, files: Sequence[OtherFile]) -> list[int]:
+    """What goes before: a repository of these files, or snippets, where the vocabulary has no tokens for one."""
     tokenizer = engine.tokenizer
-    check_text_size(engine, file.text, "input_extra")
     known = first_known(tokenizer, REPOSITORY_NAMES)
+    texts = [f"{file.name}\n{file.text}" if known else file.text for file in files]
+    check_text_size(engine, "".join(texts), "input_extra")
+    if len(files) > engine.context_size:  # each takes a token at least
+        raise bad_field("input_extra", f"input_extra has {len(files)} files, which no context holds: send fewer.")
+    made = [known[0], *tokenizer.encode(PROJECT, add_special=False)] if known else []
     begin = [known[1]] if known else tokenizer.encode(SNIPPET, add_special=False)
-    text = f"{file.name}\n{file.text}" if known else file.text
-    return [*begin, *tokenizer.encode(text, add_special=False, parse_special=False)]
+    for text in texts:
+        made += [*begin, *tokenizer.encode(text, add_special=False, parse_special=False)]
+    return made

@@ -37,7 +37,8 @@ NO_SLOT = -1  # places in the batch are not the client's business
 class NativeOptions:
     """What a request wants to see of its reply."""
 
-    prompts: list[list[int]]
+    n_prompt_tokens: list[int]  # of each prompt
+    prompt_texts: list[str]  # made before the reply, which ends on the event loop
     settings: dict[str, Any]  # repeated in the reply
     fields: list[str]  # of the reply; none: all
     return_tokens: bool = False
@@ -53,8 +54,8 @@ class NativeFormatter:
         self.id = f"cmpl-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.has_logprobs = options.logprobs
         self._asked, self._tokenizer, self._options = asked, tokenizer, options
-        self._n_tokens = [0] * len(asked.prompts)
-        self._has_new_line = [False] * len(asked.prompts)
+        self._n_tokens = [0] * len(asked.prompt_texts)
+        self._has_new_line = [False] * len(asked.prompt_texts)
 
     # ---- a stream ---------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class NativeFormatter:
             stop=False,
             id_slot=NO_SLOT,
             tokens_predicted=self._n_tokens[choice],
-            tokens_evaluated=len(self._asked.prompts[choice]),
+            tokens_evaluated=self._asked.n_prompt_tokens[choice],
         )
         if self.has_logprobs:
             made.completion_probabilities = self._probabilities(shown(self._tokenizer, chunk))
@@ -120,7 +121,7 @@ class NativeFormatter:
     def _last(
         self, index: int, completion: "Completion", text: str, tokens: list[int], has_new_line: bool
     ) -> NativeReply:
-        stats, prompt = completion.stats, self._asked.prompts[index]
+        stats, n_prompt = completion.stats, self._asked.n_prompt_tokens[index]
         n_tokens = stats.n_generated_tokens
         return NativeReply(
             index=index,
@@ -129,10 +130,10 @@ class NativeFormatter:
             stop=True,
             id_slot=NO_SLOT,
             tokens_predicted=n_tokens,
-            tokens_evaluated=len(prompt),
-            tokens_cached=len(prompt) + n_tokens,
+            tokens_evaluated=n_prompt,
+            tokens_cached=n_prompt + n_tokens,
             model=self._options.model,
-            prompt=self._tokenizer.decode(prompt, skip_special=False),
+            prompt=self._asked.prompt_texts[index],
             generation_settings=self._asked.settings,
             has_new_line=has_new_line,
             truncated=False,

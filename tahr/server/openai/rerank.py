@@ -149,8 +149,11 @@ def prepare(
         raise bad_field("model", "Adapters change how a model generates, not how it compares texts: name the model.")
     for field, texts in zip(fields, (firsts, seconds), strict=True):
         check_texts(model.engine, field, texts, body.truncate_prompt_tokens is not None)
-    with field_errors("model" if model.engine.inputs.encoding is None else "truncate_prompt_tokens"):
-        plan = plan_pairs(model.engine.inputs, firsts, seconds, body.truncate_prompt_tokens)
+    inputs, truncate = model.engine.inputs, body.truncate_prompt_tokens
+    with field_errors("truncate_prompt_tokens"):
+        inputs.limit(truncate)
+    with field_errors("model" if inputs.encoding is None else fields[0]):
+        plan = plan_pairs(inputs, firsts, seconds, truncate)
     check_lengths(model.engine, plan.texts, fields[1])
     return PairRequest(model, seconds, plan)
 

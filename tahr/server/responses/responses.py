@@ -1,5 +1,7 @@
 """/v1/responses: to create one, to see it again, and to forget it."""
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from tahr.server.responses.fields import SENT_NAMES, chat_body, shown_choice, sh
 from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
 from tahr.server.responses.items import as_items
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
-from tahr.server.responses.store import ResponseStore, StoredResponse
+from tahr.server.responses.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)
@@ -42,12 +44,16 @@ class Continued:
         before = [ITEM.decode(item) for item in self.parent.conversation()] if self.parent else []
         return [*before, *self.new]
 
-    def keep(self, reply: ResponseReply) -> None:
-        """Store what became of it."""
-        inputs = [encode(shown_input(item)) for item in self.new]
-        outputs = [encode(item) for item in reply.output]
-        ids = [item.id for item in reply.output]
-        self.store.add(self.owner, StoredResponse(reply.id, encode(reply), inputs, outputs, ids, self.parent))
+    def keeper(self) -> Callable[[ResponseReply], None]:
+        """Stores what becomes of it. What grows with the request is made here, because replies end on the loop."""
+        shown = [shown_input(item) for item in self.new]
+        inputs = StoredItems(StoredItem(item["id"], encode(item)) for item in shown)
+
+        def keep(reply: ResponseReply) -> None:
+            outputs = StoredItems(StoredItem(item.id, encode(item)) for item in reply.output)
+            self.store.add(self.owner, StoredResponse(reply.id, encode(reply), inputs, outputs, self.parent))
+
+        return keep
 
 
 # ---- creating -----------------------------------------------------------------------------------------------
@@ -56,21 +62,30 @@ class Continued:
 async def create_response(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as OpenAI's Responses API does."""
     store = state.responses  # a conversation may be as long as all it holds
-    await reply_to_chat(request, state, partial(read, store, presented_key(request)), store.n_bytes)
+    await reply_to_chat(request, state, partial(read, store, owner_of(request)), store.n_bytes)
+
+
+def owner_of(request: HttpRequest) -> str:
+    """Whose responses a request may see: those stored with the same key, of which a digest is kept."""
+    return hashlib.sha256(presented_key(request).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def read(store: ResponseStore, owner: str, data: bytes) -> ChatRequest:
     body = decode(BODY, data)
     continued = conversation_of(store, owner, body)
     chat, names = chat_body(body, continued.items())
-    keep = None if body.store is False else continued.keep
+    keep = None if body.store is False else continued.keeper()
     asked = ResponseOptions(repeated(body), names, wants_summary(body), keep)
     return ChatRequest(chat, partial(ResponseFormatter, asked), cuts_length=True, sent_names=SENT_NAMES)
 
 
 def conversation_of(store: ResponseStore, owner: str, body: InputTokensBody) -> Continued:
     parent = store.get(owner, body.previous_response_id) if body.previous_response_id else None
-    new = [resolved(store, owner, item, i) for i, item in enumerate(as_items(body.input))]
+    given = as_items(body.input)
+    named = [item.id for item in given if item.type == "item_reference"]
+    if len(named) != len(set(named)):  # or a short request could be any size
+        raise bad_field("input", "input refers to one item several times: refer to it once.")
+    new = [resolved(store, owner, item, i) for i, item in enumerate(given)]
     return Continued(store, owner, parent, new)
 
 
@@ -118,7 +133,7 @@ def shown_input(item: InputItem) -> dict[str, Any]:
 
 async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
     """How many tokens the prompt of a response would have."""
-    data, owner = await request.body(), presented_key(request)
+    data, owner = await request.body(), owner_of(request)
 
     def work() -> InputTokensReply:
         body = decode(COUNT_BODY, data)
@@ -137,7 +152,7 @@ def id_of(request: HttpRequest, suffix: str = "") -> str:
 
 async def get_response(request: HttpRequest, state: ServerState) -> None:
     """A stored response."""
-    found = state.responses.get(presented_key(request), id_of(request))
+    found = state.responses.get(owner_of(request), id_of(request))
     if parse_qs(request.query).get("stream", ["false"])[-1] == "true":
         raise bad_field("stream", "A stored response cannot be streamed again: leave stream out.")
     await request.respond(found.reply)
@@ -146,29 +161,29 @@ async def get_response(request: HttpRequest, state: ServerState) -> None:
 async def delete_response(request: HttpRequest, state: ServerState) -> None:
     """Forget a stored response."""
     id = id_of(request)
-    state.responses.remove(presented_key(request), id)
+    state.responses.remove(owner_of(request), id)
     await request.respond_json(DeletedResponse(id))
 
 
 async def cancel_response(request: HttpRequest, state: ServerState) -> None:
     """Refused: only a response in the background can be cancelled, and this server has none."""
-    state.responses.get(presented_key(request), id_of(request, "/cancel"))
+    state.responses.get(owner_of(request), id_of(request, "/cancel"))
     message = "Only responses in the background can be cancelled: close the connection of one that is streamed."
     raise HttpError(400, message, code="not_in_background")
 
 
 async def list_input_items(request: HttpRequest, state: ServerState) -> None:
     """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
-    found = state.responses.get(presented_key(request), id_of(request, "/input_items"))
+    found = state.responses.get(owner_of(request), id_of(request, "/input_items"))
     asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
     limit, order = asked.get("limit", "20"), asked.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
         raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
     if order not in ("asc", "desc"):
         raise bad_field("order", "order must be asc or desc.")
-    items = [msgspec.json.decode(item) for item in found.inputs]
-    items = items if order == "asc" else items[::-1]
-    after = next((i + 1 for i, item in enumerate(items) if item["id"] == asked.get("after")), 0)
+    items = found.inputs.items if order == "asc" else found.inputs.items[::-1]
+    after = next((i + 1 for i, item in enumerate(items) if item.id == asked.get("after")), 0)
     page = items[after : after + int(limit)]
-    ids = [item["id"] for item in page] or [""]
-    await request.respond_json(InputItemList(page, ids[0], ids[-1], after + len(page) < len(items)))
+    ids = [item.id for item in page] or [""]
+    data = [msgspec.Raw(item.data) for item in page]
+    await request.respond_json(InputItemList(data, ids[0], ids[-1], after + len(page) < len(items)))

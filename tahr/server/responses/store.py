@@ -3,13 +3,29 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tahr.server.http.errors import HttpError
 
-Owner = str  # the key of a client: others cannot see its responses
+Owner = str  # of bounded length, from the key of a client: others cannot see its responses
 ENTRY_BYTES, ITEM_BYTES = 1024, 256  # about what Python takes beside the texts
+
+
+class StoredItem(NamedTuple):
+    """An item of a conversation as JSON."""
+
+    id: str
+    data: bytes
+
+
+class StoredItems:
+    """Items, and how much memory they take, which is worked out once."""
+
+    def __init__(self, items: Iterable[StoredItem]):
+        self.items = tuple(items)
+        self.n_bytes = sum(ITEM_BYTES + len(item.id) + len(item.data) for item in self.items)
 
 
 @dataclass(slots=True)
@@ -21,26 +37,24 @@ class StoredResponse:
 
     id: str
     reply: bytes
-    inputs: Sequence[bytes]
-    outputs: Sequence[bytes]
-    output_ids: Sequence[str]
+    inputs: StoredItems
+    outputs: StoredItems
     parent: "StoredResponse | None" = None
     stored_at: float = 0.0
     n_users: int = 0  # the store, and responses that follow from it
 
     @property
     def n_bytes(self) -> int:
-        n_items = len(self.inputs) + len(self.outputs)
-        return ENTRY_BYTES + ITEM_BYTES * n_items + len(self.reply) + sum(map(len, [*self.inputs, *self.outputs]))
+        return ENTRY_BYTES + len(self.reply) + self.inputs.n_bytes + self.outputs.n_bytes
 
     def conversation(self) -> list[bytes]:
         """All items from the first on."""
-        turns: list[list[bytes]] = []
+        turns: list[list[StoredItem]] = []
         at: StoredResponse | None = self
         while at is not None:
-            turns.append([*at.inputs, *at.outputs])
+            turns.append([*at.inputs.items, *at.outputs.items])
             at = at.parent
-        return [item for turn in reversed(turns) for item in turn]
+        return [item.data for turn in reversed(turns) for item in turn]
 
 
 @dataclass(slots=True)
@@ -59,7 +73,7 @@ class ResponseStore:
         self.n_bytes = 0  # of entries, and of what they follow from
         self._limits, self._clock = limits, clock
         self._entries: OrderedDict[tuple[Owner, str], StoredResponse] = OrderedDict()
-        self._by_item: dict[tuple[Owner, str], StoredResponse] = {}
+        self._by_item: dict[tuple[Owner, str], tuple[StoredResponse, bytes]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -69,7 +83,7 @@ class ResponseStore:
         with self._lock:
             response.stored_at, response.n_users = self._clock(), 1
             self._entries[owner, response.id] = response
-            self._by_item |= {(owner, item): response for item in response.output_ids}
+            self._by_item |= {(owner, item.id): (response, item.data) for item in response.outputs.items}
             self.n_bytes += response.n_bytes
             self._use_parent(response)
             self._evict()
@@ -85,8 +99,8 @@ class ResponseStore:
     def item(self, owner: Owner, id: str) -> bytes | None:
         """An output item of a stored response."""
         with self._lock:
-            found = self._by_item.get((owner, id))
-            return found.outputs[found.output_ids.index(id)] if found and not self._is_old(found) else None
+            response, data = self._by_item.get((owner, id), (None, None))
+            return data if response and not self._is_old(response) else None
 
     def remove(self, owner: Owner, id: str) -> None:
         with self._lock:
@@ -118,8 +132,8 @@ class ResponseStore:
 
     def _drop(self, owner_id: tuple[Owner, str]) -> None:
         dropped = self._entries.pop(owner_id)
-        for item in dropped.output_ids:
-            self._by_item.pop((owner_id[0], item), None)
+        for item in dropped.outputs.items:
+            self._by_item.pop((owner_id[0], item.id), None)
         at: StoredResponse | None = dropped
         while at is not None:
             at.n_users -= 1

@@ -1,0 +1,240 @@
+"""What a stranger may not do through the routes of other APIs than OpenAI's first: multiply, hold the loop, confuse."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_engine import ScriptedEngine, serving
+from tahr.models.encoders.encoding import Encoding
+from tahr.server.lifecycle import HttpServer
+from tahr.server.responses import responses
+from tahr.server.settings import Settings
+from test_ollama import FillInTokenizer
+
+MESSAGES, RESPONSES, COMPLETION, INFILL = "/v1/messages", "/v1/responses", "/completion", "/infill"
+USER = [{"role": "user", "content": "hi"}]
+IMAGE = {"type": "image"}
+HUGE = int("9" * 400)
+DEEP: Any = {}
+for _ in range(400):
+    DEEP = {"a": DEEP}
+
+
+class RepositoryTokenizer(FillInTokenizer):
+    """Also with tokens for files, whose names are text then."""
+
+    def split_special(self, text: str) -> list[str | int]:
+        return [300] if text in ("<|repo_name|>", "<|file_sep|>") else super().split_special(text)
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    made = ScriptedEngine("coder", context_size=4096)
+    made.tokenizer = RepositoryTokenizer()
+    return made
+
+
+@pytest.fixture(scope="module")
+def ranker() -> ScriptedEngine:
+    made = ScriptedEngine("ranker", context_size=4096)
+    made.inputs = replace(made.inputs, encoding=Encoding(scores_pairs=True, sigmoid=False), vector_width=1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(engine: ScriptedEngine, ranker: ScriptedEngine) -> Iterator[HttpServer]:
+    with serving(engine, ranker, settings=Settings(port=0, log_interval_s=0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: HttpServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=30) as made:
+        yield made
+
+
+def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
+    return client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+# ---- products -----------------------------------------------------------------------------------------------
+
+
+def test_one_stored_item_is_not_read_a_thousand_times(client: httpx.Client) -> None:
+    stored = client.post(RESPONSES, json={"input": "x" * 2000}).json()["output"][0]["id"]
+    once = {"type": "item_reference", "id": stored}
+    user = {"role": "user", "content": "again"}
+    assert client.post(RESPONSES, json={"input": [once, user]}).status_code == 200
+    refused = client.post(RESPONSES, json={"input": [once] * 50_000 + [user]})
+    assert refused.status_code == 400 and "several times" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [[{"text": ""}] * 100_000, [{"text": "", "filename": "x" * 9_000_000}], [{"text": "y" * 9_000}] * 1000],
+    ids=["many", "a long name", "long together"],
+)
+def test_other_files_are_bounded_together(client: httpx.Client, files: list[Any]) -> None:
+    began = time.perf_counter()
+    got = post(client, INFILL, {"model": "coder", "input_prefix": "a", "input_suffix": "b", "input_extra": files})
+    assert got.status_code == 400 and len(got.text) < 500, got.text[:300]
+    assert time.perf_counter() - began < 5
+
+
+def test_a_query_is_tokenised_once_and_checked_before_any_pair(
+    client: httpx.Client, ranker: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, seen = ranker.tokenizer.encode, list[int]()
+
+    def counted(text: str, **options: Any) -> list[int]:
+        seen.append(len(text))
+        return list(encode(text, **options))
+
+    monkeypatch.setattr(ranker.tokenizer, "encode", counted, raising=False)
+    body: dict[str, Any] = {"model": "ranker", "query": "q" * 1000, "documents": ["d"] * 2048}
+    assert client.post("/v1/rerank", json=body).status_code == 200
+    assert sorted(seen)[-2:] == [1, 1000] and len(seen) == 2049
+    seen.clear()
+    body["query"] = "q" * 10_000
+    assert client.post("/v1/rerank", json=body).status_code == 400
+    assert seen == [10_000], "no document was looked at"
+
+
+# ---- the event loop -----------------------------------------------------------------------------------------
+
+
+def test_items_of_no_text_are_not_written_down_on_the_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fit any context, so only the size of the body bounds them."""
+    shown_input, threads = responses.shown_input, set[str]()
+
+    def shown_seen(item: Any) -> dict[str, Any]:
+        threads.add(threading.current_thread().name.split("_")[0])
+        return shown_input(item)
+
+    monkeypatch.setattr(responses, "shown_input", shown_seen)
+    for stream in (False, True):
+        items = [{"role": "user", "content": []}] * 10_000 + USER
+        assert client.post(RESPONSES, json={"input": items, "stream": stream}).status_code == 200
+    assert threads == {"tahr-text"}
+    made = client.post(RESPONSES, json={"input": items}).json()["id"]
+    listed = client.get(f"{RESPONSES}/{made}/input_items?limit=2").json()
+    assert listed["data"][0]["content"][0]["text"] == "hi" and listed["has_more"] and len(listed["data"]) == 2
+
+
+def test_a_long_prompt_is_not_decoded_on_the_loop(
+    client: httpx.Client, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, threads = engine.tokenizer.decode, set[str]()
+
+    def decode_seen(tokens: Any, **options: Any) -> str:
+        if options.get("skip_special") is False:
+            threads.add(threading.current_thread().name.split("_")[0])
+        return str(decode(tokens, **options))
+
+    monkeypatch.setattr(engine.tokenizer, "decode", decode_seen, raising=False)
+    for stream in (False, True):
+        body = {"model": "coder", "prompt": list(b"x" * 3000), "n_predict": 2, "stream": stream}
+        assert client.post(COMPLETION, json=body).status_code == 200
+    assert threads == {"tahr-text"}
+
+
+# ---- types and numbers --------------------------------------------------------------------------------------
+
+ODD: dict[str, tuple[str, dict[str, Any]]] = {
+    "bias of a huge token": (COMPLETION, {"prompt": "x", "logit_bias": [[HUGE, 1]]}),
+    "bias of a true token": (COMPLETION, {"prompt": "x", "logit_bias": [[True, 1]]}),
+    "bias of nothing": (COMPLETION, {"prompt": "x", "logit_bias": [[], [1], [1, 2, 3]]}),
+    "bias by a huge number": (COMPLETION, {"prompt": "x", "logit_bias": [[1, HUGE]]}),
+    "bias by a long text": (COMPLETION, {"prompt": "x", "logit_bias": {"9" * 1025: 1}}),
+    "a prompt in a prompt in a prompt": (COMPLETION, {"prompt": [[[["x"]]]]}),
+    "huge tokens": (COMPLETION, {"prompt": [HUGE]}),
+    "a prompt of switches": (COMPLETION, {"prompt": [True, False]}),
+    "a prompt of nothing": (COMPLETION, {"prompt": [[], []]}),
+    "many prompts": (COMPLETION, {"prompt": [[1]] * 5000}),
+    "a path through everything": (COMPLETION, {"prompt": "x", "response_fields": ["/".join("a" * 100_000)] * 65}),
+    "huge n_predict": (COMPLETION, {"prompt": "x", "n_predict": -HUGE}),
+    "huge n_probs": (COMPLETION, {"prompt": "x", "n_probs": 10**9}),
+    "huge indentation": (COMPLETION, {"prompt": "x", "n_indent": 10**18}),
+    "samplers without end": (COMPLETION, {"prompt": "x", "samplers": ["x" * 1000] * 10_000}),
+    "deep input of a tool": (
+        MESSAGES,
+        {
+            "max_tokens": 1,
+            "messages": [
+                *USER,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": DEEP}]},
+                *USER,
+            ],
+        },
+    ),
+    "deep schema": (
+        MESSAGES,
+        {"max_tokens": 1, "messages": USER, "tools": [{"name": "f", "input_schema": DEEP}]},
+    ),
+    "deep results": (
+        MESSAGES,
+        {
+            "max_tokens": 1,
+            "messages": [
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}]},
+            ],
+        },
+    ),
+    "no tokens": (MESSAGES, {"max_tokens": 0, "messages": USER}),
+    "huge budget": (
+        MESSAGES,
+        {"max_tokens": 9, "messages": USER, "thinking": {"type": "enabled", "budget_tokens": HUGE}},
+    ),
+    "edits of nonsense": (MESSAGES, {"max_tokens": 1, "messages": USER, "context_management": {"edits": [[DEEP]]}}),
+    "a namespace in a namespace": (
+        RESPONSES,
+        {
+            "input": "x",
+            "tools": [{"type": "namespace", "name": "a", "tools": [{"type": "namespace", "name": "b", "tools": []}]}],
+        },
+    ),
+    "a namespace without a name": (RESPONSES, {"input": "x", "tools": [{"type": "namespace", "tools": [1]}]}),
+    "a choice of nonsense": (RESPONSES, {"input": "x", "tool_choice": {"type": "allowed_tools", "tools": [DEEP, 1]}}),
+    "an unknown parent": (RESPONSES, {"input": "x", "previous_response_id": "x" * 1_000_000}),
+    "an unknown item": (RESPONSES, {"input": [{"type": "item_reference"}]}),
+    "much metadata": (RESPONSES, {"input": "x", "metadata": {str(i): "v" for i in range(17)}}),
+    "a format of nonsense": ("/api/chat", {"model": "coder", "messages": USER, "format": 7}),
+    "deep arguments": (
+        "/api/chat",
+        {
+            "model": "coder",
+            "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}]}, *USER],
+        },
+    ),
+    "a context of everything": ("/api/generate", {"model": "coder", "prompt": "x", "context": [1] * 100_000}),
+    "a life of nonsense": ("/api/chat", {"model": "coder", "messages": USER, "keep_alive": "1" * 1000}),
+    "huge num_ctx": ("/api/chat", {"model": "coder", "messages": USER, "options": {"num_ctx": 2**62}}),
+    "embedding of nothing": ("/api/embed", {"model": "coder", "input": ["", ""]}),
+    "huge dimensions": ("/api/embed", {"model": "coder", "input": "x", "dimensions": 2**62}),
+    "scores of unlike numbers": ("/v1/score", {"model": "ranker", "text_1": ["a"] * 3, "text_2": ["b"] * 2}),
+    "huge top_n": ("/v1/rerank", {"model": "ranker", "query": "q", "documents": ["a"], "top_n": -HUGE}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_nonsense_is_refused_in_a_sentence(client: httpx.Client, name: str) -> None:
+    path, body = ODD[name]
+    got = post(client, path, body)
+    error = got.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
+    assert got.status_code in (400, 404, 413) and message and len(message) < 1000, got.text[:500]
+
+
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES, COMPLETION, INFILL, "/api/chat", "/api/embed", "/v1/rerank"])
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b'"x"', b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe"])
+def test_what_is_no_body_is_refused(client: httpx.Client, path: str, body: bytes) -> None:
+    got = post(client, path, body)
+    assert got.status_code == 400, got.text[:300]
