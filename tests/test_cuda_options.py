@@ -82,6 +82,7 @@ def test_a_card_counts_its_own_memory() -> None:
     import torch
 
     be = backends_here.backend("cuda")
+    assert be.has_own_memory
     before = be.kv_budget(1.0)
     assert before > 4 * GB
     much = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
