@@ -118,7 +118,7 @@ int64_t run_own_rows(const Segment& s, Range rows, Range panels, std::byte* scra
   const int64_t n_rows = rows.end - rows.begin;
   const bool dense = is_dense(s.job->matrix->format);
 #if defined(TAHR_ISA_amx)
-  if (dense || n_rows < AMX_MIN_ROWS) return rows.begin;
+  if (dense || n_rows < AMX_MIN_ROWS || !amx_takes(s.job->matrix->format)) return rows.begin;
   const int64_t taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
   run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
 #elif defined(TAHR_NEON)

@@ -24,7 +24,7 @@ enum Tiles { C, X, W };
 
 struct Panel {
   alignas(64) uint8_t codes[CHUNK][8 * 64];  // signed
-  ScaleMin scales[CHUNK * 2];                // per group of columns
+  ScaleMin scales[CHUNK];
 };
 
 struct AmxWorkspace {
@@ -41,76 +41,60 @@ struct PieceRange {
   int n;
 };
 
-template <Format F>
 tiles::Shape shape() {
   tiles::Shape shape;
   shape.set(C, AMX_TILE_ROWS, tiles::ROW_BYTES);
-  shape.set(X, AMX_TILE_ROWS, row_of(F).group);
-  shape.set(W, row_of(F).group / 4, tiles::ROW_BYTES);
+  shape.set(X, AMX_TILE_ROWS, PIECE_COLS);
+  shape.set(W, PIECE_COLS / 4, tiles::ROW_BYTES);
   return shape;
 }
 
 template <Format F>
 void unpack_panel(const std::byte* packed, int64_t cols, PieceRange pieces, Panel& panel) {
-  constexpr FormatRow row = row_of(F);
-  constexpr int n_groups = 32 / row.group;
   const auto* codes = reinterpret_cast<const uint8_t*>(packed);
   const uint8_t* scales = codes + cols / 32 * piece_bytes(F, LANES);
-  const __m512i offset = _mm512_set1_epi8(char(code_offset(row)));
   for (int i = 0; i < pieces.n; i++) {
     Codes w[8];
     unpack_codes<F>(codes + (pieces.first + i) * piece_bytes(F, LANES), w);
-    for (int v = 0; v < 8; v++) _mm512_store_si512(panel.codes[i] + v * 64, _mm512_sub_epi8(w[v].v, offset));
-    for (int g = 0; g < n_groups; g++)
-      panel.scales[i * n_groups + g] = read_scales<F>(scales, (pieces.first + i) * n_groups + g);
+    for (int v = 0; v < 8; v++) store(panel.codes[i] + v * 64, minus(w[v], code_offset(row_of(F))));
+    panel.scales[i] = read_scales<F>(scales, pieces.first + i);
   }
 }
 
-// Products of group `g` of the chunk's columns, for the tile of rows from `row` on.
-template <Format F>
-TAHR_INLINE void multiply(AmxWorkspace& work, int64_t row, int g) {
-  constexpr int group = row_of(F).group, n_groups = 32 / group;
-  const int piece = g / n_groups, at = g % n_groups * group;
-  tiles::load<X>(work.x[piece][row].codes + at, sizeof(QuantBlock));
-  tiles::load<W>(work.panel.codes[piece] + at * LANES, tiles::ROW_BYTES);
+// Products of piece `i` of the chunk, for the tile of rows from `row` on.
+TAHR_INLINE void multiply(AmxWorkspace& work, int64_t row, int i) {
+  tiles::load<X>(work.x[i][row].codes, sizeof(QuantBlock));
+  tiles::load<W>(work.panel.codes[i], tiles::ROW_BYTES);
   tiles::zero<C>();
   tiles::dot<C, X, W>();
-  tiles::store<C>(work.dots[g % 2], tiles::ROW_BYTES);
+  tiles::store<C>(work.dots[i % 2], tiles::ROW_BYTES);
 }
 
 // The same operations in the same order as in the kernels for a few rows.
 template <Format F>
-TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x, int half, Floats sums) {
-  constexpr FormatRow row = row_of(F);
+TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x, Floats sums) {
   sums = fma(to_floats(dots), mul(s.scale, set1(x.scale)), sums);
-  if constexpr (has_min(row.scales)) {
-    const int32_t minus_sum = half ? x.minus_sum - x.minus_half : x.minus_half;
-    sums = fnma(s.min, set1(row.group == 32 ? x.scaled_sum : x.scale * float(-minus_sum)), sums);
-  }
-  return sums;
+  return has_min(row_of(F).scales) ? fnma(s.min, set1(x.scaled_sum), sums) : sums;
 }
 
 template <Format F>
-TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int g, Floats (&sums)[AMX_TILE_ROWS]) {
-  constexpr int n_groups = 32 / row_of(F).group;
-  const ScaleMin s = work.panel.scales[g];
-  const QuantBlock* x = work.x[g / n_groups] + row;
+TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int i, Floats (&sums)[AMX_TILE_ROWS]) {
+  const ScaleMin s = work.panel.scales[i];
+  const QuantBlock* x = work.x[i] + row;
 #pragma GCC unroll 16
-  for (int r = 0; r < AMX_TILE_ROWS; r++)
-    sums[r] = add_scaled<F>({_mm512_load_si512(work.dots[g % 2][r])}, s, x[r], g % n_groups, sums[r]);
+  for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = add_scaled<F>(load(work.dots[i % 2][r]), s, x[r], sums[r]);
 }
 
-// Adds the chunk's columns to the sums of a tile of rows. Tiles are one group ahead of the vectors.
+// Adds the chunk's columns to the sums of a tile of rows. Tiles are one piece ahead of the vectors.
 template <Format F>
 void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, float (*kept)[LANES]) {
-  const int n_groups = pieces.n * (32 / row_of(F).group);
   Floats sums[AMX_TILE_ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = pieces.first ? load(kept[row + r]) : set1(0.0f);
-  multiply<F>(work, row, 0);
-  for (int g = 0; g < n_groups; g++) {
-    if (g + 1 < n_groups) multiply<F>(work, row, g + 1);
-    combine<F>(work, row, g, sums);
+  multiply(work, row, 0);
+  for (int i = 0; i < pieces.n; i++) {
+    if (i + 1 < pieces.n) multiply(work, row, i + 1);
+    combine<F>(work, row, i, sums);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
@@ -146,9 +130,9 @@ void write(const RowBlock& block, Range panels, const AmxWorkspace& work) {
 
 template <Format F>
 void run_format(const RowBlock& block, AmxWorkspace& work) {
-  if constexpr (!is_dense(F)) {
+  if constexpr (amx_takes(F)) {
     const int64_t n_pieces = block.matrix->cols / 32;
-    tiles::configure(shape<F>());
+    tiles::configure(shape());
     for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS) {
       const Range panels = {begin, begin + MAX_PANELS < block.panels.end ? begin + MAX_PANELS : block.panels.end};
       for (int64_t p = 0; p < n_pieces; p += CHUNK)

@@ -1,10 +1,16 @@
-// The roof of tile instructions; that of everything else is avx512vnni's.
+// The roof of tile instructions; that of everything else is that of the vectors beside them.
 #include "amx_tiles.h"
 #include "matmul_ops.h"
 
 namespace tahr::TAHR_ISA {
 
 namespace {
+
+#if defined(__x86_64__)
+const MatmulKernels& vectors = avx512vnni::matmul_kernels;
+#else
+const MatmulKernels& vectors = scalar::matmul_kernels;
+#endif
 
 constexpr int CHAINS = 4;  // products under way at once
 
@@ -25,12 +31,12 @@ void multiply_tiles(const RoofOp& op) {
 
 void roof(const RoofOp& op, Worker worker) {
   if (op.kind == Roof::INTS) return multiply_tiles(op);
-  avx512vnni::matmul_kernels.roof(op, worker);
+  vectors.roof(op, worker);
 }
 
 int64_t roof_work(Roof kind) {
   constexpr int64_t ints = int64_t{CHAINS} * 16 * 16 * 64;
-  return kind == Roof::INTS ? 2 * ints : avx512vnni::matmul_kernels.roof_work(kind);
+  return kind == Roof::INTS ? 2 * ints : vectors.roof_work(kind);
 }
 
 }  // namespace tahr::TAHR_ISA

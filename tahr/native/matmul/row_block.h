@@ -2,6 +2,7 @@
 #pragma once
 
 #include "matmul.h"
+#include "quants.h"
 #include "simd.h"
 
 namespace tahr::TAHR_ISA {
@@ -25,7 +26,10 @@ struct RowBlock {
 constexpr int AMX_TILE_ROWS = 16;
 constexpr int AMX_MIN_ROWS = 32;  // fewer do not repay the unpacking: at 16 the kernels for a few rows are 5 to 35 % faster
 
-// A multiple of AMX_TILE_ROWS quantised rows.
+// Tiles of 16 columns take as long as tiles of 32: formats with a scale per 16 columns are faster without.
+constexpr bool amx_takes(Format format) { return row_of(format).group == PIECE_COLS; }
+
+// A multiple of AMX_TILE_ROWS rows, quantised, and a format that `amx_takes`.
 void run_amx_block(const RowBlock& block, std::byte* scratch);
 
 #elif defined(TAHR_NEON)

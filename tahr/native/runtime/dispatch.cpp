@@ -20,6 +20,9 @@ const std::vector<Isa>& isas() {
       {"neon_i8mm", has_neon_i8mm, &neon_i8mm::row_kernels, &neon_i8mm::matmul_kernels, &neon_i8mm::sampling_kernels},
       {"neon_dotprod", has_neon_dotprod, &neon_dotprod::row_kernels, &neon_dotprod::matmul_kernels, &neon_dotprod::sampling_kernels},
 #endif
+#if defined(TAHR_AMX_MODEL) && !defined(__x86_64__)
+      {"amx", always, &scalar::row_kernels, &amx::matmul_kernels, &scalar::sampling_kernels},
+#endif
       {"scalar", always, &scalar::row_kernels, &scalar::matmul_kernels, &scalar::sampling_kernels},
   };
   return table;

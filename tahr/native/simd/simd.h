@@ -19,7 +19,8 @@
 // otherwise take minutes over it with sanitizers.
 #define TAHR_INLINE static inline __attribute__((always_inline))
 
-#if defined(TAHR_ISA_avx512vnni) || defined(TAHR_ISA_amx)
+#if defined(TAHR_ISA_avx512vnni) || (defined(TAHR_ISA_amx) && defined(__x86_64__))
+#define TAHR_AVX512
 #include "simd_avx512.h"
 #elif defined(TAHR_ISA_avx2)
 #include "simd_avx2.h"
@@ -36,7 +37,7 @@ namespace tahr::TAHR_ISA {
 
 TAHR_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
-#if !defined(TAHR_ISA_avx512vnni) && !defined(TAHR_ISA_amx)
+#if !defined(TAHR_AVX512)
 // The same as `dot` for several panels, which gain from meeting a row together only where registers abound.
 template <int First, int Count, int MaxCode, int Panels, int Rows>
 TAHR_INLINE void dot_panels(Ints (&sums)[Panels][Rows], const Codes* const (&w)[Panels], const int8_t* const (&x)[Rows]) {

@@ -60,6 +60,7 @@ template <int N>
 TAHR_INLINE Ints shift_left(Ints a) { return {_mm512_slli_epi32(a.v, N)}; }
 TAHR_INLINE Ints low_nibble(Ints a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(15))}; }
 TAHR_INLINE Ints high_nibble(Ints a) { return {_mm512_srli_epi32(a.v, 4)}; }
+TAHR_INLINE Ints load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 TAHR_INLINE Ints load_i8(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 TAHR_INLINE Ints load_u8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 TAHR_INLINE void store_i8(int8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
@@ -80,6 +81,8 @@ TAHR_INLINE int32_t sum16(const int8_t* p) {
 }
 
 TAHR_INLINE Codes load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+TAHR_INLINE void store(uint8_t* p, Codes a) { _mm512_storeu_si512(p, a.v); }
+TAHR_INLINE Codes minus(Codes a, int n) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(char(n)))}; }
 template <int Right, int Mask>
 TAHR_INLINE Codes field(Codes a) {
   __m512i v = a.v;  // 16-bit shifts carry bits over from the neighbouring byte, which the mask takes away

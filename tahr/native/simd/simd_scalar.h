@@ -5,7 +5,11 @@
 
 namespace tahr::TAHR_ISA {
 
+#if defined(TAHR_ISA_amx)
+constexpr int LANES = 16;  // its kernels are tested with plain vectors where there is no AVX-512
+#else
 constexpr int LANES = 8;
+#endif
 constexpr int DOT_ROWS = 1;       // activation rows a call of `dot` takes
 constexpr int TILE_ROWS = 4;      // activation rows a matmul tile keeps in registers
 constexpr int DENSE_ROWS = 2;     // the same against dense weights
@@ -54,6 +58,7 @@ TAHR_INLINE Ints shift_left(Ints a) { return each<Ints>([&](int i) { return int3
 // Of a byte, 0 .. 255.
 TAHR_INLINE Ints low_nibble(Ints a) { return each<Ints>([&](int i) { return a.v[i] & 15; }); }
 TAHR_INLINE Ints high_nibble(Ints a) { return each<Ints>([&](int i) { return a.v[i] >> 4; }); }
+TAHR_INLINE Ints load(const int32_t* p) { return each<Ints>([=](int i) { return p[i]; }); }
 TAHR_INLINE Ints load_i8(const int8_t* p) { return each<Ints>([=](int i) { return p[i]; }); }
 TAHR_INLINE Ints load_u8(const uint8_t* p) { return each<Ints>([=](int i) { return p[i]; }); }
 TAHR_INLINE void store_i8(int8_t* p, Ints a) { for (int i = 0; i < LANES; i++) p[i] = int8_t(a.v[i]); }
@@ -67,9 +72,9 @@ TAHR_INLINE Ints as_ints(Floats a) { return each<Ints>([&](int i) { return int32
 
 // Across the lanes, in a fixed order.
 TAHR_INLINE float sum(Floats a) {
-  float t[4];
-  for (int i = 0; i < 4; i++) t[i] = a.v[i] + a.v[i + 4];
-  return (t[0] + t[2]) + (t[1] + t[3]);
+  for (int n = LANES / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; i++) a.v[i] += a.v[i + n];
+  return a.v[0];
 }
 TAHR_INLINE float max_lane(Floats a) {
   float most = a.v[0];
@@ -90,6 +95,8 @@ TAHR_INLINE int32_t sum16(const int8_t* p) {
 }
 
 TAHR_INLINE Codes load_codes(const uint8_t* p) { return each<Codes>([=](int i) { return p[i]; }); }
+TAHR_INLINE void store(uint8_t* p, Codes a) { memcpy(p, a.v, sizeof a.v); }
+TAHR_INLINE Codes minus(Codes a, int n) { return each<Codes>([&](int i) { return uint8_t(a.v[i] - n); }); }
 // (byte >> Right) & Mask; a negative Right shifts left.
 template <int Right, int Mask>
 TAHR_INLINE Codes field(Codes a) {
