@@ -3,7 +3,8 @@
 // A tile product is exact int32 over the columns of one scale; it goes through memory to the vector registers, where it is
 // scaled and added as the kernels for a few rows do it. Storing and adding take two thirds of the time, so what matters is that
 // they find everything in the nearest cache: the columns are cut into chunks for which activations of 64 rows and codes of a
-// panel fit. Three tile registers are enough, and faster than more.
+// panel fit. Few tile registers are faster than many: while the other thread of a core is busy, only those that are not in use
+// can be written ahead of time.
 #include "row_block.h"
 
 #include <array>
@@ -20,7 +21,7 @@ namespace {
 constexpr int CHUNK = 8;             // pieces of 32 columns
 constexpr int64_t MAX_PANELS = 128;  // at a time: their sums lie in the scratch memory
 
-enum Tiles { C, X, W };
+enum Tiles { C0, C1, X, W };
 
 struct Panel {
   alignas(64) uint8_t codes[CHUNK][8 * 64];  // signed
@@ -43,7 +44,8 @@ struct PieceRange {
 
 tiles::Shape shape() {
   tiles::Shape shape;
-  shape.set(C, AMX_TILE_ROWS, tiles::ROW_BYTES);
+  shape.set(C0, AMX_TILE_ROWS, tiles::ROW_BYTES);
+  shape.set(C1, AMX_TILE_ROWS, tiles::ROW_BYTES);
   shape.set(X, AMX_TILE_ROWS, PIECE_COLS);
   shape.set(W, PIECE_COLS / 4, tiles::ROW_BYTES);
   return shape;
@@ -61,13 +63,36 @@ void unpack_panel(const std::byte* packed, int64_t cols, PieceRange pieces, Pane
   }
 }
 
-// Products of piece `i` of the chunk, for the tile of rows from `row` on.
-TAHR_INLINE void multiply(AmxWorkspace& work, int64_t row, int i) {
-  tiles::load<X>(work.x[i][row].codes, sizeof(QuantBlock));
-  tiles::load<W>(work.panel.codes[i], tiles::ROW_BYTES);
+// A step is a piece of the chunk times a tile of rows; steps are numbered by tile, then by piece.
+struct Steps {
+  int n_pieces, n;
+  int64_t row = 0;  // of the next step to load
+  int piece = 0;
+};
+
+TAHR_INLINE void load_step(const AmxWorkspace& work, Steps& steps) {
+  tiles::load<X>(work.x[steps.piece][steps.row].codes, sizeof(QuantBlock));
+  tiles::load<W>(work.panel.codes[steps.piece], tiles::ROW_BYTES);
+  if (++steps.piece == steps.n_pieces) steps.piece = 0, steps.row += AMX_TILE_ROWS;
+}
+
+template <int C>
+TAHR_INLINE void multiply_step() {
   tiles::zero<C>();
   tiles::dot<C, X, W>();
-  tiles::store<C>(work.dots[i % 2], tiles::ROW_BYTES);
+}
+
+// What tiles do while the vectors are at step `s`: they store step s + 1, multiply s + 2 and load s + 3, each of which was made
+// ready a step before. Even steps have their products in the first register, odd ones in the second.
+template <int Odd>
+TAHR_INLINE void tiles_ahead(AmxWorkspace& work, Steps& steps, int s) {
+  if (s + 1 >= 0 && s + 1 < steps.n) tiles::store<C0 + !Odd>(work.dots[!Odd], tiles::ROW_BYTES);
+  if (s + 2 >= 0 && s + 2 < steps.n) multiply_step<C0 + Odd>();
+  if (s + 3 < steps.n) load_step(work, steps);
+}
+
+TAHR_INLINE void tiles_ahead(AmxWorkspace& work, Steps& steps, int s) {
+  s & 1 ? tiles_ahead<1>(work, steps, s) : tiles_ahead<0>(work, steps, s);
 }
 
 // The same operations in the same order as in the kernels for a few rows.
@@ -78,23 +103,23 @@ TAHR_INLINE Floats add_scaled(Ints dots, const ScaleMin& s, const QuantBlock& x,
 }
 
 template <Format F>
-TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int i, Floats (&sums)[AMX_TILE_ROWS]) {
+TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int i, const int32_t (&dots)[AMX_TILE_ROWS][LANES],
+                         Floats (&sums)[AMX_TILE_ROWS]) {
   const ScaleMin s = work.panel.scales[i];
   const QuantBlock* x = work.x[i] + row;
 #pragma GCC unroll 16
-  for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = add_scaled<F>(load(work.dots[i % 2][r]), s, x[r], sums[r]);
+  for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = add_scaled<F>(load(dots[r]), s, x[r], sums[r]);
 }
 
-// Adds the chunk's columns to the sums of a tile of rows. Tiles are one piece ahead of the vectors.
+// Adds the chunk's columns to the sums of a tile of rows, whose first step is `first`.
 template <Format F>
-void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, float (*kept)[LANES]) {
+void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, int first, Steps& steps, float (*kept)[LANES]) {
   Floats sums[AMX_TILE_ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = pieces.first ? load(kept[row + r]) : set1(0.0f);
-  multiply(work, row, 0);
   for (int i = 0; i < pieces.n; i++) {
-    if (i + 1 < pieces.n) multiply(work, row, i + 1);
-    combine<F>(work, row, i, sums);
+    tiles_ahead(work, steps, first + i);
+    combine<F>(work, row, i, work.dots[(first + i) % 2], sums);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++) store(kept[row + r], sums[r]);
@@ -113,8 +138,10 @@ void add_pieces(const RowBlock& block, Range panels, PieceRange pieces, AmxWorks
   copy_x(block, pieces, work);
   for (int64_t panel = panels.begin; panel < panels.end; panel++) {
     unpack_panel<F>(m.panel(block.index, panel), m.cols, pieces, work.panel);
-    for (int64_t row = 0; row < block.n_rows; row += AMX_TILE_ROWS)
-      add_chunk<F>(work, pieces, row, work.sums[panel - panels.begin]);
+    Steps steps{pieces.n, block.n_rows / AMX_TILE_ROWS * pieces.n};
+    for (int s = -3; s < 0; s++) tiles_ahead(work, steps, s);
+    for (int t = 0; t < block.n_rows / AMX_TILE_ROWS; t++)
+      add_chunk<F>(work, pieces, t * AMX_TILE_ROWS, t * pieces.n, steps, work.sums[panel - panels.begin]);
   }
 }
 
