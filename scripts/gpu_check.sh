@@ -26,6 +26,7 @@ tests=(
     "cuda tests/test_windows.py"
     "cuda tests/test_speculation.py tests/test_grammar.py"
     "reference,cuda tests/test_encoders.py tests/test_bidirectional.py tests/test_quantised_checkpoints.py"
+    "reference,cuda tests/test_encoder_llm.py -k every_backend"
     "reference,cuda tests/test_lora_files.py"
     "cuda tests/test_lora_engine.py"
     "cuda tests/test_kv_q8.py tests/test_prefix.py"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backends_here
 from encoder_cases import make_weights
 from encoder_files import MODULES, modules, write_dense, write_encoder, write_json, write_sentence_model
 from gguf_maker import safetensors
@@ -38,16 +39,31 @@ def llm(folder: str) -> LLM:
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    return LLM(str(write_encoder(tmp_path_factory.mktemp("ranker"), "bert_ranker")), n_threads=2)
+def ranker_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_encoder(tmp_path_factory.mktemp("ranker"), "bert_ranker"))
 
 
-def test_a_batch_is_each_alone(llm: LLM, folder: str) -> None:
+@pytest.fixture(scope="module")
+def ranker(ranker_folder: str) -> LLM:
+    return LLM(ranker_folder, n_threads=2)
+
+
+def test_a_batch_is_each_alone(llm: LLM) -> None:
     alone = np.array([llm.embed(text) for text in TEXTS])
     np.testing.assert_array_equal(llm.embed(TEXTS), alone)
     np.testing.assert_array_equal(llm.embed(TEXTS[::-1] * 3), np.concatenate([alone[::-1]] * 3))
     np.testing.assert_allclose(np.linalg.norm(alone, axis=1), 1, atol=1e-6)
-    assert np.abs(LLM(folder, backend="reference").embed(TEXTS) - alone).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+def test_every_backend_embeds_and_reranks_alike(name: str, folder: str, ranker_folder: str) -> None:
+    """A GPU computes in bf16: directions stay, scores nearly."""
+    tolerance = 5e-3 if name == "cuda" else 1e-5
+    ours, oracle = (LLM(folder, backend=each).embed(TEXTS) for each in (name, "reference"))
+    assert (ours * oracle).sum(axis=1).min() > 1 - tolerance
+    rankings = [LLM(ranker_folder, backend=each).rerank("cat", TEXTS) for each in (name, "reference")]
+    scores = [[each.score for each in sorted(found, key=lambda document: document.index)] for found in rankings]
+    assert np.abs(np.subtract(*scores)).max() < tolerance
 
 
 def test_more_texts_than_are_queued_at_once(llm: LLM) -> None:

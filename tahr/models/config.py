@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tahr.backends.api import Activation, RopeStyle, Tempering
+from tahr.backends.api import Activation, RopeStyle, StateSpaceSizes, Tempering
 from tahr.errors import CorruptFile
 from tahr.models.rope import RopeConfig
 
@@ -67,26 +67,6 @@ class DeltaConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class MambaConfig:
-    """The state space of recurrent layers."""
-
-    n_heads: int
-    head_dim: int
-    n_groups: int  # of heads that share what they take in and give out
-    state_dim: int
-    kernel: int
-    n_norm_groups: int = 1  # parts of a row that are normed by themselves
-
-    @property
-    def width(self) -> int:
-        return self.n_heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        return self.width + 2 * self.n_groups * self.state_dim
-
-
-@dataclass(frozen=True, slots=True)
 class LatentConfig:
     """Latent attention: what a token keeps, and the parts of a head's query."""
 
@@ -136,7 +116,7 @@ class ModelConfig:
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
     latent: LatentConfig | None = None
-    mamba: MambaConfig | None = None
+    mamba: StateSpaceSizes | None = None  # of recurrent layers
     per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated

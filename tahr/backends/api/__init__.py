@@ -23,6 +23,7 @@ from tahr.backends.api.arguments import (
     Rotation,
     Routing,
     StateSpace,
+    StateSpaceSizes,
     Tempering,
 )
 from tahr.backends.api.backend import Backend, Fetched, HostRows
@@ -104,6 +105,7 @@ __all__ = [
     "Rows",
     "StateShape",
     "StateSpace",
+    "StateSpaceSizes",
     "StepDefaults",
     "StepInputs",
     "StepLimits",

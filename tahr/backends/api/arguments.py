@@ -104,28 +104,15 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
-class StateSpace:
-    """The selective state space of one layer (Mamba-2): linear attention whose memory of fixed size decays.
-
-    x, B and C go through a causal convolution of `kernel` taps and a SiLU, channel by channel. For every head, a matrix
-    [state_dim, head_dim] is multiplied by exp(decay * t), gets B * x * t added for t = softplus(dt + dt_bias), and
-    gives what it holds for C, plus skip * x. That is multiplied by silu(z); with a `gain`, each of `n_norm_groups`
-    equal parts of the row is then RMS-normed. `n_heads / n_groups` neighbouring heads share B and C.
-    """
+class StateSpaceSizes:
+    """The sizes of a selective state space."""
 
     n_heads: int
     head_dim: int
-    n_groups: int
+    n_groups: int  # of heads that share what they take in and give out
     state_dim: int
     kernel: int
-    conv: Vector  # [kernel * channels]: tap after tap, the oldest first
-    conv_bias: Vector | None  # [channels]
-    decay: Vector  # [n_heads]
-    dt_bias: Vector  # [n_heads]
-    skip: Vector  # [n_heads]
-    gain: Vector | None  # [width]
-    n_norm_groups: int
-    eps: float
+    n_norm_groups: int = 1  # parts of a row that are normed by themselves
 
     @property
     def width(self) -> int:
@@ -134,6 +121,25 @@ class StateSpace:
     @property
     def channels(self) -> int:
         return self.width + 2 * self.n_groups * self.state_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpace(StateSpaceSizes):
+    """The selective state space of one layer (Mamba-2): linear attention whose memory of fixed size decays.
+
+    x, B and C go through a causal convolution of `kernel` taps and a SiLU, channel by channel. For every head, a matrix
+    [state_dim, head_dim] is multiplied by exp(decay * t), gets B * x * t added for t = softplus(dt + dt_bias), and
+    gives what it holds for C, plus skip * x. That is multiplied by silu(z); with a `gain`, each of `n_norm_groups`
+    equal parts of the row is then RMS-normed. `n_heads / n_groups` neighbouring heads share B and C.
+    """
+
+    conv: Vector  # [kernel * channels]: tap after tap, the oldest first
+    conv_bias: Vector | None  # [channels]
+    decay: Vector  # [n_heads]
+    dt_bias: Vector  # [n_heads]
+    skip: Vector  # [n_heads]
+    gain: Vector | None  # [width]
+    eps: float
 
     @property
     def state_width(self) -> int:

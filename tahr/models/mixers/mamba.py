@@ -15,14 +15,13 @@ class MambaMixer:
         mamba, self.layer = cfg.mamba, layer
         n, width, channels = mamba.n_heads, mamba.width, mamba.channels
         self.net = StateSpace(
-            *(n, mamba.head_dim, mamba.n_groups, mamba.state_dim, mamba.kernel),
+            *(n, mamba.head_dim, mamba.n_groups, mamba.state_dim, mamba.kernel, mamba.n_norm_groups),
             conv=taps(w, channels, mamba.kernel),
             conv_bias=w.vector("conv1d.bias", channels) if w.has("conv1d.bias") else None,
             decay=decay(w, n),
             dt_bias=w.vector("dt.bias", n),
             skip=w.upload(flat(w, "D", n)),
             gain=w.upload(flat(w, "norm.weight", width)) if w.has("norm.weight") else None,
-            n_norm_groups=mamba.n_norm_groups,
             eps=cfg.norm_eps,
         )
         w.backend.check_state_space(self.net)

@@ -3,11 +3,12 @@ shared one, or the shared one alone, which is then a dense layer. The other size
 
 from dataclasses import replace
 
+from tahr.backends.api import StateSpaceSizes
 from tahr.errors import UnsupportedModel
 from tahr.models import config as limits
 from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, Mixer
-from tahr.models.config import MambaConfig, ModelConfig
+from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.families import granite, granite_moe, llama
 from tahr.models.families.hybrid.layers import MOST_TAPS, with_recurrence
@@ -37,7 +38,7 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     return tensors
 
 
-def split_mamba(tensors: Tensors, part: str, mamba: MambaConfig) -> None:
+def split_mamba(tensors: Tensors, part: str, mamba: StateSpaceSizes) -> None:
     """Gate, channels of the convolution and time steps, which files have as one matrix."""
     heights = {"z_proj": mamba.width, "xbc_proj": mamba.channels, "dt_proj": mamba.n_heads}
     tensors.split(f"{part}.in_proj", {f"{part}.{name}": height for name, height in heights.items()})
@@ -56,13 +57,13 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return replace(granite.refine_hf(f, cfg), ffn_width=f.count("shared_intermediate_size", limits.MOST_FFN))
 
 
-def mamba_hf(f: Fields, cfg: ModelConfig) -> MambaConfig:
+def mamba_hf(f: Fields, cfg: ModelConfig) -> StateSpaceSizes:
     n_heads, width = f.count("mamba_n_heads", limits.MOST_HEADS, default=128), f.count("mamba_expand", 8, default=2)
     width *= cfg.width
     head_dim = width // n_heads
     if width % n_heads or (f.get("mamba_d_head") != "auto" and f.count("mamba_d_head", width, head_dim) != head_dim):
         raise f.wrong("mamba_d_head", f"{width} / {n_heads}, as the other fields say")
-    return MambaConfig(
+    return StateSpaceSizes(
         n_heads=n_heads,
         head_dim=head_dim,
         n_groups=f.count("mamba_n_groups", n_heads, default=1),
@@ -82,10 +83,10 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     return granite_moe.refine_gguf(f, cfg) if has_experts else granite.refine_gguf(f, cfg)
 
 
-def mamba_gguf(f: Fields) -> MambaConfig:
+def mamba_gguf(f: Fields) -> StateSpaceSizes:
     n_heads = f.count("ssm.time_step_rank", limits.MOST_HEADS)
     n_groups = f.count("ssm.group_count", n_heads)
-    return MambaConfig(
+    return StateSpaceSizes(
         n_heads=n_heads,
         head_dim=f.count("ssm.inner_size", limits.MOST_WIDTH) // n_heads,
         n_groups=n_groups,
