@@ -1,7 +1,7 @@
 // Eight rows times panels of floats.
 //
 // A Neoverse N1 copies a number to all lanes with the units that multiply, so the rows are laid out beforehand for products with
-// one lane of a register, which need no copies. Sums are formed by the same operations in the same order as in matmul_tile.h.
+// one element of a register, which need no copies. Sums are formed by the same operations in the same order as in matmul_tile.h.
 #include <array>
 #include <utility>
 
