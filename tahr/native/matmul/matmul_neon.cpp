@@ -1,5 +1,5 @@
-// One row reads a panel at the speed of memory: codes are unpacked in registers and used once. More rows pass by codes that
-// were unpacked once per 32 columns and stay in registers, with their sums in the nearest cache.
+// A few rows read a panel at the speed of memory: codes are unpacked in registers, and each register meets up to four rows. More
+// rows pass by codes that were unpacked once per 32 columns, with their sums in the nearest cache.
 //
 // Per 32 (or 16) columns:  sum = fma(dot * weight scale, row scale, sum), then sum = fma(-min, row scale * row sum, sum),
 // with dot * weight scale rounded once.
@@ -16,6 +16,7 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before one row needs them
+constexpr int FEW_ROWS = UNIT_ROWS == 1 ? 6 : 1;  // that pass by codes as they are unpacked, in registers
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together
@@ -70,7 +71,7 @@ TAHR_INLINE float32x4_t scaled(int32x4_t dots, float32x4_t scale, float32x4_t mi
 
 TAHR_INLINE Floats minus_base(Floats scale) { return mul(scale, set1(-DOT_BASE)); }
 
-// ---- one row ----
+// ---- a few rows ----
 
 // The sums of the codes per group of columns, times the scale.
 template <Format F>
@@ -90,12 +91,8 @@ TAHR_INLINE Ints row_dots(const UnitDots& d) {
 }
 
 template <Format F, int Group>
-TAHR_INLINE Floats add_group(const uint8_t* codes, const ScaleMin& s, const Columns& columns, const QuantBlock& x, Floats sum) {
-  constexpr int count = row_of(F).group / 4;
-  UnitDots dots = start_dots();
-  dot_codes<F, Group * count, (Group + 1) * count>(dots, codes, columns);
+TAHR_INLINE Floats add_group(const UnitDots& dots, const ScaleMin& s, const Floats& base, const QuantBlock& x, Floats sum) {
   const Ints d = row_dots(dots);
-  const Floats base = minus_base(s.scale);
   const float32x4_t factors = vld1q_f32(&x.scale);
   if constexpr (has_min(row_of(F).scales)) {
     float sums[2];
@@ -107,19 +104,54 @@ TAHR_INLINE Floats add_group(const uint8_t* codes, const ScaleMin& s, const Colu
   return sum;
 }
 
-template <Format F>
-Floats one_row(const std::byte* panel, int64_t cols, const QuantBlock* x) {
+// Vectors [V, End) of the codes at p, each unpacked once for all rows. Sixteen columns of the rows are in registers at a time.
+template <Format F, int V, int End, int Rows>
+TAHR_INLINE void dot_rows(UnitDots (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int8x16_t (&columns)[Rows]) {
+  if constexpr (V % 4 == 0) {
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; r++) columns[r] = vreinterpretq_s8_f32(load_again(reinterpret_cast<const float*>(x[r]->codes + 4 * V)));
+  }
+  const int8x16_t lo = vreinterpretq_s8_u8(code_vector<F, V>(p)), hi = vreinterpretq_s8_u8(code_vector<F, V>(p + 16));
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r++) {
+    dots[r].v[0] = vdotq_laneq_s32(dots[r].v[0], lo, columns[r], V % 4);
+    dots[r].v[1] = vdotq_laneq_s32(dots[r].v[1], hi, columns[r], V % 4);
+  }
+  if constexpr (V + 1 < End) dot_rows<F, V + 1, End>(dots, p, x, columns);
+}
+
+template <Format F, int Group, int Rows>
+TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const QuantBlock* const (&x)[Rows], int64_t p, Floats (&sums)[Rows]) {
+  constexpr int count = row_of(F).group / 4;
+  UnitDots dots[Rows];
+#pragma GCC unroll 4
+  for (auto& d : dots) d = start_dots();
+  if constexpr (Rows == 1) {
+    dot_codes<F, Group * count, (Group + 1) * count>(dots[0], codes, columns_of(x[0][p]));
+  } else {
+    const QuantBlock* blocks[Rows];
+    int8x16_t columns[Rows];
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; r++) blocks[r] = x[r] + p;
+    dot_rows<F, Group * count, (Group + 1) * count>(dots, codes, blocks, columns);
+  }
+  const Floats base = minus_base(s.scale);
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; r++) sums[r] = add_group<F, Group>(dots[r], s, base, x[r][p], sums[r]);
+}
+
+template <Format F, int Rows>
+void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)[Rows], Floats (&sums)[Rows]) {
   const PanelView<F> view(panel, cols);
   const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
-  Floats sum = set1(0.0f);
+#pragma GCC unroll 4
+  for (auto& sum : sums) sum = set1(0.0f);
   for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
     for (int64_t i = 0; i < view.SIZE; i += 64) prefetch(codes + AHEAD + i);
     prefetch(next_scales + p * view.UNIT_BYTES / view.UNIT_PIECES);
-    const Columns columns = columns_of(x[p]);
-    sum = add_group<F, 0>(codes, groups[0], columns, x[p], sum);
-    if constexpr (Unpacked<F>::N_GROUPS == 2) sum = add_group<F, 1>(codes, groups[1], columns, x[p], sum);
+    add_groups<F, 0>(codes, groups[0], x, p, sums);
+    if constexpr (Unpacked<F>::N_GROUPS == 2) add_groups<F, 1>(codes, groups[1], x, p, sums);
   });
-  return sum;
 }
 
 // ---- some rows ----
@@ -273,13 +305,33 @@ void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
       write_row<F>(block, r, panel, row_of_unit(work.sums[panel - panels.begin][r / UNIT_ROWS], r % UNIT_ROWS));
 }
 
+template <Format F, int Rows>
+void add_few(const RowBlock& block, int64_t panel, int first) {
+  const QuantBlock* x[Rows];
+  Floats sums[Rows];
+  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[first + r]);
+  few_rows<F>(block.matrix->panel(block.index, panel), block.matrix->cols, x, sums);
+  for (int r = 0; r < Rows; r++) write_row<F>(block, first + r, panel, sums[r]);
+}
+
+// The panel comes from memory for the first four rows, and from a cache for the others.
+template <Format F>
+void some_rows(const RowBlock& block, int64_t panel) {
+  using AddFew = void (*)(const RowBlock&, int64_t, int);
+  if constexpr (UNIT_ROWS == 1) {
+    constexpr AddFew of_rows[] = {add_few<F, 1>, add_few<F, 2>, add_few<F, 3>, add_few<F, 4>};
+    for (int first = 0; first < block.n_rows; first += 4)
+      of_rows[block.n_rows - first < 4 ? block.n_rows - first - 1 : 3](block, panel, first);
+  } else {
+    add_few<F, 1>(block, panel, 0);
+  }
+}
+
 template <Format F>
 void run_format(const RowBlock& block, NeonWorkspace& work) {
   if constexpr (!is_dense(F)) {
-    const PackedMatrix& m = *block.matrix;
-    if (block.n_rows == 1) {
-      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++)
-        write_row<F>(block, 0, panel, one_row<F>(m.panel(block.index, panel), m.cols, reinterpret_cast<const QuantBlock*>(block.x[0])));
+    if (block.n_rows <= FEW_ROWS) {
+      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) some_rows<F>(block, panel);
       return;
     }
     for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS)
