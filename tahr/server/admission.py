@@ -14,33 +14,47 @@ class Admission:
     """Bounds the requests in flight and their time. Only the event loop's thread uses it."""
 
     def __init__(self, models: ModelRegistry, pool: ModelPool, max_requests: int, timeout_s: float | None):
-        self.active: set[HttpRequest] = set()
+        self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # with their deadlines
         self._models, self._pool, self._max_requests, self._timeout_s = models, pool, max_requests, timeout_s
 
     @contextmanager
     def admitted(self, request: HttpRequest, model: ServedModel) -> Iterator[None]:
         """A place among the requests in flight, and a model that stays loaded meanwhile."""
-        with self.place(request), self._pool.in_use(request, model):
+        is_new, uses = self._begin(request), False
+        try:
+            uses = self._pool.begin_use(request, model)
             yield
+        finally:
+            if uses:
+                self._pool.end_use(request, model)
+            if is_new:
+                self._end(request)
 
     @contextmanager
     def place(self, request: HttpRequest) -> Iterator[None]:
         """A place among the requests in flight, until the deadline if there is one."""
-        self._models.check_ready()
-        if request in self.active:
-            yield
-            return
-        if len(self.active) >= self._max_requests:
-            message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
-            raise HttpError(503, message, code="overloaded", headers={"retry-after": "1"})
-        self.active.add(request)
-        deadline = self._deadline(request)
+        is_new = self._begin(request)
         try:
             yield
         finally:
-            self.active.discard(request)
-            if deadline:
-                deadline.cancel()
+            if is_new:
+                self._end(request)
+
+    def _begin(self, request: HttpRequest) -> bool:
+        """False if it has a place already."""
+        self._models.check_ready()
+        if request in self.active:
+            return False
+        if len(self.active) >= self._max_requests:
+            message = f"{len(self.active)} requests are in flight, and this server takes no more: try again later."
+            raise HttpError(503, message, code="overloaded", headers={"retry-after": "1"})
+        self.active[request] = self._deadline(request)
+        return True
+
+    def _end(self, request: HttpRequest) -> None:
+        deadline = self.active.pop(request)
+        if deadline:
+            deadline.cancel()
 
     def _deadline(self, request: HttpRequest) -> asyncio.TimerHandle | None:
         if not self._timeout_s:

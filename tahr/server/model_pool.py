@@ -6,8 +6,8 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from tahr.config import SamplingParams
@@ -57,40 +57,39 @@ class ModelPool:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def in_use(self, request: HttpRequest, model: ServedModel) -> Iterator[None]:
-        """The model stays loaded while inside; one that is not, or no longer, is an exception."""
-        if request in model.users:  # it has waited for the model, and holds it
-            yield
-            return
+    def begin_use(self, request: HttpRequest, model: ServedModel) -> bool:
+        """The model stays loaded until `end_use`; one that is not, or no longer, is an exception.
+
+        False if the request has waited for the model and holds it already.
+        """
+        if request in model.users:
+            return False
         if model.loaded_engine is None or model.unload_task:
             raise UnloadedModel(model)
-        self._enter(request, model)
-        try:
-            yield
-        finally:
-            self._leave(request, model)
+        self._begin_use(request, model)
+        return True
 
     @asynccontextmanager
     async def loaded(self, request: HttpRequest, model: ServedModel) -> AsyncIterator[None]:
-        """The same, but a model that is not loaded is waited for, as long as the client stays."""
+        """The model is loaded and stays so while inside; it is waited for as long as the client stays."""
         model.waiting.add(request)
         try:
             async with request.cancellable():
                 await self.load(model)
-            self._enter(request, model)
+            self._begin_use(request, model)
             yield
         finally:
             model.waiting.discard(request)
-            self._leave(request, model)
+            self.end_use(request, model)
 
-    def _enter(self, request: HttpRequest, model: ServedModel) -> None:
+    def _begin_use(self, request: HttpRequest, model: ServedModel) -> None:
         model.users.add(request)
         if model.expiry:
             model.expiry.cancel()
             model.expiry = None
 
-    def _leave(self, request: HttpRequest, model: ServedModel) -> None:
+    def end_use(self, request: HttpRequest, model: ServedModel) -> None:
+        """The request needs the model no longer."""
         model.users.discard(request)
         model.used_at = time.monotonic()
         if not model.users:

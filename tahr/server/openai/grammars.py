@@ -25,7 +25,8 @@ class AskedGrammar:
 
 def grammar_of(body: GenerationBody) -> AskedGrammar | None:
     """The grammar a request asks for, if it asks for one."""
-    found = [made for name, read in FIELDS.items() if (made := read(name, getattr(body, name))) is not None]
+    given = [(name, value) for name in FIELDS if (value := getattr(body, name)) is not None]
+    found = [made for name, value in given if (made := FIELDS[name](name, value)) is not None]
     if len(found) > 1:
         names = f"{found[0].field} and {found[1].field}"
         raise bad_field(found[1].field, f"{names} both say what the text must be: leave one of them out.")
@@ -41,20 +42,20 @@ def made(field: str, kind: str, source: Any = "") -> AskedGrammar:
 
 def of_kind(kind: str) -> Callable[[str, Any], AskedGrammar | None]:
     """How to read a field that holds the source of one kind of grammar."""
-    return lambda field, value: None if value is None else made(field, kind, value)
+    return lambda field, value: made(field, kind, value)
 
 
-def lark_or_gbnf(field: str, value: str | None) -> AskedGrammar | None:
+def lark_or_gbnf(field: str, value: str) -> AskedGrammar | None:
     """A grammar in either language: only GBNF writes `::=`."""
-    return None if value is None else made(field, "gbnf" if "::=" in value else "lark", value)
+    return made(field, "gbnf" if "::=" in value else "lark", value)
 
 
 # ---- vLLM ---------------------------------------------------------------------------------------------------
 
 
-def structured_outputs(field: str, value: dict[str, Any] | None) -> AskedGrammar | None:
+def structured_outputs(field: str, value: dict[str, Any]) -> AskedGrammar | None:
     """One of vLLM's ways to say what the output is."""
-    given = {name: each for name, each in (value or {}).items() if each is not None and each is not False}
+    given = {name: each for name, each in value.items() if each is not None and each is not False}
     if not given:
         return None
     name, source = next(iter(given.items()))
@@ -89,8 +90,6 @@ STRUCTURED: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
 
 
 def response_format(field: str, value: Any) -> AskedGrammar | None:
-    if value is None:
-        return None
     if not isinstance(value, dict):
         raise bad_field(field, f'{field} must be an object such as {{"type": "json_object"}}.')
     kind = value.get("type")
