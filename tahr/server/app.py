@@ -1,16 +1,24 @@
 """The ASGI application: which route a request goes to, who may use it, and what becomes of an error."""
 
+import os
 from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
-from tahr.server.http.request import BodyLimits, ClientGone, HttpRequest, Receive, Send
+from tahr.server.http.request import BodyLimits, BodyMemory, ClientGone, HttpRequest, Receive, Send
 from tahr.server.models import UnloadedModel
 from tahr.server.route import Route
 from tahr.server.routes import methods_of
 from tahr.server.state import ServerState
+
+BODY_SHARE = 8  # bodies take at most this part of the machine's memory
+
+
+def host_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class App:
@@ -18,7 +26,8 @@ class App:
 
     def __init__(self, state: ServerState):
         self.state = state
-        self._limits = BodyLimits(state.settings.max_body_bytes, state.settings.body_timeout_s)
+        settings, memory = state.settings, BodyMemory(max(state.settings.max_body_bytes, host_bytes() // BODY_SHARE))
+        self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
@@ -38,6 +47,8 @@ class App:
             record.error_code = made.code
             if not request.status:
                 await request.respond_error(made)
+        finally:
+            request.release_body()
         record.route = route.path if route else record.route
         record.body, record.status, record.ended = request.data, request.status, perf_counter()
         self.state.observers.notify("request_finished", record)

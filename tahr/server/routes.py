@@ -1,9 +1,12 @@
 """The table of routes, put together from those of each API, and the search in it."""
 
+from functools import cache
+
 from tahr.server import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
 from tahr.server.chat_page import routes as chat_page
 from tahr.server.http.request import HttpRequest
+from tahr.server.http.sse import encode
 from tahr.server.llamacpp import routes as llamacpp
 from tahr.server.observe import status
 from tahr.server.ollama import routes as ollama
@@ -16,7 +19,13 @@ from tahr.server.state import ServerState
 
 async def openapi_document(request: HttpRequest, state: ServerState) -> None:
     """This API, described by the tables it is made of."""
-    await request.respond_json(openapi.document(ROUTES))
+    await request.respond(description())
+
+
+@cache
+def description() -> bytes:
+    """Made once: it takes tens of milliseconds, in which the event loop does nothing else."""
+    return encode(openapi.document(ROUTES))
 
 
 OWN = [

@@ -1,6 +1,7 @@
 """What a stranger may not do through the routes of other APIs than OpenAI's first: multiply, hold the loop, confuse."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, serving
+from scripted_engine import ScriptedEngine, client_of, serving
 from tahr.models.encoders.encoding import Encoding
+from tahr.server import app
 from tahr.server.lifecycle import HttpServer
+from tahr.server.openai import openapi
 from tahr.server.responses import responses
 from tahr.server.settings import Settings
+from test_model_pool import until
 from test_ollama import FillInTokenizer
 
 MESSAGES, RESPONSES, COMPLETION, INFILL = "/v1/messages", "/v1/responses", "/completion", "/infill"
@@ -238,3 +242,37 @@ def test_nonsense_is_refused_in_a_sentence(client: httpx.Client, name: str) -> N
 def test_what_is_no_body_is_refused(client: httpx.Client, path: str, body: bytes) -> None:
     got = post(client, path, body)
     assert got.status_code == 400, got.text[:300]
+
+
+# ---- many at once -------------------------------------------------------------------------------------------
+
+
+def test_bodies_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "host_bytes", lambda: 8 << 20)
+    body = json.dumps({"prompt": "HANG@1", "stream": True}).encode().ljust(700_000)
+    limits = Settings(port=0, log_interval_s=0, max_body_bytes=1 << 20)
+    with client_of(ScriptedEngine(), settings=limits) as client:
+        with client.stream("POST", "/v1/completions", content=body) as first:
+            assert first.status_code == 200
+            refused = client.post("/tokenize", content=b'{"prompt": "x"}'.ljust(700_000))
+            assert refused.status_code == 503 and refused.json()["error"]["code"] == "too_many_bodies"
+            assert client.post("/tokenize", json={"prompt": "x"}).status_code == 200
+        until(lambda: client.post("/tokenize", content=b'{"prompt": "x"}'.ljust(700_000)).status_code == 200)
+        for _ in range(5):  # none is forgotten
+            assert client.post("/tokenize", content=b"{".ljust(700_000)).status_code == 400
+
+
+def test_a_client_that_leaves_after_a_large_body_is_noticed(client: httpx.Client, server: HttpServer) -> None:
+    for stream in (True, False):
+        body = json.dumps({"prompt": "HANG@1", "stream": stream}).encode().ljust(8_000_000)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+        with socket.create_connection(("127.0.0.1", int(server.address.rsplit(":", 1)[1]))) as connection:
+            connection.sendall(head + body)
+            until(lambda: len(server.state.admission.active) == 1)
+        until(lambda: not server.state.admission.active)
+
+
+def test_the_description_is_made_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = client.get("/openapi.json").json()
+    monkeypatch.setattr(openapi, "document", lambda routes: pytest.fail("made again"))
+    assert client.get("/openapi.json").json() == first

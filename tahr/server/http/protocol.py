@@ -111,6 +111,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_timer()
         self.scope[COMPLETE] = True  # type: ignore[literal-required]
         super().on_message_complete()
+        if not self.pipeline:  # a large body stops reading, without which nobody notices that the client leaves
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -23,12 +23,28 @@ class ClientGone(Exception):
     """The client has left, so no response can be sent."""
 
 
+@dataclass(slots=True)
+class BodyMemory:
+    """What the bodies of all requests take together: many that are allowed each could take everything there is."""
+
+    max_bytes: int
+    n_bytes: int = 0
+
+    def hold(self, n_bytes: int) -> None:
+        """So many more; refused if that is too much."""
+        if self.n_bytes + n_bytes > self.max_bytes:
+            message = "The bodies of other requests take all the memory there is for them: try again later."
+            raise HttpError(503, message, code="too_many_bodies", headers={"retry-after": "2", "connection": "close"})
+        self.n_bytes += n_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
     """What a request's body may take."""
 
     max_bytes: int
     timeout_s: float
+    memory: BodyMemory
 
 
 class HttpRequest:
@@ -45,7 +61,7 @@ class HttpRequest:
         self.error_reply: type[ErrorReply] = Envelope
         self.status = 0
         self.data = b""  # the body, once it is read
-        self._is_read = False
+        self._is_read, self._n_held_bytes = False, 0
         self.load_s = 0.0  # how long it has waited for its model to be loaded
         self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
         self._connection: Connection = scope[CONNECTION]
@@ -84,8 +100,15 @@ class HttpRequest:
             parts.append(message.get("body", b""))
             n_bytes += len(parts[-1])
             self._check_size(n_bytes)
+            self._limits.memory.hold(len(parts[-1]))
+            self._n_held_bytes = n_bytes
             if not message.get("more_body"):
                 return b"".join(parts)
+
+    def release_body(self) -> None:
+        """The request is over."""
+        self._limits.memory.n_bytes -= self._n_held_bytes
+        self._n_held_bytes = 0
 
     def _check_size(self, n_bytes: int) -> None:
         most = self._limits.max_bytes
