@@ -1,9 +1,10 @@
 """Recurrent layers of the CPU backend."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from tahr import _native as native
-from tahr.backends.api import DeltaNet, LayerMemory, StateSpace, Tensor, Vector
+from tahr.backends.api import DeltaNet, LayerMemory, StateSpace, Tensor
 from tahr.backends.cpu.memory import Buffer, address_of
 from tahr.backends.cpu.queue import Queue
 from tahr.errors import UnsupportedModel
@@ -55,23 +56,32 @@ def enqueue_conv(queue: Queue, x: Tensor, net: DeltaNet | StateSpace, memory: La
     return mixed
 
 
+def of_layer(net: DeltaNet | StateSpace, memory: LayerMemory, mixed: Buffer) -> dict[str, Any]:
+    """Arguments that both kinds of recurrence have."""
+    return {
+        "seqs": sequences(memory, net.state_width),
+        "matrices": (net.kernel - 1) * net.channels,
+        "mixed": mixed.address,
+        "decay": address_of(net.decay.data),
+        "dt_bias": address_of(net.dt_bias.data),
+    }
+
+
 def enqueue_delta_net(queue: Queue, parts: Sequence[Tensor], net: DeltaNet, memory: LayerMemory, out: Tensor) -> None:
     """Append the ops of one layer; the tensors and vectors are kept by the caller."""
     qkv, z, beta, alpha = parts
     mixed = enqueue_conv(queue, qkv, net, memory)
     queue.tape.delta_rule(
-        seqs=sequences(memory, net.state_width),
+        **of_layer(net, memory, mixed),
         n_k_heads=net.n_k_heads,
         n_v_heads=net.n_v_heads,
         k_dim=net.k_dim,
         v_dim=net.v_dim,
         tiled=net.tiled,
-        matrices=(net.kernel - 1) * net.channels,
-        mixed=mixed.address,
         z=z.data.address,
         beta=beta.data.address,
         alpha=alpha.data.address,
-        **addresses(decay=net.decay, dt_bias=net.dt_bias, gain=net.gain),
+        gain=address_of(net.gain.data),
         eps=net.eps,
         out=out.data.address,
     )
@@ -84,15 +94,13 @@ def enqueue_state_space(
     z, xbc, dt = parts
     mixed = enqueue_conv(queue, xbc, net, memory)
     queue.tape.state_space(
-        seqs=sequences(memory, net.state_width),
+        **of_layer(net, memory, mixed),
         n_heads=net.n_heads,
         head_dim=net.head_dim,
         n_groups=net.n_groups,
         state_dim=net.state_dim,
-        matrices=(net.kernel - 1) * net.channels,
-        mixed=mixed.address,
         dt=dt.data.address,
-        **addresses(decay=net.decay, dt_bias=net.dt_bias, skip=net.skip),
+        skip=address_of(net.skip.data),
         out=out.data.address,
     )
     queue.tape.gated_norm(
@@ -104,7 +112,3 @@ def enqueue_state_space(
         eps=net.eps,
         x=out.data.address,
     )
-
-
-def addresses(**vectors: Vector) -> dict[str, int]:
-    return {name: address_of(vector.data) for name, vector in vectors.items()}
