@@ -8,7 +8,7 @@ import numpy as np
 
 from backends_here import NAMES, backend, kv_store
 from late_backend import LateBackend, blank_free_pages
-from tahr.backends.api import Backend, Tensor
+from tahr.backends.api import Backend, Plan, Tensor
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
@@ -59,16 +59,23 @@ def engine(path: Path, late: bool = False, **options: object) -> Engine:
 def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
     """From now on the model says nonsense to some sequences."""
     backend = eng.runner.backend
-    replay = eng.runner.replay
+    fill, replay = eng.runner.fill, eng.runner.replay
+    filled: list[WorkColumns] = []
 
-    def poisoned(work: WorkColumns) -> Tensor:
-        logits, at = np.array(backend.read(replay(work))), 0
+    def noted(work: WorkColumns) -> Plan:
+        filled[:] = [work]
+        return fill(work)
+
+    def poisoned(plan: Plan) -> Tensor:
+        (work,) = filled
+        logits, at = np.array(backend.read(replay(plan))), 0
         for seq, n_rows in zip(work.sequences, work.n_rows, strict=True):
             if is_victim(seq):
                 logits[at : at + n_rows] = np.nan
             at += n_rows
         return backend.tensor(logits)
 
+    patch(eng.runner, "fill", noted)
     patch(eng.runner, "replay", poisoned)
 
 

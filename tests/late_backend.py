@@ -62,7 +62,10 @@ class LateBackend:
         return LatePlan(self, self._inner.record(step, inputs), inputs, aside)
 
     def sample(self, logits: Any, rows: SampleRows) -> "LateSampled":
-        return LateSampled(self, logits, deepcopy(rows), self._n_on_host)
+        return LateSampled(self, logits, deepcopy(rows), self.host_samples(rows))
+
+    def host_samples(self, rows: SampleRows) -> list[int]:
+        return list(range(0, len(rows), self._n_on_host)) if self._n_on_host else []
 
     def fetch(self, rows: Any) -> "LateFetched":
         return LateFetched(self, rows)
@@ -164,16 +167,16 @@ class LateFetched:
 class LateSampled:
     """Samples that are taken when their step has run."""
 
-    def __init__(self, late: LateBackend, logits: Any, rows: SampleRows, n_on_host: int):
+    def __init__(self, late: LateBackend, logits: Any, rows: SampleRows, on_host: list[int]):
         self._late, self._logits, self._rows = late, logits, rows
-        self.on_host = list(range(0, len(rows), n_on_host)) if n_on_host else []
+        self._on_host = on_host
         self._result: SampledTokens | None = None
         late.enqueue(self._run)
 
     def _run(self) -> None:
         self._result = deepcopy(self._late._inner.sample(tensor_of(self._logits), self._rows).collect())
         tokens = self._result.tokens.copy()
-        tokens[self.on_host] = ON_HOST
+        tokens[self._on_host] = ON_HOST
         self._late.last_tokens[self._rows.aside] = tokens
 
     def collect(self) -> SampledTokens:

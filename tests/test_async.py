@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.engine import accept_token
+from tahr.engine.accept import accept_token
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Dispatcher
 

@@ -10,10 +10,12 @@ import pytest
 from assets import stories
 from engines import engine, loaded, run
 from late_backend import LateBackend
+from tahr.backends.api import Plan
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
+from tahr.engine.work import WorkColumns
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
 from tahr.grammar import compiler as compiler_module
@@ -222,6 +224,37 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
     after = submit(eng, hot(DIGITS))
     run(eng, after)
     assert re.fullmatch("[0-9]{3,6}", text_of(after))
+
+
+def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
+    eng = engine(stories(), late=True)
+    fill, under_way = eng.runner.fill, []
+
+    def watched(work: WorkColumns) -> Plan:
+        under_way.append(bool(eng._in_flight) and eng._in_flight[-1].batch is not None)
+        return fill(work)
+
+    eng.runner.fill = watched  # type: ignore[method-assign]
+    params = hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)
+    found = run(eng, submit(eng, params))
+    plain = engine(stories())
+    assert found == run(plain, submit(plain, params))
+    assert sum(under_way) > len(under_way) / 2
+
+
+def test_a_launch_that_fails_while_masks_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    eng = engine(stories(), late=True)
+    seq = submit(eng, hot(Grammar("regex", "[a-z]{40}")))
+    while seq.n_generated < 5:
+        eng.step()
+    with monkeypatch.context() as broken:
+        broken.setattr(eng.runner, "fill", lambda *_: 1 / 0)
+        while not seq.done:
+            eng.step()
+    assert seq.finish_reason == "error" and seq.n_generated >= 5
+    after = submit(eng, hot(DIGITS))
+    run(eng, after)
+    assert re.fullmatch("[0-9]{3,6}", text_of(after)) and eng.scheduler.pools[0].n_used == 0
 
 
 def test_choices_of_one_request_follow_the_grammar_each_on_its_own() -> None:

@@ -161,7 +161,7 @@ def test_a_launch_that_fails_leaves_the_step_in_flight_alone(stories: Path, want
     for _ in range(4):
         eng.step()
 
-    def broken(work: object) -> None:
+    def broken(work: object, before: object) -> None:
         eng.runner.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
 from operator import attrgetter
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
+from tahr.engine.accept import accept_forced, accept_token, run_ahead
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -155,7 +156,7 @@ class Engine:
         if self._is_due(bool(work)):
             events += self._finish(self._in_flight.popleft())
         if self._in_flight and self._in_flight[-1].later:
-            events += self._sample(self._in_flight[-1])
+            events += self._begin_sample(self._in_flight[-1])
         return events
 
     def _propose(self, speculator: Speculator) -> list[Event]:
@@ -166,30 +167,46 @@ class Engine:
 
     def _launch(self, work: list[WorkItem]) -> list[Event]:
         """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
+        events: list[Event] = []
         try:
             if self.scheduler.slots:
                 self.runner.copy_states(self.scheduler.slots.take_copies())
-            step = self.runner.launch(work)
+            step = self.runner.launch(work, lambda: events.extend(self._sample_last()))
         except BaseException as error:
-            return self._fail_step(work, error)
+            return events + self._fail_step(work, error)
         self._in_flight.append(step)
         if self._overlaps:
             self.scheduler.launched()
             if step.tokens:
                 run_ahead(step.sampled, step.tokens.on_host)
+        return events
+
+    def _begin_sample(self, step: InFlight) -> list[Event]:
+        """Begin the masks of a step whose grammars had to see the tokens of the step before.
+
+        It is sampled when the next step is ready to run, so that the host prepares that one while masks are filled. A
+        draft model runs earlier than that, and writes over the rows.
+        """
+        try:
+            run_ahead(step.sampled, step.begin_sample(), step.void)
+            return self._sample_last() if self.speculator else []
+        except BaseException as error:
+            return self._fail_last(error)
+
+    def _sample_last(self) -> list[Event]:
+        """Sample the last step, if that had to wait."""
+        try:
+            if self._in_flight and self._in_flight[-1].later:
+                self._in_flight[-1].sample()
+        except BaseException as error:
+            return self._fail_last(error)
         return []
 
-    def _sample(self, step: InFlight) -> list[Event]:
-        """Begin to sample a step whose grammars had to see the tokens of the step before."""
-        try:
-            step.sample()
-        except BaseException as error:
-            self._in_flight.remove(step)
-            self.scheduler.landed()
-            return self._fail_step(step.work, error)
-        assert step.tokens
-        run_ahead(step.sampled, step.tokens.on_host, step.void)
-        return []
+    def _fail_last(self, error: BaseException) -> list[Event]:
+        """The last step launched cannot be sampled."""
+        step = self._in_flight.pop()
+        self.scheduler.landed()
+        return self._fail_step(step.work, error)
 
     def _is_due(self, launched: bool) -> bool:
         """Where steps overlap, one is left in flight while the host launches the next; otherwise none is."""
@@ -391,7 +408,7 @@ class Engine:
         tokens: tuple[int, ...] = (sampled.token,)
         try:
             deltas, reason = accept_token(seq, sampled, now)
-            if reason is None and has_forced(seq):
+            if reason is None and seq.may_be_forced:
                 forced, deltas, reason = accept_forced(seq, deltas, now)
                 self.stats.tokens_generated += len(forced)
                 tokens += forced
@@ -419,71 +436,3 @@ class Engine:
             self.adapters.detach(each)
             if each.request:
                 self.stats.count_end(each.state.value)
-
-
-def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
-    """Let the next step use the tokens that the step just launched samples, before the host knows them.
-
-    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
-    to be forked run when their parent's step has landed. The samples of `void` sequences do not count.
-    """
-    late = set(on_host)
-    for row, seq in enumerate(sampled):
-        n_ahead = seq.n_ahead + 1
-        if seq.host_bound or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is State.WAITING or row in late:
-            continue
-        if seq.speculates or seq.id in void:
-            continue
-        seq.n_ahead = n_ahead
-        seq.pick_row = row
-
-
-def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Deltas, str | None]:
-    """Append a token and turn it into text: what may be shown, and why it is the last token, if it is."""
-    token, writer, grammar = sampled.token, seq.writer, seq.request and seq.request.grammar
-    assert writer
-    seq.append(token, now)
-    if grammar:
-        grammar.advance(token)
-    if seq.params.logprobs is not None:
-        seq.logprobs.append(sampled)
-    if token in seq.ends:
-        return writer.flush(), "stop"
-    deltas = writer.push(token)
-    if writer.stopped:
-        return deltas, "length" if writer.is_cut else "stop"
-    if grammar and grammar.finished:
-        return deltas + writer.flush(), "stop"
-    if len(seq.tokens) >= seq.max_length:
-        return deltas + writer.flush(), "length"
-    return deltas, None
-
-
-def has_forced(seq: Sequence) -> bool:
-    """Whether tokens may be forced next: by a grammar, or because a block of thinking must end."""
-    return bool(seq.writer and seq.writer.forced) or (seq.request is not None and seq.request.grammar is not None)
-
-
-def forced_tokens(seq: Sequence) -> ListOf[int]:
-    """The tokens that must come next. Those that close a block of thinking are no question of likelihood.
-
-    A request that wants log-probabilities samples what its grammar forces one by one: only a step gives those.
-    """
-    if seq.writer and seq.writer.forced:
-        return seq.writer.forced
-    grammar = seq.request and seq.request.grammar
-    return grammar.forced_tokens() if grammar and seq.params.logprobs is None else ()
-
-
-def accept_forced(seq: Sequence, deltas: Deltas, now: float) -> tuple[tuple[int, ...], Deltas, str | None]:
-    """Append the tokens that are forced next, which need no step each: those tokens, `deltas` and what these add to
-    them, and why the last one is the last, if it is.
-    """
-    reason: str | None = None
-    n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
-    for token in forced_tokens(seq):
-        more, reason = accept_token(seq, SampledToken(token, 0.0), now)
-        shown += more
-        if reason:
-            break
-    return tuple(seq.tokens[n_before:]), tuple(shown), reason

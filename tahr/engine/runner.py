@@ -13,6 +13,7 @@ from tahr.backends.api import Backend, Fetched, Floats, Ints, KVStore, LoraBank,
 from tahr.engine.adapters.rows import AdapterRows
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
+from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
 from tahr.engine.work import WorkColumns, WorkItem
@@ -43,8 +44,11 @@ class LaterSample(NamedTuple):
     logits: Tensor
     lengths: Ints  # of the texts before the token to sample
 
-    def launch(self) -> PendingTokens:
-        return self.sampler.launch(self.sampler.prepare(self.requests, self.rows), self.logits, self.lengths)
+    def prepare(self) -> SampleBatch:
+        return self.sampler.prepare(self.requests, self.rows)
+
+    def launch(self, batch: SampleBatch) -> PendingTokens:
+        return self.sampler.launch(batch, self.logits, self.lengths)
 
 
 @dataclass(slots=True)
@@ -61,18 +65,27 @@ class InFlight:
     began: float
     is_first: bool  # of the first runs of its plan: how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
+    batch: "SampleBatch | None" = None  # of `later`: the masks are being filled
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
-    def sample(self) -> None:
-        """Begin to sample what had to wait."""
+    def begin_sample(self) -> ListOf[int]:
+        """Begin the masks of what had to wait; the samples whose tokens the device will not know by itself."""
         assert self.later
-        self.tokens = self.later.launch()
+        self.batch = self.later.prepare()
         lengths = self.later.lengths.tolist()
         self.void = frozenset(seq.id for seq, n in zip(self.sampled, lengths, strict=True) if len(seq.tokens) > n)
-        self.later = None
+        return self.batch.on_host
+
+    def sample(self) -> None:
+        """Begin to sample what had to wait, when its masks are filled. The next step must not have run yet."""
+        assert self.later and self.batch
+        self.tokens = self.later.launch(self.batch)
+        self.later = self.batch = None
 
     def collect(self) -> StepOutput:
         """Wait for the step, and take its results."""
+        if self.later:
+            self.sample()
         assert self.tokens
         return StepOutput(self.tokens.collect(), self.host_rows.collect() if self.host_rows else None)
 
@@ -121,30 +134,34 @@ class Runner:
         self._making_rows = Lock()
         self._sample_plan: SamplePlan | None = None
 
-    def launch(self, work: list[WorkItem]) -> InFlight:
-        """Begin a step."""
+    def launch(self, work: list[WorkItem], before: Callable[[], object]) -> InFlight:
+        """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
         began = perf_counter()
         columns = WorkColumns(*zip(*work, strict=True))
-        plan = self._sample_plan
-        if plan is None or not plan.holds(columns):
-            plan = self._sample_plan = SamplePlan(columns)
-        waits = bool(plan.bound) and any(seq.n_ahead for seq in plan.bound)
-        batch = None if waits else self.sampler.prepare(plan.requests, plan.rows)
+        samples = self._sample_plan
+        if samples is None or not samples.holds(columns):
+            samples = self._sample_plan = SamplePlan(columns)
+        plan = self.fill(columns)
+        before()
+        waits = bool(samples.bound) and any(seq.n_ahead for seq in samples.bound)
+        batch = None if waits else self.sampler.prepare(samples.requests, samples.rows)
         n_first_runs = self.n_first_runs
-        result = self.replay(columns)
-        lengths = self.step.seq_lens.take(plan.owners)
-        if plan.drafts:
-            lengths -= plan.n_after
+        result = self.replay(plan)
+        lengths = self.step.seq_lens.take(samples.owners)
+        if samples.drafts:
+            lengths -= samples.n_after
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
-        host_rows = self.backend.fetch(result) if plan.wants_rows else None
+        host_rows = self.backend.fetch(result) if samples.wants_rows else None
         is_first = self.n_first_runs > n_first_runs
-        step = InFlight(work, plan.sampled, plan.rows, plan.parents, plan.drafts, tokens, host_rows, began, is_first)
+        step = InFlight(
+            work, samples.sampled, samples.rows, samples.parents, samples.drafts, tokens, host_rows, began, is_first
+        )
         if waits:
-            step.later = LaterSample(self.sampler, plan.requests, plan.rows, result, lengths)
+            step.later = LaterSample(self.sampler, samples.requests, samples.rows, result, lengths)
         return step
 
-    def replay(self, work: WorkColumns) -> Tensor:
-        """Begin to compute the wanted rows of a step; the next one may write over them."""
+    def fill(self, work: WorkColumns) -> Plan:
+        """Write the inputs of a step; the plan that computes its wanted rows from them."""
         self.decoder.files.check()
         if any(work.copies):
             self._copy_pages([copy for copies in work.copies for copy in copies])
@@ -152,7 +169,10 @@ class Runner:
         plans = self._logits if work.sequences[0].output is Output.LOGITS else self._hidden
         if self.n_adapted and (n_rounds := self.adapter_rows().fill(work)):
             plans = self._with_adapters(plans, n_rounds)
-        plan = self.plan_for(self._bucket(plans.buckets), plans)
+        return self.plan_for(self._bucket(plans.buckets), plans)
+
+    def replay(self, plan: Plan) -> Tensor:
+        """Begin to compute the rows of a step whose inputs are filled in; the next one may write over them."""
         if self._fresh:
             self._count_first_run(plan)
         plan.run()  # from here on the inputs may be filled again

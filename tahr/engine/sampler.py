@@ -41,6 +41,7 @@ class Sampler:
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
             batch = self._batch = SampleBatch(requests, source, self._n_vocab, self._aside)
+            batch.on_host = self._backend.host_samples(batch.rows)
         batch.begin_masks(self._filler)
         return batch
 
@@ -86,7 +87,7 @@ class PendingTokens:
     @property
     def on_host(self) -> ListOf[int]:
         """The places whose tokens no step may refer to before they are collected."""
-        return self._sampled.on_host
+        return self._batch.on_host
 
     def collect(self) -> list[SampledToken | TahrError]:
         """The token of each request. What is wrong with one is its own answer, never an exception."""

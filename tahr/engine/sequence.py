@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tahr.engine.detokenize import Writer
     from tahr.engine.sampler import SampledToken, SampleRequest
     from tahr.engine.speculation.state import DraftState
+    from tahr.grammar.state import GrammarState
 
 Rank = tuple[int, ...]  # the lowest goes first
 NO_ROW = sys.maxsize
@@ -75,6 +76,8 @@ class Sequence:
     max_length: int  # tokens it may grow to: prompt + max_tokens, cut to the context
     writer: "Writer | None" = None
     request: "SampleRequest | None" = None  # what the sampler knows of it
+    grammar: "GrammarState | None" = None  # of that request
+    may_be_forced: bool = False  # by its grammar, or because a block of thinking must end
     lora: AdapterStack = NO_STACK  # the adapters its weights are changed by
     adapter: str = ""  # their digest: part of its block hashes
     ends: frozenset[int] = frozenset()  # tokens that end it
@@ -113,6 +116,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.n_prompt = self.stats.n_prompt_tokens = len(self.tokens)
+        self.grammar = self.request.grammar if self.request else None
+        self.may_be_forced = self.grammar is not None or self.params.thinking_budget is not None
         if self.params.prompt_logprobs is not None and self.n_prompt > 1:
             self.first_row = 0  # how likely each prompt token was, given those before it
 

@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 class GrammarState:
     """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row."""
 
-    __slots__ = ("__weakref__", "_after", "_before", "_n_ends", "_n_matched", "matcher", "vocabulary")
+    __slots__ = ("__weakref__", "_after", "_before", "_n_ends", "_n_matched", "active", "matcher", "vocabulary")
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher", after: tuple[int, ...] = ()):
         self.vocabulary, self.matcher = vocabulary, matcher
@@ -26,11 +26,7 @@ class GrammarState:
         self._before: list[int] = []  # the tokens generated before the grammar began
         self._n_matched = 0  # tokens the matcher has consumed
         self._n_ends = 0  # end tokens after a complete text, which it does not count
-
-    @property
-    def active(self) -> bool:
-        """Whether the grammar has begun."""
-        return not self._after or tuple(self._before[-len(self._after) :]) == self._after
+        self.active = not after  # whether the grammar has begun
 
     @property
     def finished(self) -> bool:
@@ -46,14 +42,15 @@ class GrammarState:
         """The same state for another sequence."""
         other = GrammarState(self.vocabulary, self.matcher.deep_copy(), self._after)
         other._before = self._before.copy()
-        other._n_matched, other._n_ends = self._n_matched, self._n_ends
+        other._n_matched, other._n_ends, other.active = self._n_matched, self._n_ends, self.active
         return other
 
     def advance(self, token: int) -> None:
         """The sequence has this token next."""
         if not self.active:
             self._before.append(token)
-        elif self.finished and token in self.vocabulary.eos_ids:
+            self.active = tuple(self._before[-len(self._after) :]) == self._after
+        elif token in self.vocabulary.eos_ids and self.finished:
             self._n_ends += 1
         elif self.matcher.consume_token(token):
             self._n_matched += 1
@@ -68,7 +65,9 @@ class GrammarState:
         assert n_before <= len(self._before), "a grammar cannot forget more tokens than it has seen"
         self._n_ends -= n_ends
         self._n_matched -= n_matched
-        del self._before[len(self._before) - n_before :]
+        if n_before:
+            del self._before[len(self._before) - n_before :]
+            self.active = False
         if not self.matcher.rollback(n_matched):
             raise self.error()
 

@@ -6,9 +6,9 @@ from time import perf_counter
 
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams
+from tahr.engine.accept import accept_token
 from tahr.engine.builder import breakers
 from tahr.engine.detokenize import TextWriter, has_text, line_limits
-from tahr.engine.engine import accept_token
 from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.engine.sequence import Sequence
 from tahr.errors import TahrError

@@ -229,6 +229,10 @@ class Backend(ABC):
         """
         return SampledAtOnce(numpy_sampler.sample(self.host_rows(logits), rows))
 
+    def host_samples(self, rows: SampleRows) -> Sequence[int]:
+        """The samples whose tokens the device does not know before they are collected: no step may refer to them."""
+        return ()
+
     def logprobs(self, logits: Tensor | Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
         """Flush, then the log-probability of each token by row `source[i]`, and the `n_top[i]` likeliest there."""
         return logprobs.logprobs(self.host_rows(logits), n_vocab, source, tokens, n_top)

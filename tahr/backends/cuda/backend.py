@@ -25,7 +25,7 @@ from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
-from tahr.backends.cuda.sampling import CudaSampler
+from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
     DeviceRows,
     EagerPlan,
@@ -163,6 +163,9 @@ class CudaBackend(api.Backend):
         if not isinstance(logits, Tensor):
             return super().sample(logits, rows)
         return self._sampler.sample(logits.data.live(), rows)
+
+    def host_samples(self, rows: SampleRows) -> Sequence[int]:
+        return host_rows(rows)
 
     def logprobs(
         self, logits: Tensor | Floats, n_vocab: int, source: api.Ints, tokens: api.Ints, n_top: api.Ints

@@ -60,29 +60,34 @@ class Upload:
 
 
 class KeptFields:
-    """The fields of samples without edits and masks, kept for the next step.
+    """The fields of samples without edits, kept for the next step.
 
-    While the same requests are sampled, only counters change in `params` (and mirostat's mu, which is the host's).
+    While the same requests are sampled, only counters and masks change (and mirostat's mu, which is the host's).
     """
 
     def __init__(self, rows: SampleRows):
         self._params, self._source, self._n_logprobs = rows.params, rows.source, rows.n_logprobs
+        self._masked = rows.masked
         self.on_host = host_rows(rows)
-        self._fields = fields_of(rows, rows.source, self.on_host, np.full(len(rows), -1, np.int32))
+        masked = np.zeros(len(rows), bool) if rows.masked is None else rows.masked
+        mask_rows = np.where(masked, np.cumsum(masked) - 1, -1).astype(np.int32)
+        self._fields = fields_of(rows, rows.source, self.on_host, mask_rows)
+        self.begins_masks = -(-self._fields.size // ALIGN) * ALIGN
+        self._all_masked, n_words = bool(masked.all()), -(-rows.n_vocab // 32)
+        self.size = self.begins_masks + int(masked.sum()) * n_words
 
     def hold(self, rows: SampleRows) -> bool:
-        """Whether another step has the same samples, but for their counters."""
-        same = rows.params is self._params and rows.source is self._source
+        """Whether another step has the same samples, but for their counters and masks."""
+        same = rows.params is self._params and rows.source is self._source and rows.masked is self._masked
         return same and rows.n_logprobs is self._n_logprobs
 
     def write(self, rows: SampleRows, to: NDArray[np.int32]) -> None:
-        """Write the fields with the counters of this step."""
+        """Write the fields with the counters of this step, and its masks."""
         self._fields[2] = rows.params["counter"]
-        to[:] = self._fields.reshape(-1)
-
-    @property
-    def size(self) -> int:
-        return self._fields.size
+        to[: self._fields.size] = self._fields.reshape(-1)
+        if rows.mask is not None:
+            masks = rows.mask if self._all_masked else rows.mask[self._masked]
+            to[self.begins_masks :] = masks.view(np.int32).reshape(-1)
 
 
 class CudaSampler:
@@ -101,7 +106,7 @@ class CudaSampler:
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
-        kept = self._keep(rows) if rows.edits is None and rows.mask is None else None
+        kept = self._keep(rows) if rows.edits is None else None
         on_host = kept.on_host if kept else host_rows(rows)
         host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
         if len(on_host) < n:
@@ -135,8 +140,9 @@ class CudaSampler:
     ) -> None:
         sent = buffers.sent.take(kept.size)
         kept.write(rows, sent.numpy())
-        fields = sent.to(self._device, non_blocking=True)
-        self._run(logits, fields, fields, rows, picks)  # no row has a mask
+        there = sent.to(self._device, non_blocking=True)
+        masks = there if rows.mask is None else there[kept.begins_masks :]  # without any, no row looks for one
+        self._run(logits, there, masks, rows, picks)
 
     def _launch(
         self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
@@ -309,8 +315,6 @@ def fields_of(
 def masks_of(rows: SampleRows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Which mask each sample has (-1: none), and the masks; the tokens of a blank row are a mask."""
     n_words = -(-rows.n_vocab // 32)
-    if rows.edits is None and rows.mask is not None and rows.masked is not None and rows.masked.all():
-        return np.arange(len(rows), dtype=np.int32), rows.mask.view(np.int32)
     of_row: dict[int, NDArray[np.uint32]] = {}
     if rows.edits is not None:
         for i in np.flatnonzero(rows.edits.blank).tolist():

@@ -123,10 +123,6 @@ class SampledTokens(NamedTuple):
 class Sampled(Protocol):
     """Samples under way."""
 
-    @property
-    def on_host(self) -> Sequence[int]:
-        """The samples whose tokens the device does not know before `collect`: no step may refer to them."""
-
     def collect(self) -> SampledTokens:
         """Wait for the tokens. They may be overwritten once the next samples are collected."""
 
@@ -136,7 +132,6 @@ class SampledAtOnce:
     """Samples that were taken where they were asked for."""
 
     result: SampledTokens
-    on_host: Sequence[int] = ()
 
     def collect(self) -> SampledTokens:
         return self.result

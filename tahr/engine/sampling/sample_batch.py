@@ -27,7 +27,8 @@ class SampleBatch:
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
         self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
         self._masks: MaskJob | None = None  # under way
-        self._rows = SampleRows(
+        self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
+        self.rows = SampleRows(
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
             n_vocab,
@@ -36,6 +37,7 @@ class SampleBatch:
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
             aside=aside,
         )
+        self._fill_mu()
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
         """Whether it was made for these."""
@@ -44,8 +46,8 @@ class SampleBatch:
     def begin_masks(self, filler: MaskFiller) -> None:
         """Begin to fill the masks of the next sample."""
         self.finish_masks()  # of a step that failed before it sampled
-        if self._masked and self._rows.mask is not None:
-            self._masks = filler.begin(self._masked, self._rows.mask)
+        if self._masked and self.rows.mask is not None:
+            self._masks = filler.begin(self._masked, self.rows.mask)
 
     def finish_masks(self) -> dict[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
@@ -58,15 +60,18 @@ class SampleBatch:
         `lengths` says how many tokens come before the next one in each text: more than are known, where some are being
         sampled.
         """
-        rows = self._rows
+        rows = self.rows
         if lengths is None:
             lengths = np.array([len(request.tokens) for request in self.requests], np.int32)
         rows.params["counter"] = lengths - self._n_prompt
-        for i in self.learners:
-            rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
+        self._fill_mu()
         if not self._edited:
             return rows
         return replace(rows, edits=self._edits(lengths.tolist()))
+
+    def _fill_mu(self) -> None:
+        for i in self.learners:
+            self.rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
 
     def _edits(self, lengths: list[int]) -> LogitEdits:
         parts, blank = [], []

@@ -50,7 +50,7 @@ class DraftModelProposer:
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            rows = self.runner.replay(WorkColumns(*zip(*work, strict=True)))
+            rows = self.runner.replay(self.runner.fill(WorkColumns(*zip(*work, strict=True))))
             depth += 1
             if drafting:
                 passes.append(self._sample([seq for seq, _ in drafting], rows, len(passes)))
@@ -99,7 +99,8 @@ class DraftModelProposer:
         """Compute all of a text, so that its pages hold it for both models."""
         seq.draft_state = DraftState(self.prior)
         while seq.draft_state.n_drafted < len(seq.tokens):
-            self.runner.replay(WorkColumns(*zip(*self._catch_up([DraftRequest(seq, 0)]), strict=True)))
+            work = WorkColumns(*zip(*self._catch_up([DraftRequest(seq, 0)]), strict=True))
+            self.runner.replay(self.runner.fill(work))
 
     def adopt(self, seq: Sequence) -> None:
         """The pages of a sequence hold all of its text for both models already: those that are full can be found."""

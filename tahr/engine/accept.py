@@ -1,0 +1,74 @@
+"""What becomes of a sequence when it gets a token: its text, its end, and what the next step may know of it."""
+
+from collections.abc import Collection
+from collections.abc import Sequence as ListOf
+
+from tahr.engine.sampling.sampling_state import SampledToken
+from tahr.engine.sequence import Sequence, State
+from tahr.text.deltas import Deltas
+
+
+def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
+    """Let the next step use the tokens that the step just launched samples, before the host knows them.
+
+    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
+    to be forked run when their parent's step has landed. The samples of `void` sequences do not count.
+    """
+    late = set(on_host)
+    for row, seq in enumerate(sampled):
+        n_ahead = seq.n_ahead + 1
+        if seq.host_bound or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is State.WAITING or row in late:
+            continue
+        if seq.speculates or seq.id in void:
+            continue
+        seq.n_ahead = n_ahead
+        seq.pick_row = row
+
+
+def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Deltas, str | None]:
+    """Append a token and turn it into text: what may be shown, and why it is the last token, if it is."""
+    token, writer, grammar = sampled.token, seq.writer, seq.grammar
+    assert writer
+    seq.append(token, now)
+    if grammar is not None:
+        grammar.advance(token)
+    if seq.params.logprobs is not None:
+        seq.logprobs.append(sampled)
+    if token in seq.ends:
+        return writer.flush(), "stop"
+    deltas = writer.push(token)
+    if writer.stopped:
+        return deltas, "length" if writer.is_cut else "stop"
+    if grammar is not None and grammar.finished:
+        return deltas + writer.flush(), "stop"
+    if len(seq.tokens) >= seq.max_length:
+        return deltas + writer.flush(), "length"
+    return deltas, None
+
+
+def forced_tokens(seq: Sequence) -> ListOf[int]:
+    """The tokens that must come next. Those that close a block of thinking are no question of likelihood.
+
+    A request that wants log-probabilities samples what its grammar forces one by one: only a step gives those.
+    """
+    if seq.writer and seq.writer.forced:
+        return seq.writer.forced
+    grammar = seq.grammar
+    return grammar.forced_tokens() if grammar is not None and seq.params.logprobs is None else ()
+
+
+def accept_forced(seq: Sequence, deltas: Deltas, now: float) -> tuple[tuple[int, ...], Deltas, str | None]:
+    """Append the tokens that are forced next, which need no step each: those tokens, `deltas` and what these add to
+    them, and why the last one is the last, if it is.
+    """
+    forced = forced_tokens(seq)
+    if not forced:
+        return (), deltas, None
+    reason: str | None = None
+    n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
+    for token in forced:
+        more, reason = accept_token(seq, SampledToken(token, 0.0), now)
+        shown += more
+        if reason:
+            break
+    return tuple(seq.tokens[n_before:]), tuple(shown), reason
