@@ -85,12 +85,13 @@ def following(texts: dict[int, Text]) -> Iterator[None]:
     """Requests with a text, by the identity of their random numbers' state, say what it says."""
     true_collect = PendingTokens.collect
 
-    def told(request: SampleRequest, sampled: SampledToken | TahrError) -> SampledToken | TahrError:
+    def told(request: SampleRequest) -> SampledToken | None:
         text = texts.get(id(request.sampling))
-        return SampledToken(text.next(request.tokens[request.n_prompt :])) if text else sampled
+        return SampledToken(text.next(request.tokens[request.n_prompt :])) if text else None
 
     def collect(pending: PendingTokens) -> list[SampledToken | TahrError]:
-        return list(map(told, pending._batch.requests, true_collect(pending)))
+        said = list(map(told, pending._batch.requests))  # while the device computes: a model needs no such lookup
+        return [text or sampled for text, sampled in zip(said, true_collect(pending), strict=True)]
 
     PendingTokens.collect = collect  # type: ignore[method-assign]
     try:

@@ -14,6 +14,7 @@ import torch
 import triton
 from numpy.typing import NDArray
 
+from tahr.backends.cuda.compiling import compiling
 from tahr.backends.cuda.kernels import sample as kernels
 from tahr.backends.cuda.logprobs import PendingLogprobs, begin_logprobs, merged
 from tahr.backends.sampling import numpy_sampler
@@ -99,6 +100,7 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
+        self._compiled: set[tuple[int, bool, int]] = set()
         self._rooms: tuple[list[int], list[torch.Tensor]] = ([], [])  # the last sizes asked for, and what they got
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
@@ -166,6 +168,11 @@ class CudaSampler:
     def _run(
         self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, rows: SampleRows, picks: torch.Tensor
     ) -> None:
+        variant = (min(len(rows), 2), len(rows) % 16 == 0, rows.n_vocab)  # what kernels are compiled for
+        if self._device.type == "cuda" and variant not in self._compiled:
+            self._compiled.add(variant)
+            with compiling():
+                self._run(logits, fields, masks, rows, picks)
         n, n_vocab = len(rows), rows.n_vocab
         n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
         n_tiles = -(-n_groups // kernels.TILE_GROUPS)

@@ -12,6 +12,7 @@ from weakref import WeakSet
 import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
+from tahr.backends.cuda.compiling import compiling
 
 POWERS = [1 << i for i in range(31)]
 # Tokens of a step: half as many again between powers of two, so that padding costs a third at most.
@@ -227,8 +228,8 @@ class GraphMemory:
 class GraphPlan:
     """A step that runs op by op the first time, and from the second on as a captured graph: one copy and one launch.
 
-    The first run compiles kernels and makes workspaces, which a capture must not do. A bucket that is met once is
-    never captured.
+    The first run makes workspaces, which a capture must not do, and before it kernels are compiled. A bucket that is
+    met once is never captured.
     """
 
     def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, memory: GraphMemory):
@@ -245,6 +246,8 @@ class GraphPlan:
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
         if self._result is None:
+            with compiling():
+                self._run_ops()
             result = self._run_ops()
         else:
             if self._graph is None:
