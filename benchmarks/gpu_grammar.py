@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -41,9 +42,10 @@ class Text:
 
     tokenizer: Tokenizer
     text: str
-    by_offset: dict[int, int] = field(default_factory=dict)  # the token that begins at a place
+    by_offset: dict[int, tuple[int, int]] = field(default_factory=dict)  # the token that begins at a place, and its end
     offset: int = 0
     n_tokens: int = 0
+    told: int = -1
 
     def __post_init__(self) -> None:
         self.plan()
@@ -51,17 +53,23 @@ class Text:
     def plan(self) -> None:
         at = self.offset
         for token in self.tokenizer.encode(self.text[at:], add_special=False, parse_special=False):
-            self.by_offset[at] = token
-            at += len(self.tokenizer.token_bytes(token))
+            end = at + len(self.tokenizer.token_bytes(token))
+            self.by_offset[at] = token, end
+            at = end
 
-    def next(self, tokens: list[int]) -> int:
+    def next(self, tokens: ListOf[int], n_prompt: int) -> int:
         """The token after those generated, of which some may have been forced."""
-        for token in tokens[self.n_tokens :]:
-            self.offset += len(self.tokenizer.token_bytes(token))
-        self.n_tokens = len(tokens)
-        if self.offset not in self.by_offset:  # forced tokens ended inside one of the text's
-            self.plan()
-        return self.by_offset[self.offset]
+        n_tokens = len(tokens) - n_prompt
+        if n_tokens == self.n_tokens + 1 and tokens[-1] == self.told:
+            self.offset = self.by_offset[self.offset][1]
+        else:
+            for token in tokens[n_prompt + self.n_tokens :]:
+                self.offset += len(self.tokenizer.token_bytes(token))
+            if self.offset not in self.by_offset:  # forced tokens ended inside one of the text's
+                self.plan()
+        self.n_tokens = n_tokens
+        self.told = self.by_offset[self.offset][0]
+        return self.told
 
 
 def records(seed: int) -> str:
@@ -87,7 +95,7 @@ def following(texts: dict[int, Text]) -> Iterator[None]:
 
     def told(request: SampleRequest) -> SampledToken | None:
         text = texts.get(id(request.sampling))
-        return SampledToken(text.next(request.tokens[request.n_prompt :])) if text else None
+        return SampledToken(text.next(request.tokens, request.n_prompt)) if text else None
 
     def collect(pending: PendingTokens) -> list[SampledToken | TahrError]:
         said = list(map(told, pending._batch.requests))  # while the device computes: a model needs no such lookup

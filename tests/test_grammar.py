@@ -217,7 +217,7 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
     while seq.n_generated < 5:
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner.sampler, "prepare", lambda *_: 1 / 0)
+        broken.setattr(eng.runner.sampler, "prepare", lambda *_, **__: 1 / 0)
         while not seq.done:
             eng.step()
     assert seq.finish_reason == "error"

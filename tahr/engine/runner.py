@@ -45,7 +45,7 @@ class LaterSample(NamedTuple):
     lengths: Ints  # of the texts before the token to sample
 
     def prepare(self) -> SampleBatch:
-        return self.sampler.prepare(self.requests, self.rows)
+        return self.sampler.prepare(self.requests, self.rows, goes_on=True)
 
     def launch(self, batch: SampleBatch) -> PendingTokens:
         return self.sampler.launch(batch, self.logits, self.lengths)

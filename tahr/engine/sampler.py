@@ -36,13 +36,17 @@ class Sampler:
         self._batch: SampleBatch | None = None
         self._filler = MaskFiller()
 
-    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
-        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
+    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int], goes_on: bool = False) -> SampleBatch:
+        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`.
+
+        `MaskFiller.begin` says when a caller `goes_on`.
+        """
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
-            batch = self._batch = SampleBatch(requests, source, self._n_vocab, self._aside)
+            batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._backend.mask_memory)
             batch.on_host = self._backend.host_samples(batch.rows)
-        batch.begin_masks(self._filler)
+            self._batch = batch
+        batch.begin_masks(self._filler, goes_on)
         return batch
 
     def launch(self, batch: SampleBatch, logits: Tensor | Floats, lengths: Ints | None = None) -> "PendingTokens":

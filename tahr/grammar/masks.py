@@ -1,6 +1,7 @@
 """Fills the masks of a batch on other threads, so that the forward pass need not wait for them."""
 
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -47,16 +48,27 @@ class MaskFiller:
         """Waits for the executor, whose calls return when all masks are filled."""
         return ThreadPoolExecutor(1, "tahr-masks")
 
-    def begin(self, rows: Sequence[MaskedRow], masks: Words) -> MaskJob:
-        """Begin to fill rows of `masks`, each by the state beside it."""
+    def begin(self, rows: Sequence[MaskedRow], masks: Words, goes_on: bool = False) -> MaskJob:
+        """Begin to fill rows of `masks`, each by the state beside it.
+
+        A caller that `goes_on` in Python, rather than in code without the interpreter's lock, waits until the threads
+        have begun: they would not get the lock otherwise.
+        """
         active = [(row, state) for row, state in rows if state.active]
         for row, state in rows:
             if not state.active:
                 masks[row] = state.free_mask
         matchers = [(state.matcher, row) for row, state in active]
-        future = self._thread.submit(self._fill, matchers, masks) if matchers else None
+        if not matchers:
+            return MaskJob(active, None)
+        begun = threading.Lock()
+        begun.acquire()
+        future = self._thread.submit(self._fill, matchers, masks, begun)
+        if goes_on:
+            begun.acquire()
         return MaskJob(active, future)
 
-    def _fill(self, matchers: "list[tuple[LLMatcher, int]]", masks: Words) -> None:
+    def _fill(self, matchers: "list[tuple[LLMatcher, int]]", masks: Words, begun: threading.Lock) -> None:
         n_rows, n_words = masks.shape
+        begun.release()
         self._executor.unsafe_compute_mask_ptr(matchers, masks.ctypes.data, n_words * 4, n_rows)

@@ -22,7 +22,7 @@ from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.backends.memory_budget import host_kv_budget
 from tahr.backends.sampling import logprobs, numpy_sampler
-from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows, Words, words
 from tahr.errors import UnsupportedModel
 from tahr.weights.tensor import HostTensor
 
@@ -228,6 +228,13 @@ class Backend(ABC):
         within rounding of the border between two. Without any sample, `collect` waits for what was enqueued before.
         """
         return SampledAtOnce(numpy_sampler.sample(self.host_rows(logits), rows))
+
+    def will_sample(self, n_vocab: int, width: int) -> None:  # noqa: B027
+        """Samples are going to be taken from rows of `width` logits, the first `n_vocab` of them tokens."""
+
+    def mask_memory(self, n: int, n_words: int) -> Words:
+        """Memory for `SampleRows.mask`, from which masks reach the device without another copy."""
+        return words(n, n_words)
 
     def host_samples(self, rows: SampleRows) -> Sequence[int]:
         """The samples whose tokens the device does not know before they are collected: no step may refer to them."""

@@ -38,7 +38,7 @@ from tahr.backends.cuda.steps import (
 )
 from tahr.backends.cuda.weights import join, take
 from tahr.backends.memory_budget import device_kv_budget
-from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
@@ -163,6 +163,16 @@ class CudaBackend(api.Backend):
         if not isinstance(logits, Tensor):
             return super().sample(logits, rows)
         return self._sampler.sample(logits.data.live(), rows)
+
+    def will_sample(self, n_vocab: int, width: int) -> None:
+        if self.device.type == "cuda":
+            self._sampler.compile_ahead(n_vocab, width)
+
+    def mask_memory(self, n: int, n_words: int) -> Words:
+        if self.device.type != "cuda":
+            return super().mask_memory(n, n_words)
+        words: Words = torch.empty((n, n_words), dtype=torch.int32, pin_memory=True).numpy().view(np.uint32)
+        return words
 
     def host_samples(self, rows: SampleRows) -> Sequence[int]:
         return host_rows(rows)

@@ -2,11 +2,12 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from triton import AsyncCompileMode
 from triton.runtime.jit import JITFunction
 
@@ -44,16 +45,33 @@ class Installation:
 INSTALLATION = Installation()
 
 
+class LoadingMode(AsyncCompileMode):
+    """Loads each kernel on the thread that compiled it: the first launch would compile its launcher, and wait."""
+
+    def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:
+        return super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
+
+
+def loaded(kernel: Any) -> Any:
+    """A compiled kernel, ready to be launched."""
+    kernel.run  # noqa: B018
+    return kernel
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
     """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them.
 
     What they would have computed is left as it is. So indices must not come from them, or not be used on the host.
     """
+    n_threads, device = min(MAX_THREADS, os.cpu_count() or 1), torch.cuda.current_device()
     INSTALLATION.change(1)
     COMPILE_ONLY.active = True
     try:
-        with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "tahr-compile") as pool, AsyncCompileMode(pool):
+        with (
+            ThreadPoolExecutor(n_threads, "tahr-compile", torch.cuda.set_device, (device,)) as pool,
+            LoadingMode(pool),
+        ):
             yield
     finally:
         COMPILE_ONLY.active = False

@@ -8,6 +8,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from threading import Thread
 
 import numpy as np
 import torch
@@ -70,12 +71,10 @@ class KeptFields:
         self._params, self._source, self._n_logprobs = rows.params, rows.source, rows.n_logprobs
         self._masked = rows.masked
         self.on_host = host_rows(rows)
-        masked = np.zeros(len(rows), bool) if rows.masked is None else rows.masked
-        mask_rows = np.where(masked, np.cumsum(masked) - 1, -1).astype(np.int32)
+        mask_rows = np.full(len(rows), -1, np.int32)
+        if rows.masked is not None:
+            mask_rows[rows.masked] = np.flatnonzero(rows.masked)
         self._fields = fields_of(rows, rows.source, self.on_host, mask_rows)
-        self.begins_masks = -(-self._fields.size // ALIGN) * ALIGN
-        self._all_masked, n_words = bool(masked.all()), -(-rows.n_vocab // 32)
-        self.size = self.begins_masks + int(masked.sum()) * n_words
 
     def hold(self, rows: SampleRows) -> bool:
         """Whether another step has the same samples, but for their counters and masks."""
@@ -83,12 +82,13 @@ class KeptFields:
         return same and rows.n_logprobs is self._n_logprobs
 
     def write(self, rows: SampleRows, to: NDArray[np.int32]) -> None:
-        """Write the fields with the counters of this step, and its masks."""
+        """Write the fields with the counters of this step."""
         self._fields[2] = rows.params["counter"]
-        to[: self._fields.size] = self._fields.reshape(-1)
-        if rows.mask is not None:
-            masks = rows.mask if self._all_masked else rows.mask[self._masked]
-            to[self.begins_masks :] = masks.view(np.int32).reshape(-1)
+        to[:] = self._fields.reshape(-1)
+
+    @property
+    def size(self) -> int:
+        return self._fields.size
 
 
 class CudaSampler:
@@ -100,11 +100,25 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
-        self._compiled: set[tuple[int, bool, int]] = set()
+        self._compiler: Thread | None = None
         self._rooms: tuple[list[int], list[torch.Tensor]] = ([], [])  # the last sizes asked for, and what they got
+
+    def compile_ahead(self, n_vocab: int, width: int) -> None:
+        """Begin to compile the kernels for rows of `width` logits, of which `n_vocab` are tokens; it takes seconds."""
+        self._compiler = Thread(target=self._compile, args=(n_vocab, width), name="tahr-compile-sampling")
+        self._compiler.start()
+
+    def _compile(self, n_vocab: int, width: int) -> None:
+        logits = torch.empty((1, width), dtype=torch.float32, device=self._device)
+        fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
+        with compiling():
+            self._run(logits, fields, fields, 1, n_vocab, self._picks)
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
+        if self._compiler:
+            self._compiler.join()
+            self._compiler = None
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
@@ -142,9 +156,11 @@ class CudaSampler:
     ) -> None:
         sent = buffers.sent.take(kept.size)
         kept.write(rows, sent.numpy())
-        there = sent.to(self._device, non_blocking=True)
-        masks = there if rows.mask is None else there[kept.begins_masks :]  # without any, no row looks for one
-        self._run(logits, there, masks, rows, picks)
+        fields, masks = sent.to(self._device, non_blocking=True), None
+        if rows.mask is not None:  # pinned, and left as it is until these samples are collected
+            masks = torch.from_numpy(rows.mask.view(np.int32)).to(self._device, non_blocking=True)
+        masks = fields if masks is None else masks  # without masks, no row has one
+        self._run(logits, fields, masks, len(rows), rows.n_vocab, picks)
 
     def _launch(
         self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
@@ -161,19 +177,13 @@ class CudaSampler:
         edits = Edits(logits, views) if views["ids"].numel() else None
         if edits:
             edits.apply()
-        self._run(logits, views["rows"], views["masks"], rows, picks)
+        self._run(logits, views["rows"], views["masks"], len(rows), rows.n_vocab, picks)
         if edits:
             edits.restore()
 
     def _run(
-        self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, rows: SampleRows, picks: torch.Tensor
+        self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int, picks: torch.Tensor
     ) -> None:
-        variant = (min(len(rows), 2), len(rows) % 16 == 0, rows.n_vocab)  # what kernels are compiled for
-        if self._device.type == "cuda" and variant not in self._compiled:
-            self._compiled.add(variant)
-            with compiling():
-                self._run(logits, fields, masks, rows, picks)
-        n, n_vocab = len(rows), rows.n_vocab
         n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
         n_tiles = -(-n_groups // kernels.TILE_GROUPS)
         scan = [n * n_tiles] * 4  # best, best_at, totals, n_broken

@@ -36,6 +36,11 @@ SAMPLE_ROW = np.dtype(
 )
 
 
+def words(n: int, n_words: int) -> Words:
+    """Memory for masks."""
+    return np.empty((n, n_words), np.uint32)
+
+
 class LogitEdits(NamedTuple):
     """Changes to single logits that do not depend on their values: row i has those from begins[i] to begins[i + 1].
 

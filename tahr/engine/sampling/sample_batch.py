@@ -1,11 +1,12 @@
 """Requests that are sampled together, as the arrays `Backend.sample` reads."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 
 import numpy as np
 
-from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, joined_edits
+from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, Words, joined_edits, words
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
@@ -17,7 +18,14 @@ UNEDITED = EditTable()
 class SampleBatch:
     """Keeps what stays the same while the same requests are sampled step after step."""
 
-    def __init__(self, requests: ListOf[SampleRequest], source: ListOf[int], n_vocab: int, aside: bool = False):
+    def __init__(
+        self,
+        requests: ListOf[SampleRequest],
+        source: ListOf[int],
+        n_vocab: int,
+        aside: bool = False,
+        mask_memory: Callable[[int, int], Words] = words,  # see `Backend.mask_memory`
+    ):
         states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
         self._n_prompt = np.array([request.n_prompt for request in requests], np.int64)
@@ -27,27 +35,27 @@ class SampleBatch:
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
         self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
         self._masks: MaskJob | None = None  # under way
-        self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
         self.rows = SampleRows(
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
             n_vocab,
             n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 and not aside else None,
-            mask=np.empty((len(states), -(-n_vocab // 32)), np.uint32) if self._masked else None,
+            mask=mask_memory(len(states), -(-n_vocab // 32)) if self._masked else None,
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
             aside=aside,
         )
         self._fill_mu()
+        self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
         """Whether it was made for these."""
         return self.requests == requests and self.source == source
 
-    def begin_masks(self, filler: MaskFiller) -> None:
-        """Begin to fill the masks of the next sample."""
+    def begin_masks(self, filler: MaskFiller, goes_on: bool = False) -> None:
+        """Begin to fill the masks of the next sample; see `MaskFiller.begin`."""
         self.finish_masks()  # of a step that failed before it sampled
         if self._masked and self.rows.mask is not None:
-            self._masks = filler.begin(self._masked, self.rows.mask)
+            self._masks = filler.begin(self._masked, self.rows.mask, goes_on)
 
     def finish_masks(self) -> dict[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
