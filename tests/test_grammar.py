@@ -217,7 +217,7 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
     while seq.n_generated < 5:
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner.sampler, "prepare", lambda *_, **__: 1 / 0)
+        broken.setattr(eng.runner.sampler, "batch", lambda *_: 1 / 0)
         while not seq.done:
             eng.step()
     assert seq.finish_reason == "error"
@@ -240,6 +240,33 @@ def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
     plain = engine(stories())
     assert found == run(plain, submit(plain, params))
     assert sum(under_way) > len(under_way) / 2
+
+
+@pytest.mark.parametrize("n_at_once", [1, 2, 4])
+def test_masks_are_begun_group_by_group(monkeypatch: pytest.MonkeyPatch, n_at_once: int) -> None:
+    texts = Grammar("regex", "([a-z]{3} )*[0-9]forced text[0-9]")
+    params = [hot(texts if seed % 4 else None, seed=seed, max_tokens=40) for seed in range(7)]
+    plain = engine(stories())
+    expected = run(plain, *(submit(plain, each) for each in params))
+    monkeypatch.setattr("tahr.engine.engine.MASKS_AT_ONCE", n_at_once)
+    eng = engine(stories(), late=True)
+    assert run(eng, *(submit(eng, each) for each in params)) == expected
+
+
+def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tahr.engine.engine.MASKS_AT_ONCE", 1)
+    eng = engine(stories(), late=True)
+    sequences = [submit(eng, hot(Grammar("regex", "[a-z]{40}"), seed=seed)) for seed in range(3)]
+    while any(seq.n_generated < 5 for seq in sequences):
+        eng.step()
+    with monkeypatch.context() as broken:
+        broken.setattr(eng.runner.sampler, "begin_masks", lambda *_: 1 / 0)
+        while not all(seq.done for seq in sequences):
+            eng.step()
+    assert {seq.finish_reason for seq in sequences} == {"error"}
+    after = submit(eng, hot(DIGITS))
+    run(eng, after)
+    assert re.fullmatch("[0-9]{3,6}", text_of(after)) and eng.scheduler.pools[0].n_used == 0
 
 
 def test_a_launch_that_fails_while_masks_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,13 +57,12 @@ def forced_tokens(seq: Sequence) -> ListOf[int]:
     return grammar.forced_tokens() if grammar is not None and seq.params.logprobs is None else ()
 
 
-def accept_forced(seq: Sequence, deltas: Deltas, now: float) -> tuple[tuple[int, ...], Deltas, str | None]:
-    """Append the tokens that are forced next, which need no step each: those tokens, `deltas` and what these add to
+def accept_forced(
+    seq: Sequence, forced: ListOf[int], deltas: Deltas, now: float
+) -> tuple[tuple[int, ...], Deltas, str | None]:
+    """Append tokens that are forced, which need no step each: those that were appended, `deltas` and what these add to
     them, and why the last one is the last, if it is.
     """
-    forced = forced_tokens(seq)
-    if not forced:
-        return (), deltas, None
     reason: str | None = None
     n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
     for token in forced:

@@ -5,13 +5,14 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
+from itertools import repeat
 from operator import attrgetter
 from time import perf_counter
 from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
-from tahr.engine.accept import accept_forced, accept_token, run_ahead
+from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -31,6 +32,7 @@ from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
+MASKS_AT_ONCE = 16  # sequences whose masks are filled while others take their tokens
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
@@ -336,7 +338,23 @@ class Engine:
             kept = [i for i, seq in enumerate(sampled) if seq.id not in step.void]
             sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
-        events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
+        return events + self._accept_tokens(sampled, tokens, now)
+
+    def _accept_tokens(
+        self, sampled: list[Sequence], tokens: ListOf[SampledToken | TahrError], now: float
+    ) -> list[Event]:
+        """Append a token to each sequence; where the next step waits for them, its masks are begun group by group."""
+        ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
+        size = MASKS_AT_ONCE if ahead and ahead.later else len(sampled)
+        events: list[Event] = []
+        for begin in range(0, len(sampled), size or 1):
+            group = sampled[begin : begin + size]
+            events += map(self._accept_token, group, tokens[begin : begin + size], repeat(now))
+            if ahead and begin + size < len(sampled):  # the rest is begun by `_begin_sample`
+                try:
+                    ahead.begin_masks({seq.id for seq in group})
+                except BaseException as error:
+                    events, ahead = events + self._fail_last(error), None
         return events
 
     def _verify(self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float) -> AcceptedTokens:
@@ -408,10 +426,10 @@ class Engine:
         tokens: tuple[int, ...] = (sampled.token,)
         try:
             deltas, reason = accept_token(seq, sampled, now)
-            if reason is None and seq.may_be_forced:
-                forced, deltas, reason = accept_forced(seq, deltas, now)
-                self.stats.tokens_generated += len(forced)
-                tokens += forced
+            if reason is None and seq.may_be_forced and (forced := forced_tokens(seq)):
+                taken, deltas, reason = accept_forced(seq, forced, deltas, now)
+                self.stats.tokens_generated += len(taken)
+                tokens += taken
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
         if reason:

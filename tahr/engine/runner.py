@@ -1,8 +1,9 @@
 """Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from threading import Lock
 from time import perf_counter
 from typing import NamedTuple
@@ -44,8 +45,8 @@ class LaterSample(NamedTuple):
     logits: Tensor
     lengths: Ints  # of the texts before the token to sample
 
-    def prepare(self) -> SampleBatch:
-        return self.sampler.prepare(self.requests, self.rows, goes_on=True)
+    def batch(self) -> SampleBatch:
+        return self.sampler.batch(self.requests, self.rows)
 
     def launch(self, batch: SampleBatch) -> PendingTokens:
         return self.sampler.launch(batch, self.logits, self.lengths)
@@ -65,13 +66,24 @@ class InFlight:
     began: float
     is_first: bool  # of the first runs of its plan: how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
-    batch: "SampleBatch | None" = None  # of `later`: the masks are being filled
+    batch: "SampleBatch | None" = None  # of `later`: masks are being filled
+    unmasked: list[int] = field(default_factory=list)  # rows of that batch whose masks have not been begun
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
-    def begin_sample(self) -> ListOf[int]:
-        """Begin the masks of what had to wait; the samples whose tokens the device will not know by itself."""
+    def begin_masks(self, known: Collection[int]) -> None:
+        """Begin the masks of sequences, by id, whose last tokens the host knows by now."""
         assert self.later
-        self.batch = self.later.prepare()
+        if self.batch is None:
+            self.batch, self.unmasked = self.later.batch(), list(range(len(self.sampled)))
+        rows = [row for row in self.unmasked if self.sampled[row].id in known]
+        self.unmasked = [row for row in self.unmasked if self.sampled[row].id not in known]
+        self.later.sampler.begin_masks(self.batch, rows)
+
+    def begin_sample(self) -> ListOf[int]:
+        """Begin all masks that are left; the samples whose tokens the device will not know by itself."""
+        assert self.later
+        self.begin_masks({seq.id for seq in self.sampled})
+        assert self.batch
         lengths = self.later.lengths.tolist()
         self.void = frozenset(seq.id for seq, n in zip(self.sampled, lengths, strict=True) if len(seq.tokens) > n)
         return self.batch.on_host
@@ -267,10 +279,12 @@ class SamplePlan:
         self.requests: list[SampleRequest] = []
         owners: list[int] = []  # by token: the item of the work it belongs to
         n_after: list[int] = []  # by token: drafts of its sequence after its row
-        end = n_sampling = 0
-        for item, (seq, samples, n_rows) in enumerate(zip(work.sequences, work.samples, work.n_rows, strict=True)):
-            end += n_rows
-            if samples and seq.request:
+        n_sampling = 0
+        ends = list(accumulate(work.n_rows))
+        # By age, so that requests keep their places when one of them is scheduled in another order.
+        for item in sorted(range(len(ends)), key=lambda item: work.sequences[item].id):
+            seq, end = work.sequences[item], ends[item]
+            if work.samples[item] and seq.request:
                 choices, n_drafts = self._choices(seq), len(seq.drafts)
                 self.sampled += choices
                 self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
@@ -281,7 +295,7 @@ class SamplePlan:
         self.bound = [seq for seq in self.sampled if seq.request and seq.request.grammar]
         self.owners = np.array(owners, np.int64)
         self.n_after = np.array(n_after, np.int32)
-        self.wants_rows = end > n_sampling  # others than those to sample from
+        self.wants_rows = ends[-1] > n_sampling  # others than those to sample from
 
     def _choices(self, seq: Sequence) -> list[Sequence]:
         """A sequence once for each token that is sampled for it, or with the choices that are forked from it."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tahr.backends.api import Backend, Tensor
-from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Ints, Logprobs, Sampled
+from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Ints, Logprobs, Sampled, Words, words
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import GenerateError, TahrError
@@ -35,19 +35,34 @@ class Sampler:
         self._aside = aside  # see `SampleRows.aside`
         self._batch: SampleBatch | None = None
         self._filler = MaskFiller()
+        self._memory = [words(0, 0), words(0, 0)]  # of masks
 
-    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int], goes_on: bool = False) -> SampleBatch:
-        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`.
+    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
+        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
+        batch = self.batch(requests, source)
+        batch.begin_masks(self._filler)
+        return batch
 
-        `MaskFiller.begin` says when a caller `goes_on`.
-        """
+    def batch(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
+        """The same without the masks, for a caller that begins them with `begin_masks`."""
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
-            batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._backend.mask_memory)
+            batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._mask_memory)
             batch.on_host = self._backend.host_samples(batch.rows)
             self._batch = batch
-        batch.begin_masks(self._filler, goes_on)
+        batch.finish_masks()  # of a step that failed before it sampled
         return batch
+
+    def begin_masks(self, batch: SampleBatch, among: ListOf[int] | None = None) -> None:
+        """Begin the masks of some rows of a batch while the caller goes on."""
+        batch.begin_masks(self._filler, among, goes_on=True)
+
+    def _mask_memory(self, n: int, n_words: int) -> Words:
+        """Memory for the masks of a batch. The batch before the last one has been sampled, so its memory is free."""
+        self._memory.reverse()
+        if len(self._memory[0]) < n:
+            self._memory[0] = self._backend.mask_memory(max(n, 2 * len(self._memory[0])), n_words)
+        return self._memory[0][:n]
 
     def launch(self, batch: SampleBatch, logits: Tensor | Floats, lengths: Ints | None = None) -> "PendingTokens":
         """Begin to sample the next token of each request of a prepared batch.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
 MAX_THREADS = 16
+MAX_JOBS = 16  # at once
 
 MaskedRow = tuple[int, GrammarState]  # a row of the masks, and the state that allows its tokens
 
@@ -45,8 +46,8 @@ class MaskFiller:
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
-        """Waits for the executor, whose calls return when all masks are filled."""
-        return ThreadPoolExecutor(1, "tahr-masks")
+        """Waits for the executor, whose calls return when all masks of a job are filled."""
+        return ThreadPoolExecutor(MAX_JOBS, "tahr-masks")
 
     def begin(self, rows: Sequence[MaskedRow], masks: Words, goes_on: bool = False) -> MaskJob:
         """Begin to fill rows of `masks`, each by the state beside it.

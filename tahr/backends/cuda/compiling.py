@@ -45,7 +45,7 @@ class Installation:
 INSTALLATION = Installation()
 
 
-class LoadingMode(AsyncCompileMode):
+class LoadingMode(AsyncCompileMode):  # type: ignore[misc]
     """Loads each kernel on the thread that compiled it: the first launch would compile its launcher, and wait."""
 
     def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:

@@ -82,8 +82,8 @@ class KeptFields:
         return same and rows.n_logprobs is self._n_logprobs
 
     def write(self, rows: SampleRows, to: NDArray[np.int32]) -> None:
-        """Write the fields with the counters of this step."""
-        self._fields[2] = rows.params["counter"]
+        """Write the fields with the counters and sources of this step."""
+        self._fields[2], self._fields[3] = rows.params["counter"], rows.source
         to[:] = self._fields.reshape(-1)
 
     @property

@@ -33,8 +33,8 @@ class SampleBatch:
         self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
-        self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
-        self._masks: MaskJob | None = None  # under way
+        self._masked = {i: request.grammar for i, request in enumerate(requests) if request.grammar}
+        self._masks: list[MaskJob] = []  # under way
         self.rows = SampleRows(
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
@@ -48,19 +48,25 @@ class SampleBatch:
         self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
 
     def holds(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> bool:
-        """Whether it was made for these."""
-        return self.requests == requests and self.source == source
+        """Whether it was made for these requests; if so, request i takes row `source[i]` from now on."""
+        if self.requests != requests:
+            return False
+        if self.source != source:
+            self.source, self.rows.source[:] = list(source), source
+        return True
 
-    def begin_masks(self, filler: MaskFiller, goes_on: bool = False) -> None:
-        """Begin to fill the masks of the next sample; see `MaskFiller.begin`."""
-        self.finish_masks()  # of a step that failed before it sampled
-        if self._masked and self.rows.mask is not None:
-            self._masks = filler.begin(self._masked, self.rows.mask, goes_on)
+    def begin_masks(self, filler: MaskFiller, among: ListOf[int] | None = None, goes_on: bool = False) -> None:
+        """Begin to fill masks of the next sample, all of them or those among some rows; see `MaskFiller.begin`."""
+        masked = self._masked if among is None else {i: self._masked[i] for i in among if i in self._masked}
+        if masked and self.rows.mask is not None:
+            self._masks.append(filler.begin(list(masked.items()), self.rows.mask, goes_on))
 
     def finish_masks(self) -> dict[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
-        job, self._masks = self._masks, None
-        return job.wait() if job else {}
+        errors: dict[int, GrammarError] = {}
+        while self._masks:
+            errors |= self._masks.pop().wait()
+        return errors
 
     def next_rows(self, lengths: Ints | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
