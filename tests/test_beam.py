@@ -1,6 +1,8 @@
 """Beam search: against stubs with known best paths, against greedy, and against a search that recomputes everything."""
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +11,13 @@ import pytest
 
 from tahr import BeamSearchConfig, InferenceConfig, InferenceEngine
 from tahr.errors import ConfigError
+from tahr.grammar import Grammar
+from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.library.beam import EngineBeams, Hypothesis, beam_search
+from tahr.text.deltas import tool_calls_of
+from tahr.text.tool_calls.call_formats import BY_NAME
+from tahr.text.tool_calls.parser import ReplyFormat, parsed
+from tahr.text.tool_calls.tools import tools_of
 
 EOS = 0
 
@@ -179,7 +187,7 @@ def test_one_step_serves_all_beams_and_pages_come_back(
     inner, tokens = engine._model.engine, engine.tokenize(PROMPT)
     engine.truncate(0)
     beams, widths, launch = EngineBeams(inner), list[int](), inner.runner.launch
-    monkeypatch.setattr(inner.runner, "launch", lambda work: widths.append(len(work)) or launch(work))
+    monkeypatch.setattr(inner.runner, "launch", lambda work, before: widths.append(len(work)) or launch(work, before))
     beam_search(beams, tokens, BeamSearchConfig(beam_width=3, max_new_tokens=20), lambda _: False)
     assert widths == [1] + [3] * 19
     tables = [beam.sequence.tables[0] for beam in beams.beams]
@@ -229,3 +237,53 @@ def test_the_context_bounds_the_search(stories: Path) -> None:
     for wrong in ([], [1] * 17):
         with pytest.raises(ConfigError, match="prompt"):
             small.beam_generate(wrong)
+
+
+# ---- with a grammar ---------------------------------------------------------------------------------------------
+
+
+LIGHT = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}, "level": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["on", "level"],
+    "additionalProperties": False,
+}
+
+
+def texts_of(engine: InferenceEngine, found: list[Hypothesis]) -> list[str]:
+    ids = [[token for token in h.tokens[h.n_prompt :] if not engine.is_eos(token)] for h in found]
+    return [b"".join(map(engine._model.tokenizer.token_bytes, each)).decode() for each in ids]
+
+
+def test_beams_stay_in_the_language_of_a_grammar(engine: InferenceEngine) -> None:
+    tokens, config = engine.tokenize(PROMPT), BeamSearchConfig(beam_width=4, max_new_tokens=12)
+    grammar = Grammar("regex", " (was|is) (big|red|happy)( and (big|sad)){0,2}[.!]")
+    found = engine.beam_generate(tokens, config, grammar=grammar)
+    state = engine._model.grammars.state(grammar)
+    expected = beam_search(Recomputing(engine), tokens, config, engine.is_eos, state)
+    assert [h.tokens for h in found] == [h.tokens for h in expected]
+    assert len(found) == 4 and all(h.finished for h in found)
+    assert all(re.fullmatch(grammar.source, text) for text in texts_of(engine, found))
+    assert not engine._model.engine.busy
+
+
+def test_a_beam_for_every_text_finds_them_all(engine: InferenceEngine) -> None:
+    tokens, words = engine.tokenize("The dog was"), [" big", " red", " sad"]
+    config = BeamSearchConfig(beam_width=12, max_new_tokens=8, early_stopping=False, length_penalty=0.0)
+    found = engine.beam_generate(tokens, config, grammar=Grammar("choice", words))
+    assert set(texts_of(engine, found)) == set(words)  # a text may come more than once, by other tokens
+    sums = [h.logprob_sum for h in found]
+    assert sums == sorted(sums, reverse=True) and len({h.tokens for h in found}) == len(found)
+
+
+def test_beams_that_must_call_a_tool_are_calls_of_it(engine: InferenceEngine) -> None:
+    (tool,) = tools_of([{"name": "light", "parameters": LIGHT, "strict": True}])
+    form = BY_NAME["hermes"]
+    grammar = call_grammar(CallGrammar(form, [tool], parallel=False), lambda text: [text])
+    config = BeamSearchConfig(beam_width=3, max_new_tokens=120)
+    found = engine.beam_generate(engine.tokenize("Turn it on."), config, grammar=grammar)
+    calls = [tool_calls_of(parsed(ReplyFormat(form, {"light": tool}), text)) for text in texts_of(engine, found)]
+    assert all(h.finished for h in found)
+    assert [[call.name for call in each] for each in calls] == [["light"]] * 3
+    arguments = [json.loads(call.arguments) for (call,) in calls]
+    assert all(each.keys() == {"on", "level"} and each["level"] in range(10) for each in arguments)

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,9 +86,9 @@ def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch)
     steps: list[list[tuple[int, int, int]]] = []
     launch = bench.engine.runner.launch
 
-    def watched(work: list[WorkItem]) -> InFlight:
+    def watched(work: list[WorkItem], before: Callable[[], object]) -> InFlight:
         steps.append([(item.begin, item.n_tokens, item.n_rows) for item in work])
-        return launch(work)
+        return launch(work, before)
 
     monkeypatch.setattr(bench.engine.runner, "launch", watched)
     bench.time(shape)

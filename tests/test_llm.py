@@ -141,7 +141,7 @@ def test_a_bad_request_in_a_batch_leaves_nothing_behind(llm: LLM) -> None:
 
 
 def test_a_step_that_fails_fails_all_answers(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(work: object) -> None:
+    def broken(work: object, before: object) -> None:
         raise MemoryError("no room")
 
     request = llm.submit([5, 6, 7], SamplingParams(n=3))

@@ -11,7 +11,18 @@ from engines import greedy, here, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
-from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, Rotation, StepLimits, Tensor
+from tahr.backends.api import (
+    AttentionSpec,
+    Backend,
+    KVShape,
+    KVStore,
+    LayerMemory,
+    Plan,
+    Rope,
+    Rotation,
+    StepLimits,
+    Tensor,
+)
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
@@ -152,20 +163,25 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     """Every row of logits while these run, by place in the list of sequences and position."""
     rows: dict[tuple[int, int], bytes] = {}
     places = {seq.id: place for place, seq in enumerate(sequences)}
-    sound = eng.runner.replay
+    fill, replay = eng.runner.fill, eng.runner.replay
+    filled: list[WorkColumns] = []
 
-    def watched(work: WorkColumns) -> Tensor:
-        result, at = sound(work), 0
+    def noted(work: WorkColumns) -> Plan:
+        filled[:] = [work]
+        return fill(work)
+
+    def watched(plan: Plan) -> Tensor:
+        result, at = replay(plan), 0
         logits = np.array(eng.runner.backend.read(result))
-        for seq, begin, n, _, n_rows, _ in zip(*work, strict=True):
+        for seq, begin, n, _, n_rows, _ in zip(*filled[0], strict=True):
             for row in range(n_rows):
                 rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
             at += n_rows
         return result
 
-    eng.runner.replay = watched  # type: ignore[method-assign]
+    eng.runner.fill, eng.runner.replay = noted, watched  # type: ignore[method-assign]
     run(eng, *sequences)
-    eng.runner.replay = sound  # type: ignore[method-assign]
+    eng.runner.fill, eng.runner.replay = fill, replay  # type: ignore[method-assign]
     return rows
 
 
