@@ -48,7 +48,10 @@ INSTALLATION = Installation()
 class LoadingMode(AsyncCompileMode):  # type: ignore[misc]
     """Loads each kernel on the thread that compiled it: the first launch would compile its launcher, and wait."""
 
+    n_kernels = 0  # that were not compiled before
+
     def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:
+        self.n_kernels += 1
         return super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
 
 
@@ -59,7 +62,7 @@ def loaded(kernel: Any) -> Any:
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiling() -> Iterator[LoadingMode]:
     """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them.
 
     What they would have computed is left as it is. So indices must not come from them, or not be used on the host.
@@ -68,11 +71,10 @@ def compiling() -> Iterator[None]:
     INSTALLATION.change(1)
     COMPILE_ONLY.active = True
     try:
-        with (
-            ThreadPoolExecutor(n_threads, "tahr-compile", torch.cuda.set_device, (device,)) as pool,
-            LoadingMode(pool),
-        ):
-            yield
+        with ThreadPoolExecutor(n_threads, "tahr-compile", torch.cuda.set_device, (device,)) as pool:
+            mode = LoadingMode(pool)
+            with mode:
+                yield mode
     finally:
         COMPILE_ONLY.active = False
         INSTALLATION.change(-1)
