@@ -173,7 +173,8 @@ class Engine:
         try:
             if self.scheduler.slots:
                 self.runner.copy_states(self.scheduler.slots.take_copies())
-            step = self.runner.launch(work, lambda: events.extend(self._sample_last()))
+            waits = self._in_flight and self._in_flight[-1].later
+            step = self.runner.launch(work, (lambda: events.extend(self._sample_last())) if waits else None)
         except BaseException as error:
             return events + self._fail_step(work, error)
         self._in_flight.append(step)
@@ -338,16 +339,18 @@ class Engine:
             kept = [i for i, seq in enumerate(sampled) if seq.id not in step.void]
             sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
-        return events + self._accept_tokens(sampled, tokens, now)
-
-    def _accept_tokens(
-        self, sampled: list[Sequence], tokens: ListOf[SampledToken | TahrError], now: float
-    ) -> list[Event]:
-        """Append a token to each sequence; where the next step waits for them, its masks are begun group by group."""
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
-        size = MASKS_AT_ONCE if ahead and ahead.later else len(sampled)
-        events: list[Event] = []
-        for begin in range(0, len(sampled), size or 1):
+        if ahead and ahead.later and len(sampled) > MASKS_AT_ONCE:
+            return events + self._accept_in_groups(sampled, tokens, now, ahead)
+        events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
+        return events
+
+    def _accept_in_groups(
+        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float, ahead: InFlight | None
+    ) -> list[Event]:
+        """Append a token to each sequence; the next step waits for them, and its masks are begun group by group."""
+        events, size = list[Event](), MASKS_AT_ONCE
+        for begin in range(0, len(sampled), size):
             group = sampled[begin : begin + size]
             events += map(self._accept_token, group, tokens[begin : begin + size], repeat(now))
             if ahead and begin + size < len(sampled):  # the rest is begun by `_begin_sample`

@@ -146,7 +146,7 @@ class Runner:
         self._making_rows = Lock()
         self._sample_plan: SamplePlan | None = None
 
-    def launch(self, work: list[WorkItem], before: Callable[[], object]) -> InFlight:
+    def launch(self, work: list[WorkItem], before: Callable[[], object] | None = None) -> InFlight:
         """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
         began = perf_counter()
         columns = WorkColumns(*zip(*work, strict=True))
@@ -154,7 +154,8 @@ class Runner:
         if samples is None or not samples.holds(columns):
             samples = self._sample_plan = SamplePlan(columns)
         plan = self.fill(columns)
-        before()
+        if before:
+            before()
         waits = bool(samples.bound) and any(seq.n_ahead for seq in samples.bound)
         batch = None if waits else self.sampler.prepare(samples.requests, samples.rows)
         n_first_runs = self.n_first_runs

@@ -23,6 +23,8 @@ from tahr.grammar.masks import MaskFiller
 
 PLAIN_TOKEN: Callable[[Any], SampledToken] = partial(tuple.__new__, SampledToken)  # its fields: at half the cost
 
+NO_ERRORS: Mapping[int, TahrError] = {}
+
 __all__ = ["PendingTokens", "SampleRequest", "SampledToken", "Sampler", "SamplingState"]
 
 
@@ -40,7 +42,8 @@ class Sampler:
     def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
         """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
         batch = self.batch(requests, source)
-        batch.begin_masks(self._filler)
+        if batch.has_masks:
+            batch.begin_masks(self._filler)
         return batch
 
     def batch(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
@@ -50,7 +53,8 @@ class Sampler:
             batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._mask_memory)
             batch.on_host = self._backend.host_samples(batch.rows)
             self._batch = batch
-        batch.finish_masks()  # of a step that failed before it sampled
+        if batch.has_masks:
+            batch.finish_masks()  # of a step that failed before it sampled
         return batch
 
     def begin_masks(self, batch: SampleBatch, among: ListOf[int] | None = None) -> None:
@@ -70,7 +74,7 @@ class Sampler:
         `lengths` says how many tokens come before it in each text, where some of them are being sampled already; such a
         request must not be one whose sampling `follows_text`, or that has a grammar.
         """
-        errors = batch.finish_masks()
+        errors = batch.finish_masks() if batch.has_masks else NO_ERRORS
         return PendingTokens(batch, self._backend.sample(logits, batch.next_rows(lengths)), errors)
 
     def sample(

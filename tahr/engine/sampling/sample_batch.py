@@ -35,6 +35,7 @@ class SampleBatch:
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
         self._masked = {i: request.grammar for i, request in enumerate(requests) if request.grammar}
         self._masks: list[MaskJob] = []  # under way
+        self.has_masks = bool(self._masked)
         self.rows = SampleRows(
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
@@ -78,7 +79,8 @@ class SampleBatch:
         if lengths is None:
             lengths = np.array([len(request.tokens) for request in self.requests], np.int32)
         rows.params["counter"] = lengths - self._n_prompt
-        self._fill_mu()
+        if self.learners:
+            self._fill_mu()
         if not self._edited:
             return rows
         return replace(rows, edits=self._edits(lengths.tolist()))
