@@ -44,8 +44,8 @@ def main(address: str, n_wanted: int) -> None:
     print(n_cases, "cases;", json.dumps({" ".join(key): n for key, n in counts.items()}, indent=1))
     assert n_cases >= n_wanted, f"{n_cases} cases were tried, {n_wanted} are wanted"
     assert not [key for key in counts if key[1] == "5xx"], counts
-    shallow = [route for route in MEANT_TO_WORK if not counts.get((route, "2xx"))]
-    assert not shallow, f"no request got past the checks of {shallow}"
+    shallow = [route for route in MEANT_TO_WORK if counts.get((route, "2xx"), 0) < 10]
+    assert not shallow, f"hardly a request got past the checks of {shallow}"
 
 
 main(sys.argv[1], int(sys.argv[2]))

@@ -12,6 +12,8 @@ import schemathesis
 ALWAYS = ("messages", "prompt", "input", "tokens", "max_tokens")
 N_MORE = 4
 MAX_N = 4  # answers: more take long and show nothing new
+# Fields that may be left out only where another says as much: most made-up bodies have neither.
+NEEDED = {"/v1/responses": {"input": "Hello."}}
 PLAIN = 0.8  # the share of messages without parts, calls and their results, of which one too is nearly always refused
 
 
@@ -22,7 +24,8 @@ def map_body(context: Any, body: Any) -> Any:
     dice = Random(json.dumps(body, sort_keys=True, default=str))  # the same body is thinned in the same way
     others = sorted(set(body) - {*ALWAYS, "model"})
     kept = {*ALWAYS, *dice.sample(others, min(N_MORE, len(others)))}
-    thin = {name: value for name, value in body.items() if name in kept}
+    needed = NEEDED.get(context.operation.path, {})
+    thin = needed | {name: value for name, value in body.items() if name in kept and (value or name not in needed)}
     for name in ("messages", "input"):
         if isinstance(thin.get(name), list):
             thin[name] = [plain(message) if dice.random() < PLAIN else message for message in thin[name]]
