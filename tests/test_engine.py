@@ -270,7 +270,7 @@ def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, want
     sound = eng.runner.launch
     eng.step()
 
-    def broken(work: list[WorkItem]) -> InFlight:
+    def broken(work: list[WorkItem], before: object) -> InFlight:
         eng.runner.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 
@@ -289,7 +289,7 @@ def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted
     eng = engine(stories)
     sound = eng.runner.launch
 
-    def interrupted(work: list[WorkItem]) -> InFlight:
+    def interrupted(work: list[WorkItem], before: object) -> InFlight:
         eng.runner.launch = sound  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
