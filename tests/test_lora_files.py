@@ -146,6 +146,23 @@ def test_a_whole_model_on_every_backend(name: str, tmp_path: Path) -> None:
     assert np.abs(found[0] - found[1]).max() <= 1e-4
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("quantize", ["q8_0", "q4_0"])
+def test_an_adapter_on_a_quantised_base_is_as_near_to_merged_weights_as_the_base_to_its_own(
+    name: str, quantize: str, tmp_path: Path
+) -> None:
+    be, exact = backend(name), backend("reference")
+    base = loaded_case("qwen3", tmp_path / "base", exact)
+    tensors = peft_tensors(plain_linears(base), RANK, seed=3, strength=0.3)
+    adapter = open_adapter(write_peft(tmp_path / "adapter", tensors, r=RANK, lora_alpha=RANK), target_of(base))
+    both = loaded_case("qwen3", tmp_path / "m", exact, arrays=merged(make_weights(CASES["qwen3"]), tensors, 1.0))
+    rounded = load(open_model([], tmp_path / "base"), be, quantize=quantize)
+    plain, wanted = logits(base, exact), logits(both, exact)
+    rounding = np.abs(logits(rounded, be) - plain).max()
+    assert np.abs(logits(rounded, be, adapter) - wanted).max() <= 1.5 * rounding
+    assert 1e-4 < rounding < np.abs(wanted - plain).max(), "the base is rounded, and the adapter does more"
+
+
 def test_tied_heads_and_routers_are_adapted_where_they_are_used(tmp_path: Path) -> None:
     """The table stays as it is when a tied head is adapted; the experts themselves do not change."""
     be = backend("reference")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lora_files import peft_tensors, write_peft
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, AsyncLLM, SamplingParams
 from tahr.models.loader import load, open_model
+from tahr.models.lora import open_adapter
 from tahr.server.http.guard import is_loopback
 from tahr.server.llm_engine import LlmEngine
 from tahr.server.settings import Settings
@@ -107,6 +109,25 @@ def test_adding_and_removing_under_load(adapters: Path) -> None:
                 thread.join()
         assert set(texts) == {wanted} and len(texts) > 3 and len(seen) == 1 and wanted not in seen
         assert slowest[0] < 10
+
+
+def test_requests_go_on_while_an_adapter_is_read(adapters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes: here, until the replies are there."""
+    reading, replied = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> Any:
+        reading.set()
+        assert replied.wait(30)
+        return open_adapter(*args)
+
+    monkeypatch.setattr("tahr.engine.adapters.registry.open_adapter", slow)
+    with real_server() as address, ThreadPoolExecutor(1) as pool:
+        body = {"name": "a", "path": str(adapters / "plus")}
+        adding = pool.submit(httpx.post, f"{address}/admin/loras", json=body, timeout=60)
+        assert reading.wait(30)
+        assert text(address) == text(address) != "" and not adding.done()
+        replied.set()
+        assert adding.result().status_code == 200 and text(address, lora="a") != text(address)
 
 
 def test_the_registry_over_http(adapters: Path) -> None:

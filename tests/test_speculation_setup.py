@@ -16,7 +16,6 @@ from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.engine.speculation.setup import Draft, check_room, draft_windows
 from tahr.errors import ConfigError, ModelNotFound
-from tahr.grammar import Grammar
 
 TEXT = "Once upon a time there was a little girl. Once upon a time there was"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -55,7 +54,7 @@ def test_a_request_may_say_no(stories: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"grammar": Grammar("regex", "[a-z ]{24}")}, {"thinking_budget": 5}, {"mirostat": 2, "temperature": 1.0}],
+    [{"thinking_budget": 5}, {"mirostat": 2, "temperature": 1.0}],
 )
 def test_requests_whose_tokens_others_decide_are_not_speculated_on(stories: Path, options: dict[str, Any]) -> None:
     ours = llm(stories, spec_draft=str(stories))

@@ -156,7 +156,7 @@ class Runner:
         plan = self.fill(columns)
         if before:
             before()
-        waits = bool(samples.bound) and any(seq.n_ahead for seq in samples.bound)
+        waits = bool(samples.bound) and any(seq.n_ahead > len(seq.drafts) for seq in samples.bound)
         batch = None if waits else self.sampler.prepare(samples.requests, samples.rows)
         n_first_runs = self.n_first_runs
         result = self.replay(plan)

@@ -92,9 +92,9 @@ class SampleRequest:
     def n_generated(self) -> int:
         return len(self.tokens) - self.n_prompt
 
-    def after(self, tokens: ListOf[int]) -> "SampleRequest":
-        """The same request as if it had sampled these tokens too."""
-        return SampleRequest(self.sampling, [*self.tokens, *tokens], self.n_prompt)
+    def after(self, tokens: ListOf[int], grammar: GrammarState | None = None) -> "SampleRequest":
+        """The same request as if it had sampled these tokens too, after which its grammar stands there."""
+        return SampleRequest(self.sampling, [*self.tokens, *tokens], self.n_prompt, grammar)
 
     def edits(self, n_ahead: int = 0) -> EditTable:
         """The logit edits for the next token, or for one after `n_ahead` that are being sampled."""

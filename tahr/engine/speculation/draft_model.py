@@ -15,6 +15,7 @@ from tahr.engine.runner import Runner
 from tahr.engine.sampler import PendingTokens
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
+from tahr.engine.speculation.grammars import leaves_choice
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.state import DraftState
 from tahr.engine.speculation.verify import drafted_request
@@ -87,7 +88,7 @@ class DraftModelProposer:
         lengths = np.array([len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting], np.int32)
         batch = self.runner.sampler.prepare(requests, list(range(len(drafting))))
         tokens = self.runner.sampler.launch(batch, rows, lengths)
-        follows = any(request.sampling.follows_text for request in requests)
+        follows = any(request.sampling.follows_text or request.grammar for request in requests)
         known = self.runner.backend.overlaps and not follows and not tokens.on_host
         for row, seq in enumerate(drafting):
             seq.pick_row = row
@@ -140,7 +141,7 @@ def collect(passes: list[DraftPass], ended: set[int]) -> None:
                 ended.add(seq.id)
             elif seq.id not in ended:
                 seq.set_drafts([*seq.drafts, sampled.token])
-                if sampled.token in seq.ends:
+                if sampled.token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
                     ended.add(seq.id)
     passes.clear()
 

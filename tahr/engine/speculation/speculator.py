@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import Output, Sequence, State
 from tahr.engine.speculation.costs import StepCosts
+from tahr.engine.speculation.grammars import cut_drafts, forget
 from tahr.engine.speculation.lengths import draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
 from tahr.engine.speculation.state import MEMORY, DraftState
@@ -77,8 +78,12 @@ class Speculator:
 
     def _draft(self, requests: list[DraftRequest]) -> None:
         """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
+        for seq, _ in requests:
+            forget(seq)
         try:
             self.proposer.propose(requests)
+            for seq, _ in requests:
+                cut_drafts(seq)
         except Exception:
             log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")
             self.failed = True
@@ -132,14 +137,14 @@ class Speculator:
 
 
 def may_speculate(seq: Sequence) -> bool:
-    """Whether a request's tokens may be drafted: it did not say no, and nothing but its own samples decides them.
+    """Whether a request's tokens may be drafted: it did not say no, and drafts do not change what comes after them.
 
-    Mirostat follows every sample; grammars and budgets of thinking append tokens between two.
+    Mirostat follows every sample; a budget of thinking appends tokens between two.
     """
     request, params = seq.request, seq.params
     if request is None or not params.speculative:
         return False
-    return not (request.sampling.learns or request.grammar or params.thinking_budget is not None)
+    return not (request.sampling.learns or params.thinking_budget is not None)
 
 
 def is_ready(seq: Sequence) -> bool:

@@ -1,8 +1,9 @@
 """What the speculator knows of one sequence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tahr.engine.speculation.token_buffer import TokenBuffer
+from tahr.grammar.state import GrammarState
 
 MEMORY = 0.15  # weight of the latest guess in the running mean
 
@@ -16,6 +17,7 @@ class DraftState:
     buffer: TokenBuffer | None = None  # its text, for looking up what followed the same words before
     n_drafted: int = 0  # tokens whose keys and values the draft model has stored
     n_noted: int = 0  # full pages of them that others can find
+    grammars: list[GrammarState] = field(default_factory=list)  # where its grammar stands after each of its drafts
 
     def learn(self, n_proposed: int, n_right: int, n_tokens: int) -> None:
         """Count guesses: those that were right, and the first wrong one; nothing is known of those after it.

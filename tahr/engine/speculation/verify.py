@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest
 from tahr.engine.sequence import Sequence
+from tahr.engine.speculation.grammars import grammar_after
 from tahr.errors import TahrError
 
 Drafts = Mapping[int, ListOf[int]]  # by the id of the sequence
@@ -26,10 +27,12 @@ class AcceptedTokens(NamedTuple):
 
 
 def drafted_request(seq: Sequence, n: int) -> SampleRequest:
-    """The request of the row after the first n drafts: sampling that follows the text takes them for its own."""
+    """The request of the row after the first n drafts: what follows the text takes them for its own."""
     request, drafts = seq.request, seq.drafts[:n]
     assert request
-    return request.after(drafts) if drafts and request.sampling.follows_text else request
+    if not drafts or not (request.sampling.follows_text or request.grammar):
+        return request
+    return request.after(drafts, grammar_after(seq, n))
 
 
 def verify(sampled: ListOf[Sequence], tokens: ListOf[Sampled], drafts: Drafts) -> AcceptedTokens:
