@@ -1,6 +1,5 @@
 """Steps on a GPU: tokens the host does not know yet, inputs that are rewritten at once, several tokens per sequence."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,23 +140,3 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
         return [seq.tokens for seq in sequences]
 
     assert texts(drafts=True) == texts(drafts=False)
-
-
-@pytest.mark.skipif(interprets(), reason="the interpreter compiles nothing")
-def test_kernels_are_compiled_before_they_are_launched() -> None:
-    import torch
-
-    from ones_kernel import ones_kernel
-    from tahr.backends.cuda.compiling import compiling
-
-    out, others = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
-    with compiling() as mode:
-        ones_kernel[(4,)](out)
-        with ThreadPoolExecutor(1) as pool:  # another thread launches as always
-            pool.submit(lambda: ones_kernel[(4,)](others)).result()
-    assert mode.n_kernels == 1 and not out.any() and others.all()
-    ones_kernel[(4,)](out)
-    assert out.all()
-    with compiling() as mode:
-        ones_kernel[(4,)](out)
-    assert mode.n_kernels == 0

@@ -82,8 +82,6 @@ def build_engine(
     if draft:
         memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
     n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
-    if not is_encoder:
-        backend.will_sample(n_vocab or decoder.config.n_vocab, decoder.config.n_vocab)
     asked = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
     )  # what there must be memory for

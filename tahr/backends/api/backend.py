@@ -229,9 +229,6 @@ class Backend(ABC):
         """
         return SampledAtOnce(numpy_sampler.sample(self.host_rows(logits), rows))
 
-    def will_sample(self, n_vocab: int, width: int) -> None:  # noqa: B027
-        """Samples are going to be taken from rows of `width` logits, the first `n_vocab` of them tokens."""
-
     def mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for `SampleRows.mask`, from which masks reach the device without another copy."""
         return words(n, n_words)

@@ -164,10 +164,6 @@ class CudaBackend(api.Backend):
             return super().sample(logits, rows)
         return self._sampler.sample(logits.data.live(), rows)
 
-    def will_sample(self, n_vocab: int, width: int) -> None:
-        if self.device.type == "cuda":
-            self._sampler.compile_ahead(n_vocab, width)
-
     def mask_memory(self, n: int, n_words: int) -> Words:
         if self.device.type != "cuda":
             return super().mask_memory(n, n_words)

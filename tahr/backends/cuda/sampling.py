@@ -8,14 +8,12 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from threading import Thread
 
 import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
 
-from tahr.backends.cuda.compiling import compiling
 from tahr.backends.cuda.kernels import sample as kernels
 from tahr.backends.cuda.logprobs import PendingLogprobs, begin_logprobs, merged
 from tahr.backends.sampling import numpy_sampler
@@ -100,25 +98,10 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
-        self._compiler: Thread | None = None
         self._rooms: tuple[list[int], list[torch.Tensor]] = ([], [])  # the last sizes asked for, and what they got
-
-    def compile_ahead(self, n_vocab: int, width: int) -> None:
-        """Begin to compile the kernels for rows of `width` logits, of which `n_vocab` are tokens; it takes seconds."""
-        self._compiler = Thread(target=self._compile, args=(n_vocab, width), name="tahr-compile-sampling")
-        self._compiler.start()
-
-    def _compile(self, n_vocab: int, width: int) -> None:
-        logits = torch.empty((1, width), dtype=torch.float32, device=self._device)
-        fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
-        with compiling():
-            self._run(logits, fields, fields, 1, n_vocab, self._picks)
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
-        if self._compiler:
-            self._compiler.join()
-            self._compiler = None
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
