@@ -135,5 +135,5 @@ else
     echo "SKIP  chat page in Chromium: install chromium, or run this as root"
 fi
 start fuzzed.log --max-tokens-cap 2
-check "schemathesis" 900 "$python" $here/check_schema.py "$address" 2000
+check "schemathesis" 900 "$python" $here/check_schema.py "$address" 4000
 exit $failed

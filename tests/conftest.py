@@ -2,8 +2,10 @@
 
 import gc
 import os
+import ssl
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,16 @@ def frozen_heap() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("freeze", "unfreeze"):
             patch.setattr(gc, name, lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context() -> Iterator[None]:
+    """Every client of httpx reads the system's certificates when it is made, which takes 30 ms, though the servers here
+    speak plain HTTP; so they are read once.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
 
 

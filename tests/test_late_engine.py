@@ -29,8 +29,7 @@ def n_late(eng: Engine) -> int:
     return late.n_late
 
 
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize(("chunk", "cached"), [(1, True), (7, True), (7, False), (64, True), (64, False)])
 def test_batched_interleaved_and_chunked(stories: Path, wanted: list[list[int]], cached: bool, chunk: int) -> None:
     eng = engine(stories, late=True, prefix_cache=cached, prefill_chunk_size=chunk)
     for _ in range(2):  # the second time, prefixes are cached
