@@ -1,6 +1,7 @@
 """What the description says of single fields beyond their type, taken from the tables that check them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import isinf
 from typing import Any
 
@@ -14,13 +15,15 @@ from tahr.text.thinking import EFFORTS
 
 Keywords = dict[str, Any]  # of JSON Schema
 
+
+def with_convention(name: str) -> Range:
+    """The values of a sampling parameter, and those that other programs write to mean one of them."""
+    allowed, (written, _) = SamplingParams.RANGES[name], SamplingParams.CONVENTIONS.get(name, (None, None))
+    return allowed if written is None else replace(allowed, low=written, low_included=True)
+
+
 RANGES: Mapping[str, Range] = {
-    **{
-        way: SamplingParams.RANGES[name]
-        for name, ways in SPELLED.items()
-        for way in ways
-        if name in SamplingParams.RANGES
-    },
+    **{way: with_convention(name) for name, ways in SPELLED.items() for way in ways if name in SamplingParams.RANGES},
     "n": whole(1, MAX_CHOICES),
     "logprobs": whole(0, MAX_TOP_LOGPROBS),
     "top_logprobs": whole(0, MAX_TOP_LOGPROBS),
@@ -28,12 +31,6 @@ RANGES: Mapping[str, Range] = {
     "dimensions": whole(1),
     "truncate_prompt_tokens": whole(-1),
     "top_n": whole(1),
-    # With the conventional values that mean: off, any, as long as it fits, only the most likely token.
-    "top_k": whole(-1),
-    "seed": whole(-1, 2**64 - 1),
-    "max_tokens": whole(-1),
-    "max_completion_tokens": whole(-1),
-    "top_p": Range(0, 1),
 }
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "role": tuple(ROLES),
