@@ -8,7 +8,7 @@ from typing import Literal
 import instructor
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 BASE = sys.argv[1] + "/v1"
 MODEL = sys.argv[2]
@@ -20,12 +20,18 @@ class Size(Enum):
     LARGE = "large"
 
 
-class Leg(BaseModel):
+class Closed(BaseModel):
+    """Other fields are forbidden: a small model at temperature 1 would go on adding them up to the length limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Leg(Closed):
     side: Literal["left", "right"]
     length: int = Field(ge=0, le=99)  # a number with a fraction may have digits without end
 
 
-class Animal(BaseModel):
+class Animal(Closed):
     """An animal with everything that schemas of classes are made of."""
 
     name: str = Field(max_length=20)
