@@ -7,6 +7,7 @@ import pytest
 
 from tahr import InferenceConfig, InferenceEngine, SamplingParams, SpeculativeEngine
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
+from tahr.grammar import Grammar
 from tahr.library.speculative.speculative_snapshot import DIGEST_BYTES
 
 PROMPT = "Once upon a time there was a little girl named Lily. She loved to"
@@ -57,6 +58,13 @@ def test_a_reply_goes_on_where_it_stopped(stories: Path, temperature: float) -> 
     assert resumed.stats.n_draft_tokens > 0 and pair.proposer._hashes
 
 
+def test_each_choice_has_a_writer_of_its_own(stories: Path) -> None:
+    ours = engine(stories)
+    ours.generate(PROMPT, 1)
+    first = ours._submit(SamplingParams(n=3, temperature=1.0, max_tokens=4))
+    assert len({id(choice.writer) for choice in (first, *first.forks)}) == 3
+
+
 def test_an_empty_text(stories: Path) -> None:
     ours = engine(stories)
     assert ours.generate("", 5) == "" and ours.generate(PROMPT, 0) == ""
@@ -88,3 +96,6 @@ def test_what_is_refused(stories: Path) -> None:
         SpeculativeEngine(config(stories), "/nope.gguf")
     with pytest.raises(ConfigError, match="max_tokens"):
         engine(stories).generate(PROMPT, -1)
+    for refused in ({"n": 2}, {"grammar": Grammar("regex", "a+")}):
+        with pytest.raises(ConfigError, match="LLM with spec_draft"):
+            engine(stories, **refused)

@@ -45,7 +45,7 @@ class MaskFiller:
         return LLExecutor(num_threads=min(MAX_THREADS, os.cpu_count() or 1))
 
     @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
+    def _threads(self) -> ThreadPoolExecutor:
         """Waits for the executor, whose calls return when all masks of a job are filled."""
         return ThreadPoolExecutor(MAX_JOBS, "tahr-masks")
 
@@ -64,7 +64,7 @@ class MaskFiller:
             return MaskJob(active, None)
         begun = threading.Lock()
         begun.acquire()
-        future = self._thread.submit(self._fill, matchers, masks, begun)
+        future = self._threads.submit(self._fill, matchers, masks, begun)
         if goes_on:
             begun.acquire()
         return MaskJob(active, future)

@@ -11,7 +11,7 @@ from tahr.grammar.state import GrammarState
 
 def grammar_after(seq: Sequence, n: int) -> GrammarState | None:
     """Where the grammar of a sequence stands after its first n drafts. Raises `GrammarError` if it forbids one."""
-    state = seq.request.grammar if seq.request else None
+    state = seq.grammar
     if state is None or not n:
         return state
     assert seq.draft_state

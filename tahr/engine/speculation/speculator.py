@@ -78,11 +78,12 @@ class Speculator:
 
     def _draft(self, requests: list[DraftRequest]) -> None:
         """Let the proposer draft. One that fails is not asked again: replies need no drafts."""
-        for seq, _ in requests:
+        bound = [seq for seq, _ in requests if seq.grammar]
+        for seq in bound:
             forget(seq)
         try:
             self.proposer.propose(requests)
-            for seq, _ in requests:
+            for seq in bound:
                 cut_drafts(seq)
         except Exception:
             log.exception("Drafting failed, so speculation is off from now on; replies go on without it.")

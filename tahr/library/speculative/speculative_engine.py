@@ -8,7 +8,7 @@ from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter, has_text, line_limits
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
-from tahr.errors import ModelFingerprintMismatch
+from tahr.errors import ConfigError, ModelFingerprintMismatch
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.inference_engine import check_max_tokens
 from tahr.library.loaded_model import local_files
@@ -35,6 +35,7 @@ class SpeculativeEngine:
         self.draft_path = draft
         self.num_speculative = num_speculative
         self.sampler = replace(self.config.sampler, seed=self.config.sampler.seed if seed is None else seed)
+        check_sampler(self.sampler)
         self._pair = load_pair(self.config, draft, num_speculative)
         self._tokens: list[int] = []  # the text so far: a prompt and its reply
         self._n_prompt = 0
@@ -77,8 +78,11 @@ class SpeculativeEngine:
     def _submit(self, params: SamplingParams) -> Sequence:
         tokenizer = self._pair.tokenizer
         continuing = has_text(tokenizer, self._tokens)
-        writer = TextWriter(tokenizer, params.stop, continuing, line_limits(params))
-        seq = self._pair.engine.submit(self._tokens, params, lambda: writer)
+
+        def new_writer() -> TextWriter:
+            return TextWriter(tokenizer, params.stop, continuing, line_limits(params))
+
+        seq = self._pair.engine.submit(self._tokens, params, new_writer)
         assert seq.request
         seq.request.n_prompt = self._n_prompt  # random numbers and penalties go on where the reply stopped
         return seq
@@ -121,3 +125,10 @@ class SpeculativeEngine:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A SpeculativeEngine cannot be pickled: use snapshot() and SpeculativeEngine.resume().")
+
+
+def check_sampler(params: SamplingParams) -> None:
+    """Refuse what one text without a grammar cannot follow."""
+    for name, asked in (("n > 1", params.n > 1), ("grammar", params.grammar is not None)):
+        if asked:
+            raise ConfigError(f"A SpeculativeEngine writes one text and takes no {name}: use LLM with spec_draft.")
