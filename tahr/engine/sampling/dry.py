@@ -1,5 +1,6 @@
 """DRY: a penalty for tokens that would prolong a repeat of earlier text, growing with the length of the repeat."""
 
+import math
 from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
@@ -43,7 +44,9 @@ class Dry:
     def _useful_extra(self) -> int:
         if self.base == 1 or self.multiplier >= CEILING:
             return 0
-        return int(np.ceil(np.log(CEILING / self.multiplier) / np.log(self.base)))
+        return math.ceil(
+            (math.log(CEILING) - math.log(self.multiplier)) / math.log(self.base)
+        )  # 1e4 / 5e-324 overflows
 
     def penalties(self, tokens: ListOf[int]) -> dict[int, float]:
         """What to take from each token that would prolong a repeat: multiplier * base ** (length - allowed length)."""
