@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from pytest import MonkeyPatch
 
 from backends_here import NAMES, backend, kv_store
 from late_backend import LateBackend, blank_free_pages
@@ -56,9 +57,10 @@ def engine(path: Path, late: bool = False, **options: object) -> Engine:
     return build_engine(device, loaded(path)[0].decoder, config)[0]  # type: ignore[arg-type]
 
 
-def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
-    """From now on the model says nonsense to some sequences."""
-    backend = eng.runner.backend
+def watch_steps(
+    eng: Engine, watch: Callable[[WorkColumns, Tensor], Tensor], patch: Callable[..., None] = setattr
+) -> None:
+    """From now on `watch` gets what each step computed and its logits; the engine goes on with what it returns."""
     fill, replay = eng.runner.fill, eng.runner.replay
     filled: list[WorkColumns] = []
 
@@ -66,17 +68,42 @@ def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[.
         filled[:] = [work]
         return fill(work)
 
-    def poisoned(plan: Plan) -> Tensor:
-        (work,) = filled
-        logits, at = np.array(backend.read(replay(plan))), 0
+    patch(eng.runner, "fill", noted)
+    patch(eng.runner, "replay", lambda plan: watch(filled[0], replay(plan)))
+
+
+def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
+    """From now on the model says nonsense to some sequences."""
+    backend = eng.runner.backend
+
+    def poisoned(work: WorkColumns, result: Tensor) -> Tensor:
+        logits, at = np.array(backend.read(result)), 0
         for seq, n_rows in zip(work.sequences, work.n_rows, strict=True):
             if is_victim(seq):
                 logits[at : at + n_rows] = np.nan
             at += n_rows
         return backend.tensor(logits)
 
-    patch(eng.runner, "fill", noted)
-    patch(eng.runner, "replay", poisoned)
+    watch_steps(eng, poisoned, patch)
+
+
+def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]:
+    """Every row of logits while these run, by place in the list of sequences and position."""
+    rows: dict[tuple[int, int], bytes] = {}
+    places = {seq.id: place for place, seq in enumerate(sequences)}
+
+    def kept(work: WorkColumns, result: Tensor) -> Tensor:
+        logits, at = np.array(eng.runner.backend.read(result)), 0
+        for seq, begin, n, _, n_rows, _ in zip(*work, strict=True):
+            for row in range(n_rows):
+                rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
+            at += n_rows
+        return result
+
+    with MonkeyPatch.context() as patch:
+        watch_steps(eng, kept, patch.setattr)
+        run(eng, *sequences)
+    return rows
 
 
 def page_bytes(path: Path, page_size: int = 8, dtype: str | None = None) -> int:

@@ -11,9 +11,8 @@ import pytest
 
 import backends_here
 from backends_here import kv_store
-from engines import greedy, submit
 from lora_files import fill_rows, random_factors
-from model_cases import CASES, Config, make_weights, token_ids
+from model_cases import CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from random_weights import random_tensor
@@ -39,14 +38,10 @@ from tahr.backends.api import (
 )
 from tahr.backends.cuda import presence as cuda_presence
 from tahr.backends.reference import ReferenceBackend
-from tahr.config import EngineConfig
-from tahr.engine.builder import build_engine
-from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
 from tahr.models import load, open_model
 from tahr.weights.formats import FORMATS
 from test_ops import PAGE, full_store, rows, step_of
-from test_windows import logits_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 # Triton's interpreter multiplies the bits of bf16 numbers as if they were integers; f16 it knows.
@@ -159,7 +154,15 @@ DECODES = [
 ]
 
 
+@pytest.fixture(params=[1, 264], ids=["one split of many tiles", "many splits"])
+def n_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the keys of a sequence are shared out."""
+    if "cuda" in backends_here.NAMES:
+        monkeypatch.setattr("tahr.backends.cuda.kernels.attention.N_PROGRAMS", request.param)
+
+
 @needs_cuda
+@pytest.mark.usefixtures("n_programs")
 @pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES)])
 @pytest.mark.parametrize("spans, dim, heads, window, softcap", DECODES)
 def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:  # type: ignore[no-untyped-def]
@@ -187,6 +190,7 @@ TURNS: list[tuple[RopeStyle, bool, bool]] = [  # how heads turn, whether they ar
 
 
 @needs_cuda
+@pytest.mark.usefixtures("n_programs")
 @pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES), *EIGHT_BITS])
 @pytest.mark.parametrize(("decode", "turn"), [*zip(DECODES, TURNS, strict=True)])
 def test_decode_attention_with_rope(kv_dtype, decode, turn) -> None:  # type: ignore[no-untyped-def]
@@ -354,44 +358,6 @@ def test_attention_is_the_same_by_any_cut(form: str, window: int, kv_dtype: str)
     for at in (0, 31, 32, 70, 99):
         for neighbours in ([(1, 2), (2, 3)], [(88, 89), (0, 1)]):
             np.testing.assert_array_equal(attend([(at, at + 1), *neighbours], decodes=True), whole[at : at + 1])
-
-
-SMOLLM2 = {**CASES["llama"], "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
-           "num_key_value_heads": 3, "vocab_size": 512, "tie_word_embeddings": True}  # fmt: skip
-STEADY_CASES = [
-    (SMOLLM2, "bf16"),
-    (SMOLLM2, "q8_0"),
-    (SMOLLM2, "fp8"),
-    *((CASES[name], "bf16") for name in ("qwen3_moe", "gemma3")),
-]
-PROMPTS = [[1 + (i * i * k + 3 * i) % 120 for i in range(n)] for k, n in [(7, 90), (5, 9), (11, 40), (3, 61)]]
-
-
-def logits_by_request(eng: Engine, prompts: list[list[int]]) -> list[dict[int, bytes]]:
-    found = logits_of(eng, *(submit(eng, prompt, greedy(12)) for prompt in prompts))
-    return [{at: row for (i, at), row in found.items() if i == place} for place in range(len(prompts))]
-
-
-@needs_cuda
-@pytest.mark.skipif(cuda_presence.interprets(), reason="Triton's interpreter cannot multiply bf16")
-@pytest.mark.parametrize(("config", "kv_dtype"), STEADY_CASES)
-def test_bf16_requests_are_alone_in_any_batch(config: Config, kv_dtype: str, tmp_path: Path) -> None:
-    """All logits of twenty requests, to the last bit: batched, in chunks, from the prefix cache."""
-    be = backends_here.backend("cuda", deterministic=True)
-    loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config), "BF16")), be)
-
-    def make(chunk: int, cached: bool) -> Engine:
-        asked = EngineConfig(context_size=128, page_size=8, kv_dtype=kv_dtype, prefill_chunk_size=chunk,
-                             max_batch_size=20, prefix_cache=cached)  # fmt: skip
-        return build_engine(be, loaded.decoder, asked)[0]
-
-    single = make(512, cached=False)
-    wanted = [logits_by_request(single, [prompt])[0] for prompt in PROMPTS] * 5
-    assert logits_by_request(make(512, cached=False), PROMPTS * 5) == wanted
-    cutting = make(7, cached=True)
-    assert logits_by_request(cutting, PROMPTS * 5) == wanted
-    assert logits_by_request(cutting, PROMPTS * 5) == wanted
-    assert cutting.snapshot().prefix_tokens_reused > 0
 
 
 def simple_plan(be: Backend) -> tuple[Plan, StepInputs]:

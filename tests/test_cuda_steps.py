@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import backends_here
-from engines import Tally, run
-from model_cases import CASES, make_weights, token_ids
+from engines import Tally, greedy, logits_of, run, submit
+from model_cases import CASES, Config, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Part, Runs
 from random_weights import random_tensor
@@ -17,6 +17,7 @@ from tahr.backends.api import StepLimits
 from tahr.backends.cuda.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
 from tahr.engine.speculation.setup import Draft
 from tahr.models import load, open_model
 
@@ -140,3 +141,67 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
         return [seq.tokens for seq in sequences]
 
     assert texts(drafts=True) == texts(drafts=False)
+
+
+LENGTHS = [(70,), (3, 40, 65)] if interprets() else [(1500,), (90, 3, 300, 700, 41), (200,) * 20]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("n_programs", [1, 264], ids=["one split of many tiles", "many splits"])
+def test_the_fastest_way_gives_the_logits_of_the_deterministic_one(
+    lengths: tuple[int, ...], n_programs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding joins ops that a deterministic backend runs one by one; texts here are longer than a tile of keys."""
+    monkeypatch.setattr("tahr.backends.cuda.kernels.attention.N_PROGRAMS", n_programs)
+    config = {**CASES["llama"], "num_hidden_layers": 2, "max_position_embeddings": 2048}
+    source, rng = open_model([], write_hf(tmp_path, config, make_weights(config))), np.random.default_rng(1)
+    prompts = [rng.integers(1, 120, n).tolist() for n in lengths]
+
+    def logits(deterministic: bool) -> dict[tuple[int, int], bytes]:
+        be = backends_here.backend("cuda", deterministic)
+        asked = EngineConfig(context_size=2048, page_size=16, max_batch_size=len(prompts), kv_dtype="f32")
+        eng = build_engine(be, load(source, be).decoder, asked)[0]
+        return logits_of(eng, *(submit(eng, prompt, greedy(3)) for prompt in prompts))
+
+    wanted, found = logits(deterministic=True), logits(deterministic=False)
+    assert len(wanted) == 3 * len(prompts) and wanted.keys() == found.keys()
+    for place, row in wanted.items():
+        exact, fast = np.frombuffer(row, np.float32), np.frombuffer(found[place], np.float32)
+        assert np.linalg.norm(fast - exact) <= 1e-3 * np.linalg.norm(exact), place
+
+
+SMOLLM2 = {**CASES["llama"], "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+           "num_key_value_heads": 3, "vocab_size": 512, "tie_word_embeddings": True}  # fmt: skip
+STEADY_CASES = [
+    (SMOLLM2, "bf16"),
+    (SMOLLM2, "q8_0"),
+    (SMOLLM2, "fp8"),
+    *((CASES[name], "bf16") for name in ("qwen3_moe", "gemma3")),
+]
+PROMPTS = [[1 + (i * i * k + 3 * i) % 120 for i in range(n)] for k, n in [(7, 90), (5, 9), (11, 40), (3, 61)]]
+
+
+def logits_by_request(eng: Engine, prompts: list[list[int]]) -> list[dict[int, bytes]]:
+    found = logits_of(eng, *(submit(eng, prompt, greedy(12)) for prompt in prompts))
+    return [{at: row for (i, at), row in found.items() if i == place} for place in range(len(prompts))]
+
+
+@pytest.mark.skipif(interprets(), reason="Triton's interpreter cannot multiply bf16")
+@pytest.mark.parametrize(("config", "kv_dtype"), STEADY_CASES)
+def test_bf16_requests_are_alone_in_any_batch(config: Config, kv_dtype: str, tmp_path: Path) -> None:
+    """All logits of twenty requests, to the last bit: batched, in chunks, from the prefix cache."""
+    be = backends_here.backend("cuda", deterministic=True)
+    loaded = load(open_model([], write_hf(tmp_path, config, make_weights(config), "BF16")), be)
+
+    def make(chunk: int, cached: bool) -> Engine:
+        asked = EngineConfig(context_size=128, page_size=8, kv_dtype=kv_dtype, prefill_chunk_size=chunk,
+                             max_batch_size=20, prefix_cache=cached)  # fmt: skip
+        return build_engine(be, loaded.decoder, asked)[0]
+
+    single = make(512, cached=False)
+    wanted = [logits_by_request(single, [prompt])[0] for prompt in PROMPTS] * 5
+    assert logits_by_request(make(512, cached=False), PROMPTS * 5) == wanted
+    cutting = make(7, cached=True)
+    assert logits_by_request(cutting, PROMPTS * 5) == wanted
+    assert logits_by_request(cutting, PROMPTS * 5) == wanted
+    assert cutting.snapshot().prefix_tokens_reused > 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend, kv_store
-from engines import greedy, here, run, submit
+from engines import greedy, here, logits_of, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
 from null_model import NullModel, expected, scheduler, sequence
@@ -17,18 +17,14 @@ from tahr.backends.api import (
     KVShape,
     KVStore,
     LayerMemory,
-    Plan,
     Rope,
     Rotation,
     StepLimits,
-    Tensor,
 )
 from tahr.config import EngineConfig
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkColumns
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
 from tahr.models import load, open_model
@@ -157,32 +153,6 @@ def make_full(model: Loaded, **options: object) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelConfig, "windows", property(lambda config: (0,) * config.n_layers))
         return make(model, **options)
-
-
-def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]:
-    """Every row of logits while these run, by place in the list of sequences and position."""
-    rows: dict[tuple[int, int], bytes] = {}
-    places = {seq.id: place for place, seq in enumerate(sequences)}
-    fill, replay = eng.runner.fill, eng.runner.replay
-    filled: list[WorkColumns] = []
-
-    def noted(work: WorkColumns) -> Plan:
-        filled[:] = [work]
-        return fill(work)
-
-    def watched(plan: Plan) -> Tensor:
-        result, at = replay(plan), 0
-        logits = np.array(eng.runner.backend.read(result))
-        for seq, begin, n, _, n_rows, _ in zip(*filled[0], strict=True):
-            for row in range(n_rows):
-                rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
-            at += n_rows
-        return result
-
-    eng.runner.fill, eng.runner.replay = noted, watched  # type: ignore[method-assign]
-    run(eng, *sequences)
-    eng.runner.fill, eng.runner.replay = fill, replay  # type: ignore[method-assign]
-    return rows
 
 
 def test_a_long_text_holds_no_more_than_its_window_and_a_chunk(model: Loaded) -> None:

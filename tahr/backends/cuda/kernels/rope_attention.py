@@ -134,7 +134,7 @@ def rope_decode_kernel(
     begin = (floor + split * share) * block_n
     end = tl.minimum(begin + share * block_n, length - 1)
     pages = page_table + token * table_stride
-    first = begin + block_n if early else begin
+    first = begin
     if early:
         own_k, own_v = load_tile(keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
         first += block_n
