@@ -1,23 +1,12 @@
 """How much memory keys, values and states may take when nobody says how much."""
 
-import os
-from pathlib import Path
-
+from tahr.backends.host_memory import host_free_bytes
 from tahr.errors import ConfigError
 
-MEMINFO = Path("/proc/meminfo")
 HOST_SHARE = 4  # one n-th of a host's free memory, which others need too
 DEVICE_SHARE = 0.9  # of a device's memory, weights and all
 SCRATCH_BYTES = 4 << 30  # of a device, for what a step computes
 SCRATCH_SHARE = 8  # of a small device at most one n-th
-
-
-def host_free_bytes() -> int:
-    """What a new process could use without swapping."""
-    if not MEMINFO.exists():
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def host_kv_budget(share: float | None) -> int:

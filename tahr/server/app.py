@@ -1,10 +1,10 @@
 """The ASGI application: which route a request goes to, who may use it, and what becomes of an error."""
 
-import os
 from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
+from tahr.backends.host_memory import host_total_bytes
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, BodyMemory, ClientGone, HttpRequest, Receive, Send
@@ -16,17 +16,15 @@ from tahr.server.state import ServerState
 BODY_SHARE = 8  # bodies take at most this part of the machine's memory
 
 
-def host_bytes() -> int:
-    """The memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 class App:
     """Called by the HTTP server once per request."""
 
     def __init__(self, state: ServerState):
         self.state = state
-        settings, memory = state.settings, BodyMemory(max(state.settings.max_body_bytes, host_bytes() // BODY_SHARE))
+        settings, memory = (
+            state.settings,
+            BodyMemory(max(state.settings.max_body_bytes, host_total_bytes() // BODY_SHARE)),
+        )
         self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

@@ -66,7 +66,7 @@ class ModelPool:
             return False
         if model.loaded_engine is None or model.unload_task:
             raise UnloadedModel(model)
-        self._begin_use(request, model)
+        self._add_user(request, model)
         return True
 
     @asynccontextmanager
@@ -76,13 +76,13 @@ class ModelPool:
         try:
             async with request.cancellable():
                 await self.load(model)
-            self._begin_use(request, model)
+            self._add_user(request, model)
             yield
         finally:
             model.waiting.discard(request)
             self.end_use(request, model)
 
-    def _begin_use(self, request: HttpRequest, model: ServedModel) -> None:
+    def _add_user(self, request: HttpRequest, model: ServedModel) -> None:
         model.users.add(request)
         if model.expiry:
             model.expiry.cancel()

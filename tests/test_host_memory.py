@@ -1,0 +1,43 @@
+"""The memory of a host, and of containers with less: real files of control groups, versions 1 and 2."""
+
+from pathlib import Path
+
+import pytest
+
+from tahr.backends import host_memory
+from tahr.backends.host_memory import VERSION_1, VERSION_2, host_free_bytes, host_total_bytes
+
+MB = 1 << 20
+
+
+def add_group(folder: Path, files: host_memory.GroupFiles, limit: str, used: int, cache: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / files.limit).write_text(f"{limit}\n")
+    (folder / files.used).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 7\n{files.cache} {cache}\n")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(host_memory, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(host_memory, "VERSION_1", VERSION_1._replace(root=tmp_path / "memory"))
+    monkeypatch.setattr(host_memory, "VERSION_2", VERSION_2._replace(root=tmp_path))
+    return tmp_path
+
+
+def test_no_groups_leave_the_machine(root: Path) -> None:
+    assert MB < host_free_bytes() < host_total_bytes()
+    assert host_free_bytes() == pytest.approx(host_memory.machine_free_bytes(), rel=0.2)
+
+
+def test_a_limit_of_an_outer_group_counts(root: Path) -> None:
+    (root / "own").write_text("0::/outer/inner\n")
+    add_group(root / "outer", VERSION_2, str(64 * MB), 20 * MB, 5 * MB)
+    add_group(root / "outer/inner", VERSION_2, "max", 3 * MB, 0)
+    assert host_total_bytes() == 64 * MB and host_free_bytes() == 49 * MB
+
+
+def test_version_1_in_a_container_whose_path_is_the_hosts(root: Path) -> None:
+    (root / "own").write_text("5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/docker/abc\n")
+    add_group(root / "memory", VERSION_1, str(32 * MB), 40 * MB, 2 * MB)
+    assert host_total_bytes() == 32 * MB and host_free_bytes() == 0
