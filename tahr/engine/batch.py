@@ -1,6 +1,9 @@
 """Turns the scheduler's choice into the arrays a plan reads."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
+from operator import add
+from struct import Struct
 
 import numpy as np
 
@@ -39,12 +42,15 @@ class Batch:
         self.page_size = page_size
         self._has_states = has_states
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
+        self._ids, self._positions, self._seq_lens = step.ids.data, step.positions.data, step.seq_lens.data
+        self._slots = [slots.data for slots in step.slot_mapping]
         self.n_most = 0  # the most tokens that one sequence has in the step
         self._n = 0  # tokens of the last step
         self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
         self._n_tokens: Ints = np.zeros(0, np.int32)  # the same as an array
         self._owners: Ints = np.zeros(0, np.int32)  # by token: the sequence,
         self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
+        self._write_tokens = self._write_lengths = writer_of(0)  # write a number for each token and each sequence
 
     def fill(self, work: WorkColumns) -> None:
         """Write the inputs of a step."""
@@ -55,7 +61,7 @@ class Batch:
             self._fill_counts(counts, row_counts)
         if self._has_states:
             self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
-        self.step.ids[: self._n] = token_ids(sequences, begins, counts, self._n)
+        self._write_tokens(self._ids, 0, *token_ids(sequences, begins, counts, self._n))
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)
         else:
@@ -72,6 +78,7 @@ class Batch:
         self._n, self._n_tokens, self.n_most = int(ends[-1]), n_tokens, max(counts)
         self._owners = np.repeat(np.arange(len(counts)), n_tokens)
         self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
+        self._write_tokens, self._write_lengths = writer_of(self._n), writer_of(len(counts))
         self._counts = counts, row_counts
 
     def _fill_many(self, begins: Ints) -> None:
@@ -85,16 +92,20 @@ class Batch:
 
     def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
         """The same in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
-        step, size = self.step, self.page_size
-        step.seq_lens[: len(begins)] = [begin + n for begin, n in zip(begins, counts, strict=True)]
+        size, write = self.page_size, self._write_tokens
+        self._write_lengths(self._seq_lens, 0, *map(add, begins, counts))
         if len(begins) < self._n:
             sequences = [seq for seq, n in zip(sequences, counts, strict=True) for _ in range(n)]
             begins = [begin + i for begin, n in zip(begins, counts, strict=True) for i in range(n)]
-        n = self._n
-        step.positions[:n] = begins
-        for group, slots in enumerate(step.slot_mapping):
-            pages = [seq.tables[group].pages[at // size] for seq, at in zip(sequences, begins, strict=True)]
-            slots[:n] = [page * size + at % size for page, at in zip(pages, begins, strict=True)]
+        write(self._positions, 0, *begins)
+        for group, slots in enumerate(self._slots):
+            pairs = zip(sequences, begins, strict=True)
+            write(slots, 0, *[seq.tables[group].pages[at // size] * size + at % size for seq, at in pairs])
+
+
+def writer_of(n: int) -> Callable[..., None]:
+    """Writes n numbers into memory, in half the time NumPy takes for a list."""
+    return Struct(f"{n}i").pack_into
 
 
 def token_ids(sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int], n_tokens: int) -> list[int]:

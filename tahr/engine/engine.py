@@ -33,6 +33,7 @@ from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
 MASKS_AT_ONCE = 16  # sequences whose masks are filled while others take their tokens
+NO_DRAFTS: dict[int, int] = {}
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
@@ -325,7 +326,9 @@ class Engine:
 
     def _hand_out(self, step: InFlight, output: StepOutput, now: float) -> list[Event]:
         began, self._landed_at = max(step.began, self._landed_at), now
-        sampled, tokens, accepted = self._verify(step, output.tokens, now - began)
+        sampled, tokens, accepted = step.sampled, output.tokens, NO_DRAFTS
+        if self.speculator:
+            sampled, tokens, accepted = self._verify(step, tokens, now - began, self.speculator)
         n_decoded = self.scheduler.advance(step.work, accepted)
         n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values()) if step.drafts else 0
         n_tokens = sum(map(N_TOKENS, step.work))
@@ -360,11 +363,12 @@ class Engine:
                     events, ahead = events + self._fail_last(error), None
         return events
 
-    def _verify(self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float) -> AcceptedTokens:
+    def _verify(
+        self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float, speculator: Speculator
+    ) -> AcceptedTokens:
         """The samples that count: all of them, but for those that follow a wrong guess."""
         found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
-        if self.speculator:
-            self.speculator.learn(step.work, step.drafts, found.accepted, None if step.is_first else seconds)
+        speculator.learn(step.work, step.drafts, found.accepted, None if step.is_first else seconds)
         return found
 
     def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:

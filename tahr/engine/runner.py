@@ -17,7 +17,7 @@ from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequ
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
-from tahr.engine.work import WorkColumns, WorkItem
+from tahr.engine.work import WorkColumns, WorkItem, columns_of
 from tahr.errors import TahrError
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
@@ -149,7 +149,7 @@ class Runner:
     def launch(self, work: list[WorkItem], before: Callable[[], object] | None = None) -> InFlight:
         """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
         began = perf_counter()
-        columns = WorkColumns(*zip(*work, strict=True))
+        columns = columns_of(work)
         samples = self._sample_plan
         if samples is None or not samples.holds(columns):
             samples = self._sample_plan = SamplePlan(columns)

@@ -119,7 +119,7 @@ class PendingTokens:
         for i in self._batch.learners:
             if found[i] >= 0:
                 self._batch.requests[i].sampling.learn(probabilities[i])
-        if logprobs is None and not self._errors and min(found, default=0) >= 0:
+        if logprobs is None and not self._errors and (not found or min(found) >= 0):
             return list(map(PLAIN_TOKEN, zip(found, repeat(None), repeat(()))))
         return [self._result(i, token, logprobs) for i, token in enumerate(found)]
 

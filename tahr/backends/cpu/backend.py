@@ -6,13 +6,14 @@ from functools import lru_cache
 import numpy as np
 
 from tahr import _native as native
+from tahr._native import address_of
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, Bytes, Floats, Ints, Rows, Tensor, Vector, Weight
 from tahr.backends.cpu.info import read_cpu_info
 from tahr.backends.cpu.isa import choose_isa, choose_threads
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
-from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes, address_of
+from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps

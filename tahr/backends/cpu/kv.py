@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
+from tahr._native import address_of
 from tahr.backends.api import KV_BLOCK, Bytes, KVShape, kv_sides, stored_head_bytes
-from tahr.backends.cpu.memory import address_of
 from tahr.errors import UnsupportedModel
 
 # The arrays that hold one head of a page: their item type, and how many numbers of a head one item holds.

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
+from tahr._native import address_of
 from tahr.backends.api import (
     MAX_ADAPTERS,
     MAX_STACK,
@@ -17,7 +18,7 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
-from tahr.backends.cpu.memory import Buffer, Count, address_of
+from tahr.backends.cpu.memory import Buffer, Count
 from tahr.backends.cpu.queue import Queue
 from tahr.weights.tensor import HostTensor
 

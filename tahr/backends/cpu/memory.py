@@ -5,15 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr._native import address_of
 from tahr.backends.api import Ints
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Where an array's numbers are."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class MemoryBlock:

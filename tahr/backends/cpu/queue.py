@@ -5,8 +5,9 @@ import os
 import numpy as np
 
 from tahr import _native as native
+from tahr._native import address_of
 from tahr.backends.api import INT8_BLOCK, StepInputs, Tensor, Weight
-from tahr.backends.cpu.memory import Arena, Buffer, Count, address_of
+from tahr.backends.cpu.memory import Arena, Buffer, Count
 from tahr.errors import GenerateError
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tahr import _native as native
+from tahr._native import address_of
 from tahr.backends.api import DeltaNet, LayerMemory, StateSpace, Tensor
-from tahr.backends.cpu.memory import Buffer, address_of
+from tahr.backends.cpu.memory import Buffer
 from tahr.backends.cpu.queue import Queue
 from tahr.errors import UnsupportedModel
 

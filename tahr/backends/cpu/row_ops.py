@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tahr._native import address_of
 from tahr.backends import api
 from tahr.backends.api import Rows, Tensor, Vector
-from tahr.backends.cpu.memory import Buffer, Count, address_of
+from tahr.backends.cpu.memory import Buffer, Count
 from tahr.backends.cpu.queue import Queue, offer_quantised
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tahr import _native as native
-from tahr.backends.cpu.memory import address_of
+from tahr._native import address_of
 from tahr.backends.sampling.sample_rows import (
     NOT_NUMBERS,
     NOTHING_LEFT,
@@ -26,9 +26,9 @@ class Results:
 
     def __init__(self, rows: SampleRows):
         self.params, self.source = rows.params, rows.source
-        self.tokens, self.probabilities = np.empty(len(rows), np.int32), np.empty(len(rows), np.float64)
-        names = ("params", "source", "tokens", "probabilities")
-        addresses = {name: address_of(getattr(self, name)) for name in names}
+        self.sampled = SampledTokens(np.empty(len(rows), np.int32), np.empty(len(rows), np.float64))
+        arrays = {"params": rows.params, "source": rows.source, **self.sampled._asdict()}
+        addresses = {name: address_of(array) for name, array in arrays.items() if array is not None}
         counts = {"n_samples": len(rows), "n_vocab": rows.n_vocab}
         self.arguments: dict[str, Any] = {**addresses, **counts, "edits": (), "masks": ()}
 
@@ -52,12 +52,11 @@ class NativeSampler:
         arguments = results.arguments
         if rows.edits is not None or rows.mask is not None:
             arguments = {**arguments, "edits": edit_addresses(rows), "masks": mask_addresses(rows)}
-        native.sample(self._isa, self._pool, **{**arguments, **layout(logits, rows.n_vocab)})
+        native.sample(self._isa, self._pool, **arguments, **layout(logits, rows.n_vocab))
         if rows.n_logprobs is None:
-            return SampledTokens(results.tokens, results.probabilities)
-        tokens, n_top = np.maximum(results.tokens, 0), np.maximum(rows.n_logprobs, 0)
-        logprobs = self.logprobs(logits, rows.n_vocab, rows.source, tokens, n_top)
-        return SampledTokens(results.tokens, results.probabilities, logprobs)
+            return results.sampled
+        tokens, n_top = np.maximum(results.sampled.tokens, 0), np.maximum(rows.n_logprobs, 0)
+        return results.sampled._replace(logprobs=self.logprobs(logits, rows.n_vocab, rows.source, tokens, n_top))
 
     def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
         """How likely tokens are, and the likeliest of each row."""
@@ -100,7 +99,7 @@ def plain(logits: Floats) -> Floats:
     return logits if fine else np.ascontiguousarray(logits, np.float32)
 
 
-def layout(logits: Floats, n_vocab: int) -> dict[str, int]:
+def layout(logits: Floats, n_vocab: int) -> dict[str, Any]:
     """Where rows of logits are."""
     assert n_vocab <= logits.shape[1]
     return {"logits": address_of(logits), "stride": logits.strides[0] // 4, "n_rows": len(logits)}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr import _native as native
-from tahr.backends.cpu.memory import address_of
+from tahr._native import address_of
 from tahr.errors import QuantError
 from tahr.weights.formats import Format
 from tahr.weights.tensor import HostTensor

@@ -28,7 +28,7 @@ class SampleBatch:
     ):
         states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
-        self._n_prompt = np.array([request.n_prompt for request in requests], np.int64)
+        self._n_prompt = np.array([request.n_prompt for request in requests], np.int32)
         self._edited = any(state.processors for state in states)
         self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]

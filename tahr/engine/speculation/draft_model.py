@@ -19,7 +19,7 @@ from tahr.engine.speculation.grammars import leaves_choice
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.state import DraftState
 from tahr.engine.speculation.verify import drafted_request
-from tahr.engine.work import WorkColumns, WorkItem
+from tahr.engine.work import WorkItem, columns_of
 from tahr.errors import TahrError
 
 
@@ -51,7 +51,7 @@ class DraftModelProposer:
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            rows = self.runner.replay(self.runner.fill(WorkColumns(*zip(*work, strict=True))))
+            rows = self.runner.replay(self.runner.fill(columns_of(work)))
             depth += 1
             if drafting:
                 passes.append(self._sample([seq for seq, _ in drafting], rows, len(passes)))
@@ -100,7 +100,7 @@ class DraftModelProposer:
         """Compute all of a text, so that its pages hold it for both models."""
         seq.draft_state = DraftState(self.prior)
         while seq.draft_state.n_drafted < len(seq.tokens):
-            work = WorkColumns(*zip(*self._catch_up([DraftRequest(seq, 0)]), strict=True))
+            work = columns_of(self._catch_up([DraftRequest(seq, 0)]))
             self.runner.replay(self.runner.fill(work))
 
     def adopt(self, seq: Sequence) -> None:

@@ -28,6 +28,15 @@ std::vector<std::string> available_isas() {
   return names;
 }
 
+// Where the numbers of an array are: a tenth of what asking NumPy for its array interface takes.
+Address address_of(nb::handle array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_STRIDES) != 0) throw nb::python_error();
+  const Address address = reinterpret_cast<Address>(view.buf);
+  PyBuffer_Release(&view);
+  return address;
+}
+
 Format named_format(const std::string& name) {
   Format format;
   if (!find_format(name.c_str(), &format)) throw nb::value_error(("There is no native kernel for " + name + ".").c_str());
@@ -85,6 +94,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Kernels, threads and tapes of the CPU backend.";
   m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
   m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
+  m.def("address_of", address_of, "array"_a, "Where the numbers of an array are.");
   m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
   m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);
   m.def("quantised_row_bytes", quantised_row_bytes, "cols"_a);
