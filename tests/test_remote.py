@@ -3,7 +3,9 @@
 import io
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -138,3 +140,49 @@ def test_a_wrong_key(server: HttpServer, monkeypatch: pytest.MonkeyPatch, capfd:
     monkeypatch.setenv("TAHR_API_KEY", "wrong")
     assert main(["run", "--server", server.address, "-p", "x"]) == 3
     assert "TAHR_API_KEY is sent as the key" in capfd.readouterr().err
+
+
+# What servers of other APIs, or damaged ones, answer: the list of models, then an event of a chat.
+CARD = {"id": "m"}
+FOREIGN: list[tuple[Any, Any]] = [
+    ([], None),
+    ({"data": 5}, None),
+    ({"data": [{"name": "m"}]}, None),
+    ({"data": [{"id": ["m"]}]}, None),
+    ({"data": [CARD | {"context_size": "large"}]}, None),
+    *(
+        ({"data": [CARD]}, event)
+        for event in (
+            *(7, [], {"error": "no"}, {"choices": 3}, {"choices": [None]}, {"choices": [{"delta": {"content": [1]}}]}),
+            {"choices": [{"delta": {"tool_calls": [{"id": 5, "index": 0}]}}]},
+            {"choices": [{"delta": {}, "finish_reason": 5}]},
+            {"usage": [1]},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("models", "event"), FOREIGN)
+def test_a_server_of_another_kind(models: Any, event: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(json.dumps(models).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode())
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Foreign) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert main(["run", "--server", f"http://127.0.0.1:{server.server_port}", "-p", "Hello"]) != 0
+        server.shutdown()
+    err = capfd.readouterr().err
+    assert "not a server of the OpenAI API" in err and "Traceback" not in err

@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,24 +46,31 @@ class ServerClient:
 
     def json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The reply to a request as a value."""
-        with closing(self._connect()) as connection:
-            response = self._send(connection, path, body)
-            return parsed(response.read(MAX_REPLY_BYTES))
+        with closing(self._connect()) as connection, self._connected():
+            return parsed(self._send(connection, path, body).read(MAX_REPLY_BYTES))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
         """The events of a streamed reply. Closing the iterator hangs up, which stops the request."""
         with closing(self._connect()) as connection:
             response = self._send(connection, path, body)
-            try:
-                while line := response.readline(MAX_LINE_BYTES):
-                    data = line.removeprefix(b"data:").strip()
-                    if data == b"[DONE]":
-                        return
-                    if line.startswith(b"data:"):
-                        yield parsed(data)
-            except (OSError, http.client.HTTPException) as error:
-                raise GenerateError(f"The server at {self.address} ended the connection ({error}).") from error
+            while line := self._line(response):
+                data = line.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return
+                if line.startswith(b"data:"):
+                    yield parsed(data)
         raise GenerateError(f"The server at {self.address} ended the reply before it was complete.")
+
+    def _line(self, response: http.client.HTTPResponse) -> bytes:
+        with self._connected():
+            return response.readline(MAX_LINE_BYTES)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            raise GenerateError(f"The server at {self.address} ended the connection ({error}).") from error
 
     def _send(
         self, connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any] | None
@@ -80,7 +87,8 @@ class ServerClient:
                 f"No server answers at {self.address} ({error}): start one with `tahr serve`, or leave out --server."
             ) from error
         if response.status != 200:
-            raise refusal(response.status, response.read(MAX_REPLY_BYTES))
+            with self._connected():
+                raise refusal(response.status, response.read(MAX_REPLY_BYTES))
         return response
 
 
@@ -91,10 +99,27 @@ def parsed(data: bytes) -> Any:
         raise GenerateError("What answers there is not a server of the OpenAI API: it sends no JSON.") from error
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """For code that takes a reply to have the form of the OpenAI API."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise GenerateError(
+            "What answers there is not a server of the OpenAI API: its replies look different."
+        ) from error
+
+
+def text_in(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def refusal(status: int, data: bytes) -> GenerateError | ConfigError:
     """The server's own sentence."""
     try:
-        message = json.loads(data)["error"]["message"]
+        message = text_in(json.loads(data)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = f"The server answered {status}."
     if status == 401:
@@ -111,12 +136,14 @@ class RemoteModel:
 
     def __init__(self, server: ServerClient, name: str | None):
         self._server = server
-        cards = {str(card["id"]): card for card in server.json("/v1/models")["data"]}
+        with reading():
+            cards = {text_in(card["id"]): card for card in server.json("/v1/models")["data"]}
         found = name or next(iter(cards), None)
         if found not in cards:
             raise ModelNotFound(f"The server at {server.address} has no model {name}: it has {', '.join(cards)}.")
         self.name = str(found)
-        self.context_size = int(cards[self.name].get("context_size") or cards[self.name].get("max_model_len") or 0)
+        with reading():
+            self.context_size = int(cards[self.name].get("context_size") or cards[self.name].get("max_model_len") or 0)
         self.backend_summary = server.address
 
     def stream(self, prompt: str, params: SamplingParams) -> Iterator[Chunk]:
@@ -132,7 +159,8 @@ class RemoteModel:
             reply = self._server.json("/tokenize", {"model": self.name, "messages": messages, **tools})
         except (ConfigError, GenerateError):
             return []
-        return list(reply["tokens"])
+        with reading():
+            return list(reply["tokens"])
 
     def _chunks(self, path: str, body: dict[str, Any]) -> Iterator[Chunk]:
         body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
@@ -142,17 +170,20 @@ class RemoteModel:
         usage: dict[str, Any] = {}
         with closing(self._server.events(path, body)) as events:  # type: ignore[type-var]
             for event in events:
-                if "error" in event:
-                    raise GenerateError(str(event["error"].get("message", "The server failed.")))
-                usage = event.get("usage") or usage
-                deltas, ended = read_event(event)
+                with reading():
+                    if "error" in event:
+                        raise GenerateError(text_in(event["error"].get("message", "The server failed.")))
+                    usage = event.get("usage") or usage
+                    deltas, ended = read_event(event)
                 reason = ended or reason
                 if deltas:
                     stats.last_token_at = perf_counter()
                     stats.first_token_at = stats.first_token_at or stats.last_token_at
                     seen += deltas
                     yield Chunk(tuple(deltas), [])
-        yield Chunk((), [], reason, completion_of(seen, reason, usage, stats))
+        with reading():
+            whole = completion_of(seen, reason, usage, stats)
+        yield Chunk((), [], reason, whole)
 
 
 def fields_of(params: SamplingParams) -> dict[str, Any]:
@@ -178,17 +209,14 @@ def read_event(event: Mapping[str, Any]) -> tuple[list[Delta], str | None]:
     delta = choice.get("delta") or {"content": choice.get("text")}
     found: list[Delta] = []
     if delta.get("reasoning_content"):
-        found.append(ReasoningDelta(delta["reasoning_content"]))
+        found.append(ReasoningDelta(text_in(delta["reasoning_content"])))
     if delta.get("content"):
-        found.append(delta["content"])
+        found.append(text_in(delta["content"]))
     for call in delta.get("tool_calls") or ():
         function = call.get("function") or {}
-        found.append(
-            ToolCallDelta(
-                call["index"], function.get("arguments") or "", call.get("id") or "", function.get("name") or ""
-            )
-        )
-    return found, choice.get("finish_reason")
+        texts = (function.get("arguments"), call.get("id"), function.get("name"))
+        found.append(ToolCallDelta(int(call["index"]), *(text_in(text or "") for text in texts)))
+    return found, choice.get("finish_reason") and text_in(choice["finish_reason"])
 
 
 def completion_of(deltas: Sequence[Delta], reason: str, usage: Mapping[str, Any], stats: RequestStats) -> Completion:

@@ -92,6 +92,7 @@ std::vector<int64_t> run_tape_timed(const Recorder& recorder, Pool& pool) {
 
 NB_MODULE(_native, m) {
   m.doc() = "Kernels, threads and tapes of the CPU backend.";
+  nb::set_leak_warnings(false);  // Python may end with a frozen heap, whose objects it never frees
   m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
   m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
   m.def("address_of", address_of, "array"_a, "Where the numbers of an array are.");
