@@ -101,8 +101,9 @@ def tensors(shape: Shape, form: str) -> list[HostTensor]:
     return made + [HostTensor(f"{name}.weight", FORMATS["F32"], (width,), ones) for name in norms]
 
 
-def make_decoder(name: str, backend: Backend, form: str) -> Decoder:
-    shape = SHAPES[name]
+def make_decoder(name: str, backend: Backend, form: str, share: float = 1.0) -> Decoder:
+    """A model with this share of the shape's layers."""
+    shape = replace(SHAPES[name], n_layers=max(1, round(share * SHAPES[name].n_layers)))
     config = {
         "model_type": "llama", "hidden_size": shape.width, "num_hidden_layers": shape.n_layers,
         "num_attention_heads": shape.n_heads, "num_key_value_heads": shape.n_kv_heads, "head_dim": shape.head_dim,
@@ -208,7 +209,7 @@ def report(label: str, plain: list[float], ours: list[float], speculator: Specul
 def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
     """One without speculation and one with, around the same models."""
     backend, form = open_device(args.backend, args.threads)
-    target, draft = make_decoder(args.target, backend, form), make_decoder(args.draft, backend, form)
+    target, draft = (make_decoder(name, backend, form, args.layers) for name in (args.target, args.draft))
     config = EngineConfig(context_size=1024, max_batch_size=16, prefix_cache=False)
     plain, _ = build_engine(backend, target, config)
     asked = replace(config, spec_draft=args.draft, spec_tokens=args.tokens)
@@ -288,6 +289,7 @@ def main() -> None:
     parser.add_argument("--agree", type=float, default=0.8)
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--layers", type=float, default=1.0, help="share of the layers that both models have")
     parser.add_argument("--out", type=int, default=N_OUT, help="tokens of a reply")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--threads", type=int, help="default: one for each core")

@@ -33,6 +33,9 @@ class Script:
     def pass_seconds(self, n_seqs: int) -> float:
         return 0.0
 
+    def first_seconds(self, seq: Sequence) -> float:
+        return 0.0
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:
             n = len(seq.tokens)

@@ -4,8 +4,12 @@ import random
 
 import pytest
 
+from speculating import Script
+from tahr.config import GREEDY
+from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
-from tahr.engine.speculation.lengths import draft_lengths
+from tahr.engine.speculation.lengths import Prospect, draft_lengths
+from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.speculation.state import DraftState
 
 
@@ -17,8 +21,11 @@ def costs(base: float, per_token: float, sizes: tuple[int, ...] = (1, 5, 16, 80)
     return found
 
 
-def lengths(acceptances: list[float], known: StepCosts, passes: float = 0.0, n_decoding: int = 0) -> list[int]:
-    return draft_lengths(acceptances, n_decoding or len(acceptances), known, lambda n: passes, 8)
+def lengths(
+    acceptances: list[float], known: StepCosts, passes: float = 0.0, n_decoding: int = 0, first_s: float = 0.0
+) -> list[int]:
+    prospects = [Prospect(acceptance, first_s) for acceptance in acceptances]
+    return draft_lengths(prospects, n_decoding or len(acceptances), known, lambda n: passes, 8)
 
 
 def test_free_verification_is_used_to_the_full() -> None:
@@ -70,6 +77,43 @@ def test_what_compiling_takes_is_not_what_a_step_costs() -> None:
     known = costs(0.95, 0.05, sizes=(1,))
     known.measure(5, 500.0)  # the first step with four drafts
     assert lengths([0.8], known)[0] >= 3
+
+
+def test_the_reply_must_repay_what_comes_before_its_first_draft() -> None:
+    known = costs(0.95, 0.05)
+    assert lengths([0.8], known, passes=0.1, first_s=0.1)[0] > 0
+    assert lengths([0.8], known, passes=0.1, first_s=3.0) == [0]
+
+
+def test_sizes_that_lie_close_do_not_tell_what_a_token_costs() -> None:
+    known = costs(0.0, 0.0, sizes=())
+    known.token_s = 0.055
+    for _ in range(9):
+        known.measure(16, 1.0)
+        known.measure(17, 0.98)  # measured at a better moment
+    assert lengths([0.8] * 16, known, passes=0.1) == [0] * 16
+
+
+def test_a_second_row_that_is_almost_free_is_used() -> None:
+    times = {1: 38.0, 2: 41.0, 3: 51.0, 4: 61.0, 5: 77.0}
+    known = StepCosts()
+    for _ in range(10):
+        for n_tokens, seconds in times.items():
+            known.measure(n_tokens, seconds)
+    assert lengths([0.45], known, passes=4.5) == [1]  # a straight line would say that it does not pay
+
+
+@pytest.mark.parametrize(("first_s", "n_guesses"), [(0.0, 8), (0.1, 4), (1.0, 0)])
+def test_guesses_that_are_not_expected_to_pay_cost_little(first_s: float, n_guesses: int) -> None:
+    class Dear(Script):
+        def first_seconds(self, seq: Sequence) -> float:
+            return first_s
+
+    speculator = Speculator(Dear([]), 4)
+    speculator.costs = costs(0.9, 0.1)
+    speculator._idle_s = 80.0
+    seqs = [Sequence([1], GREEDY, 64) for _ in range(16)]
+    assert sum(speculator._probes(seqs)) == n_guesses
 
 
 def test_acceptance_follows_what_comes() -> None:

@@ -4,7 +4,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 N_KEPT = 9  # measurements of each size: the shortest counts, because other programs run too
-FIRST_GUESS = 0.05  # what a token more is taken to cost while nothing is known: this part of the cost of one
+FIRST_GUESS = 0.25  # what a token more is taken to cost while nothing is known: this part of the cost of one
+GUESS_WEIGHT = 0.1  # of that guess beside what was measured: it counts where the sizes lie close together
+DOUBT = 2  # measurements that the line counts for beside those of one size
 STALE_AFTER = (
     512  # steps after which a size is forgotten that has not come again: texts grow, and a bad one must not stay
 )
@@ -19,14 +21,16 @@ class Measured:
 
 
 class StepCosts:
-    """A straight line through the shortest times of all sizes: noise makes steps differ more than bends in it would.
+    """A straight line through the shortest times of all sizes, and how far those measured often are from it.
 
+    Steps of 16 and 17 tokens say little of what a token costs, so that a guess of it counts too.
     The first step of a size does not count: compiling what samples may take as long as hundreds.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[int, Measured] = {}
         self._n_steps = 0
+        self.token_s = 0.0  # what a token takes in steps of many, a better first guess; 0: unknown
         self._line: tuple[float, float] | None = None  # seconds of no tokens, seconds per token
 
     def measure(self, n_tokens: int, seconds: float) -> None:
@@ -46,11 +50,26 @@ class StepCosts:
                     known.seconds.clear()
 
     def seconds(self, n_tokens: int) -> float:
-        """What a step of so many tokens is expected to take; 0 while nothing is known."""
+        """What a step of so many tokens is expected to take; 0 while nothing is known.
+
+        A size that was measured often stands for itself, one that was not is on the line.
+        """
+        base, per_token = self._fitted()
+        known, expected = self._sizes.get(n_tokens), base + per_token * n_tokens
+        if known is None or not known.seconds:
+            return expected
+        n = len(known.seconds)
+        return expected + n / (n + DOUBT) * (min(known.seconds) - expected)
+
+    @property
+    def per_token(self) -> float:
+        """What a token more is expected to take."""
+        return self._fitted()[1]
+
+    def _fitted(self) -> tuple[float, float]:
         if self._line is None:
             self._line = self._fit()
-        base, per_token = self._line
-        return base + per_token * n_tokens
+        return self._line
 
     def _fit(self) -> tuple[float, float]:
         points = [(n, min(known.seconds), len(known.seconds)) for n, known in self._sizes.items() if known.seconds]
@@ -61,5 +80,6 @@ class StepCosts:
         mean_s = sum(s * w for _, s, w in points) / weight
         spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
         rise = sum(w * (n - mean_n) * (s - mean_s) for n, s, w in points)
-        slope = max(0.0, rise / spread) if spread else FIRST_GUESS * mean_s / mean_n
+        guess, guess_weight = self.token_s or FIRST_GUESS * mean_s / mean_n, GUESS_WEIGHT * mean_n**2
+        slope = max(0.0, (rise + guess_weight * guess) / (spread + guess_weight))
         return max(0.0, mean_s - slope * mean_n), slope

@@ -22,6 +22,8 @@ from tahr.engine.speculation.verify import drafted_request
 from tahr.engine.work import WorkItem, columns_of
 from tahr.errors import TahrError
 
+MANY_TOKENS = 64  # of a pass, that tell what a token takes
+
 
 class DraftModelProposer:
     """Guesses with a model of its own; at most `n_chunk` tokens of texts are caught up with before one step.
@@ -44,6 +46,10 @@ class DraftModelProposer:
     def pass_seconds(self, n_seqs: int) -> float:
         return self._costs.seconds(n_seqs)
 
+    def first_seconds(self, seq: Sequence) -> float:
+        """It computes what it has missed of the text first."""
+        return self._costs.seconds(len(seq.tokens) - state_of(seq).n_drafted)
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         began, n_first, work = perf_counter(), self.runner.n_first_runs, self._catch_up(requests)
         n_tokens, depth = sum(item.n_tokens for item in work), 0
@@ -63,9 +69,15 @@ class DraftModelProposer:
         for seq, _ in requests:
             if seq.drafts:
                 state_of(seq).n_drafted = len(seq.tokens) + len(seq.drafts) - 1
-        is_usual = n_tokens <= 2 * len(requests) and self.runner.n_first_runs == n_first
-        if is_usual:  # there was no prompt to catch up with, and no plan to record or capture
-            self._costs.measure(len(requests), (perf_counter() - began) / max(1, depth))
+        if self.runner.n_first_runs == n_first:  # there was no plan to record or capture
+            self._measure(len(requests), n_tokens, depth, perf_counter() - began)
+
+    def _measure(self, n_seqs: int, n_tokens: int, n_passes: int, seconds: float) -> None:
+        """Note what a pass takes, or a token of a text that was caught up with: the first pass had so many tokens."""
+        if n_tokens <= 2 * n_seqs:
+            self._costs.measure(n_seqs, seconds / max(1, n_passes))
+        elif n_tokens >= MANY_TOKENS:
+            self._costs.token_s = max(0.0, seconds - (n_passes - 1) * self._costs.seconds(n_seqs)) / n_tokens
 
     def _catch_up(self, requests: ListOf[DraftRequest]) -> list[WorkItem]:
         """The tokens that the draft model has not computed yet, as many as one step may hold."""

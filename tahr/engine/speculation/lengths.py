@@ -1,44 +1,63 @@
 """How many tokens to draft: as many as are expected to bring the most tokens per second.
 
 A draft token at depth j of a sequence whose drafts are right with probability a brings a ** j tokens, and makes the
-step longer by what a token more costs. With a draft model each depth also takes a pass of it for the whole batch.
+step longer by what a token more costs. With a draft model each depth also takes a pass of it for the whole batch, and
+a sequence whose text it has not computed yet costs that first: what is left of the reply must repay it.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
+from typing import NamedTuple
 
 from tahr.engine.speculation.costs import StepCosts
 
 WORTH = 1.05  # the gain below which nothing is drafted: less is within the error of what is measured
 
 
+class Prospect(NamedTuple):
+    """What drafting for a sequence promises."""
+
+    acceptance: float  # how likely a guess is right if those before it are
+    first_s: float = 0.0  # seconds before its first draft, as a share of each step that is left of its reply
+
+
 def draft_lengths(
-    acceptances: ListOf[float],
+    prospects: ListOf[Prospect],
     n_decoding: int,
     costs: StepCosts,
     pass_seconds: Callable[[int], float],
     n_most: int,
 ) -> list[int]:
-    """Draft tokens for each of some sequences, by how likely theirs are right; `n_decoding` sequences are in the step.
+    """Draft tokens for each of some sequences; `n_decoding` sequences are in the step.
 
     `pass_seconds` says what drafting one token each for so many sequences takes.
     """
     plain_seconds = costs.seconds(n_decoding)
     if not plain_seconds:
-        return [0] * len(acceptances)  # nothing has been measured yet
-    per_token = costs.seconds(1) - costs.seconds(0)
-    n_tokens, seconds = float(n_decoding), plain_seconds
-    best_rate, best_depth = WORTH * n_tokens / seconds, 0
-    least = per_token * n_tokens / seconds  # a token that is less likely right costs more than it brings
+        return [0] * len(prospects)  # nothing has been measured yet
+    plain_rate = n_decoding / plain_seconds
+    least = costs.per_token * plain_rate  # a token that is less likely right costs more than it brings
+    depths = [depth_of(a, least, n_most) for a, _ in prospects]
+    paying = [
+        i
+        for i, (a, first_s) in enumerate(prospects)
+        if brought(a, depths[i]) > depths[i] * least + first_s * plain_rate
+    ]
+    n_tokens, n_rows, drafting_s = float(n_decoding), n_decoding, sum(prospects[i].first_s for i in paying)
+    best_rate, best_depth = WORTH * plain_rate, 0
     for depth in range(1, n_most + 1):
-        likely = [probability for a in acceptances if (probability := a**depth) > least]
+        likely = [prospects[i].acceptance ** depth for i in paying if depths[i] >= depth]
         if not likely:
             break
-        n_tokens += sum(likely)
-        seconds += len(likely) * per_token + pass_seconds(len(likely))
-        if n_tokens / seconds > best_rate:
-            best_rate, best_depth = n_tokens / seconds, depth
-    return [min(best_depth, depth_of(a, least, n_most)) for a in acceptances]
+        n_tokens, n_rows = n_tokens + sum(likely), n_rows + len(likely)
+        drafting_s += pass_seconds(len(likely))
+        rate = n_tokens / (costs.seconds(n_rows) + drafting_s)
+        if rate > best_rate:
+            best_rate, best_depth = rate, depth
+    lengths = [0] * len(prospects)
+    for i in paying:
+        lengths[i] = min(best_depth, depths[i])
+    return lengths
 
 
 def depth_of(acceptance: float, least: float, n_most: int) -> int:
@@ -47,3 +66,8 @@ def depth_of(acceptance: float, least: float, n_most: int) -> int:
     while depth < n_most and probability > least:
         depth, probability = depth + 1, probability * acceptance
     return depth
+
+
+def brought(acceptance: float, depth: int) -> float:
+    """How many of a sequence's drafts are expected to be right."""
+    return sum(acceptance**j for j in range(1, depth + 1))

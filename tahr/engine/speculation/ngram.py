@@ -18,6 +18,9 @@ class NgramProposer:
     def pass_seconds(self, n_seqs: int) -> float:
         return 0.0
 
+    def first_seconds(self, seq: Sequence) -> float:
+        return 0.0
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:
             seq.set_drafts(self._buffer(seq).continuation(n_most))

@@ -24,5 +24,8 @@ class Proposer(Protocol):
     def pass_seconds(self, n_seqs: int) -> float:
         """What it takes to draft one token more for each of so many sequences."""
 
+    def first_seconds(self, seq: Sequence) -> float:
+        """What it takes to draft one token for a sequence for which nothing was drafted lately."""
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         """Give each sequence its drafts; none where there is nothing to guess."""

@@ -9,7 +9,7 @@ from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import Output, Sequence, State
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.grammars import cut_drafts, forget
-from tahr.engine.speculation.lengths import draft_lengths
+from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
 from tahr.engine.speculation.state import MEMORY, DraftState
 from tahr.engine.speculation.verify import Drafts
@@ -19,6 +19,8 @@ log = logging.getLogger("tahr.engine")
 
 PROBE_AFTER = 32  # steps after which sequences for which nothing was guessed get one guess: things may have changed
 MOST_PATIENCE = 1024  # a batch for which guesses keep failing gets one after twice as many steps each time, up to these
+REPLY_TOKENS = 256  # that a reply is taken to have left at most: they repay what must be done before its first draft
+PROBE_SHARE = 0.01  # of the time in which nothing was guessed, that such guesses may cost
 
 
 @dataclass(slots=True)
@@ -44,8 +46,8 @@ class Speculator:
         self.stats = SpeculationStats()
         self.costs = StepCosts()
         self._acceptance = proposer.prior  # of all sequences: what a new one begins with
-        self._n_idle = 0  # steps since anything was guessed
-        self._patience = PROBE_AFTER  # how many there may be before all get a guess, whatever it is expected to bring
+        self._n_idle, self._idle_s = 0, 0.0  # steps since anything was guessed, and their seconds
+        self._patience = PROBE_AFTER  # how many there may be before some get a guess, whatever it is expected to bring
 
     # ---- before a step ----------------------------------------------------------------------------------------
 
@@ -68,10 +70,15 @@ class Speculator:
             self._draft(requests)
 
     def _choose(self, scheduler: Scheduler) -> list[tuple[Sequence, int]]:
-        """The sequences that may get drafts, and of how many tokens; whether each `speculates` is noted."""
+        """The sequences that may get drafts, and of how many tokens; whether each `speculates` is noted.
+
+        Sequences that wait or prefill count as if they decoded, because they soon will.
+        """
+        self.costs.token_s = scheduler.pace.token_s
         decoding = [seq for seq in scheduler.running if seq.state is State.DECODING and seq.output is Output.LOGITS]
         able = [seq for seq in decoding if may_speculate(seq)]
-        chosen = list(zip(able, self._lengths(able, len(decoding)), strict=True))
+        n_seqs = max(len(decoding), min(len(scheduler.running) + scheduler.n_waiting, scheduler.limits.n_seqs))
+        chosen = list(zip(able, self._lengths(able, n_seqs), strict=True))
         for seq, length in chosen:
             seq.speculates = length > 0 and not self.failed and self.proposer.may_propose(seq)
         return chosen
@@ -91,17 +98,32 @@ class Speculator:
             for seq, _ in requests:
                 seq.set_drafts(())
 
-    def _lengths(self, able: ListOf[Sequence], n_decoding: int) -> list[int]:
+    def _lengths(self, able: ListOf[Sequence], n_seqs: int) -> list[int]:
         states = [self._state(seq) for seq in able]
         if not self.adapts:
             return [self.n_most] * len(able)
-        acceptances = [state.acceptance for state in states]
-        lengths = draft_lengths(acceptances, n_decoding, self.costs, self.proposer.pass_seconds, self.n_most)
+        prospects = [self._prospect(seq) for seq in able]
+        lengths = draft_lengths(prospects, n_seqs, self.costs, self.proposer.pass_seconds, self.n_most)
         if not any(lengths):
-            return [int(self._n_idle >= self._patience)] * len(able)
+            return self._probes(able) if self._n_idle >= self._patience else [0] * len(able)
         self._patience = PROBE_AFTER
         probes = [int(state.n_since_draft >= PROBE_AFTER) for state in states]
         return [length or probe for length, probe in zip(lengths, probes, strict=True)]
+
+    def _prospect(self, seq: Sequence) -> Prospect:
+        n_left = min(seq.max_length - len(seq.tokens), REPLY_TOKENS)
+        return Prospect(self._state(seq).acceptance, self.proposer.first_seconds(seq) / max(1, n_left))
+
+    def _probes(self, able: ListOf[Sequence]) -> list[int]:
+        """One draft token for as many sequences as may cost that little, those first that have waited longest."""
+        lengths, left = [0] * len(able), PROBE_SHARE * self._idle_s
+        seconds = [self.costs.per_token + self.proposer.first_seconds(seq) for seq in able]
+        for i in sorted(range(len(able)), key=lambda i: (seconds[i], -self._state(able[i]).n_since_draft)):
+            left -= seconds[i]
+            if left < 0:
+                break
+            lengths[i] = 1
+        return lengths
 
     def _state(self, seq: Sequence) -> DraftState:
         if seq.draft_state is None:
@@ -114,7 +136,7 @@ class Speculator:
         """A step has taken so long (None: that says nothing), and so many of its drafts were right."""
         if seconds is not None and all(item.sequence.state is State.DECODING for item in work):
             self.costs.measure(sum(item.n_tokens for item in work), seconds)
-        self._n_idle = 0 if drafts else self._n_idle + 1
+        self._n_idle, self._idle_s = (0, 0.0) if drafts else (self._n_idle + 1, self._idle_s + (seconds or 0.0))
         if sum(map(len, drafts.values())) > 2 * sum(accepted.values()):
             self._patience = min(2 * self._patience, MOST_PATIENCE)
         for item in work:
