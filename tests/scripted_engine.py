@@ -56,6 +56,9 @@ class ByteTokenizer:
     def cannot_fit(self, text: str, n_tokens: int) -> bool:
         return len(text) > n_tokens * self.max_token_bytes
 
+    def beginning(self, text: str, n_tokens: int) -> str:
+        return text[:n_tokens]
+
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return [BOS] * add_special + list(text.encode())
 

@@ -57,6 +57,25 @@ def test_every_rule_cuts_long_texts_alike(name: str, text: str, n: int) -> None:
     assert with_long(n, lambda: words(text)) == with_long(1 << 30, lambda: words(text))
 
 
+@pytest.mark.parametrize("name", VOCABULARIES)
+@settings(max_examples=20, deadline=None)
+@given(text=texts, n=st.integers(1, 20))
+def test_the_beginning_of_a_text_has_its_first_tokens(name: str, text: str, n: int) -> None:
+    tokenizer, whole = tokenizer_of(name), f"{text} of words {text}\n" * 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tahr.text.tokenizer.LONG", 100)
+        begun = tokenizer.beginning(whole, n)
+    assert len(begun) < len(whole) / 2 or len(whole) < 6000
+    assert tokenizer.encode(begun)[:n] == tokenizer.encode(whole)[:n]
+
+
+def test_the_rest_of_a_text_is_not_looked_at() -> None:
+    tokenizer = tokenizer_of(next(iter(VOCABULARIES)))
+    began = time.thread_time()
+    assert len(tokenizer.beginning("some words " * 2_000_000, 512)) < 100_000
+    assert time.thread_time() - began < 0.5
+
+
 @settings(max_examples=50, deadline=None)
 @given(text=texts, n=st.integers(2, 40))
 def test_json_tokenizers_too(text: str, n: int) -> None:

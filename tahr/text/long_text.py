@@ -22,14 +22,21 @@ def parts(text: str, between: re.Pattern[str] = _WORDS) -> Iterator[str]:
     """The text in parts of about `LONG` letters, cut where `between` matches; longer where it does not."""
     start = 0
     while len(text) - start > LONG:
-        # Looked for in windows: one search of a text without a place to cut would be a long call itself.
-        windows = range(start + LONG // 2, len(text), LONG)
-        cut = next(filter(None, (between.search(text, at, at + LONG) for at in windows)), None)
+        cut = next_cut(text, start + LONG // 2, between)
         if cut is None:
             break
-        yield text[start : cut.start()]
-        start = cut.start()
+        yield text[start:cut]
+        start = cut
     yield text[start:]
+
+
+def next_cut(text: str, start: int, between: re.Pattern[str] = _WORDS) -> int | None:
+    """Where a text can be cut from `start` on. One search of a text without such a place would be a long call itself,
+    so it is looked for in windows.
+    """
+    windows = range(start, len(text), LONG)
+    found = next(filter(None, (between.search(text, at, at + LONG) for at in windows)), None)
+    return found.start() if found else None
 
 
 def encoding(tokenizer: Any, text: str) -> Any:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import TokenizerError
-from tahr.text.long_text import substitute
+from tahr.text.long_text import LONG, next_cut, substitute
 from tahr.text.stream import Detokenizer
 from tahr.text.vocab import Vocab, alias, as_tokenizer_error
+
+N_CHARS_AT_FIRST = 8  # per token: more than most texts have
+N_SPARE = 64  # tokens before a cut, which may be others there in vocabularies that join words
 
 
 class Tokenizer:
@@ -62,6 +65,15 @@ class Tokenizer:
         with as_tokenizer_error("The tokenizer cannot encode this text"):
             ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
+
+    def beginning(self, text: str, n_tokens: int) -> str:
+        """As much of a long text as its first `n_tokens` tokens need, or a little more; the rest is not looked at."""
+        size = max(LONG, N_CHARS_AT_FIRST * n_tokens)
+        while len(text) > size and (cut := next_cut(text, size)) is not None:
+            if len(self.encode(text[:cut], add_special=False)) >= n_tokens + N_SPARE:
+                return text[:cut]
+            size = 2 * cut
+        return text
 
     def disguise(self, text: str) -> str:
         """The text with its special tokens under aliases, by which `encode` without `parse_special` knows them."""

@@ -57,10 +57,11 @@ class TextInputs:
 
     def encode(self, text: str | ListOf[int], prompt: str = "", truncate: int | None = None) -> list[int]:
         """The tokens of a text, or those given; with `truncate`, its first so many, the last ones closing it."""
-        if isinstance(text, str):
-            text = self.tokenizer.encode(prompt + text)
-        tokens = list(text)
         limit = self.limit(truncate)
+        if isinstance(text, str):
+            text = prompt + text
+            text = self.tokenizer.encode(text if limit is None else self.tokenizer.beginning(text, limit))
+        tokens = list(text)
         if limit is None or len(tokens) <= limit:
             return tokens
         n_closing = self._n_closing(tokens)
@@ -82,6 +83,8 @@ class TextInputs:
     def encode_pair(self, opening: list[int], second: str, truncate: int | None = None) -> list[int]:
         """The tokens of two texts as a cross-encoder reads them; with `truncate`, the second is cut."""
         suffix, limit = self.tokenizer.suffix, self.limit(truncate)
+        if limit is not None:
+            second = self.tokenizer.beginning(second, limit)
         body = self.tokenizer.encode(second, add_special=False)
         if limit is not None:
             body = body[: limit - len(opening) - len(suffix)]
