@@ -22,7 +22,7 @@ from tahr.tools.environment import environment, line
 from tahr.weights.formats import FORMATS
 
 NATIVE_FORMATS = "F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,IQ4_NL,IQ4_XS,MXFP4"
-PART_BYTES = 2 << 20
+PART_BYTES = 8 << 20
 STREAM_MIB = 192  # of weights one-row products walk through: more than the caches of most machines hold
 ROUND_S = 0.3
 ROOF_S = 2.0
@@ -79,8 +79,8 @@ def measure(isa: str, n_threads: int, stream_bytes: int = STREAM_MIB << 20, roof
 
     # A core shared with other work runs at half speed for long stretches, so only the fastest run is a roof. Kernels
     # are not given that favour: their shares come out low when disturbed. A share above 100% says the roof was
-    # disturbed all the time, and that the run is worth nothing.
-    def ops_per_s(kind: str, n_repeats: int = 1 << 13) -> float:
+    # disturbed all the time, and that the run is worth nothing. Runs are long: a clock of CPU time errs by some 10 us.
+    def ops_per_s(kind: str, n_repeats: int = 1 << 16) -> float:
         seconds = seconds_of([tape(kind, data, n_repeats)], roof_s, pool)[0]
         return native.Tape(isa).roof_work(kind) * n_repeats * n_threads / seconds
 

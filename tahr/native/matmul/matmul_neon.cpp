@@ -27,7 +27,7 @@ struct NeonWorkspace {
   alignas(64) UnitFloats sums[MAX_PANELS][MAX_UNITS];
   alignas(64) uint8_t codes[CHUNK][8 * PLANE];
   alignas(64) GroupScales scales[CHUNK * 2];
-  alignas(64) RowUnit units[MAX_ROW_UNITS];  // tile after tile: [pieces][units of the tile]
+  alignas(64) RowTile<1> units[MAX_ROW_UNITS];  // tile after tile: its pieces, each a RowTile of as many units
 };
 static_assert(sizeof(NeonWorkspace) <= WORKER_SCRATCH_BYTES);
 
@@ -167,7 +167,7 @@ struct UnpackedPieces {
 };
 
 template <Format F, int Group, int Units>
-TAHR_INLINE void add_tile_group(const uint8_t* w, const GroupScales& s, const RowUnit* x, const Columns (&columns)[Units],
+TAHR_INLINE void add_tile_group(const uint8_t* w, const GroupScales& s, const RowTile<Units>& x, const Columns (&columns)[Units],
                                 UnitFloats (&sums)[Units]) {
   constexpr int count = row_of(F).group / 4;
   UnitDots dots[Units];
@@ -179,14 +179,15 @@ TAHR_INLINE void add_tile_group(const uint8_t* w, const GroupScales& s, const Ro
 #pragma GCC unroll 4
     for (int i = 0; i < UNIT_VECTORS; i++) {
       const float32x4_t base = load_again(reinterpret_cast<const float*>(&s.minus_base.v[i]));
-      if constexpr (has_min(row_of(F).scales)) sums[u].v[i] = fma_factor<1 + Group>(sums[u].v[i], s.minus_min.v[i], x[u]);
-      sums[u].v[i] = fma_factor<0>(sums[u].v[i], scaled<F>(dots[u].v[i], s.scale.v[i], base), x[u]);
+      if constexpr (has_min(row_of(F).scales)) sums[u].v[i] = fma_factor<1 + Group>(sums[u].v[i], s.minus_min.v[i], x.factors[u]);
+      sums[u].v[i] = fma_factor<0>(sums[u].v[i], scaled<F>(dots[u].v[i], s.scale.v[i], base), x.factors[u]);
     }
 }
 
 // All the pieces times a tile of units, which lie side by side for every piece.
 template <Format F, int Units>
-void add_tile(const UnpackedPieces<F>& pieces, const RowUnit* x, UnitFloats* kept) {
+void add_tile(const UnpackedPieces<F>& pieces, const RowTile<1>* units, UnitFloats* kept) {
+  const auto* x = reinterpret_cast<const RowTile<Units>*>(units);
   constexpr int n_groups = pieces.N_GROUPS;
   constexpr bool min = has_min(row_of(F).scales);
   if constexpr (UNIT_ROWS == 1 && Units == 4 && !SUBTRACT_FIRST<F> && !(n_groups == 2 && min)) {
@@ -195,29 +196,31 @@ void add_tile(const UnpackedPieces<F>& pieces, const RowUnit* x, UnitFloats* kep
     UnitFloats sums[Units];
 #pragma GCC unroll 4
     for (int u = 0; u < Units; u++) sums[u] = kept[u];
-    for (int64_t p = 0; p < pieces.n; p++, x += Units) {
+    for (int64_t p = 0; p < pieces.n; p++, x++) {
       const uint8_t* w = pieces.codes + p * pieces.step;
       const GroupScales* scales = pieces.scales + p * n_groups;
       Columns columns[Units];
 #pragma GCC unroll 4
-      for (int u = 0; u < Units; u++) columns[u] = columns_of(x[u]);
-      add_tile_group<F, 0>(w, scales[0], x, columns, sums);
-      if constexpr (n_groups == 2) add_tile_group<F, 1>(w, scales[1], x, columns, sums);
+      for (int u = 0; u < Units; u++) columns[u] = columns_of(x->codes[u]);
+      add_tile_group<F, 0>(w, scales[0], *x, columns, sums);
+      if constexpr (n_groups == 2) add_tile_group<F, 1>(w, scales[1], *x, columns, sums);
     }
 #pragma GCC unroll 4
     for (int u = 0; u < Units; u++) kept[u] = sums[u];
   }
 }
 
-// Rows [first, first + n_units * UNIT_ROWS) of the block as units; past the last row a unit repeats it.
+// Rows [first, first + n_units * UNIT_ROWS) of the block as a tile; past the last row a unit repeats it.
 template <Format F>
-void make_units(const RowBlock& block, int first, int n_units, int64_t begin, int64_t end, RowUnit* units) {
+void make_tile(const RowBlock& block, int first, int n_units, int64_t begin, int64_t end, RowTile<1>* units) {
   for (int r = 0; r < n_units * UNIT_ROWS; r++) {
     const auto* x = reinterpret_cast<const QuantBlock*>(block.x[first + r < block.n_rows ? first + r : block.n_rows - 1]);
     for (int64_t p = begin; p < end; p++) {
       float sums[2];
       group_sums<F>(x[p], sums);
-      put_row(units[(p - begin) * n_units + r / UNIT_ROWS], r % UNIT_ROWS, x[p], {x[p].scale, sums[0], sums[1]});
+      auto* codes = reinterpret_cast<UnitCodes*>(units + (p - begin) * n_units);
+      auto* factors = reinterpret_cast<UnitFactors*>(codes + n_units);
+      put_row(codes[r / UNIT_ROWS], factors[r / UNIT_ROWS], r % UNIT_ROWS, x[p], {x[p].scale, sums[0], sums[1]});
     }
   }
 }
@@ -272,14 +275,15 @@ int64_t rows_chunk(int n_units) {
   return fitting < CHUNK ? CHUNK : fitting;
 }
 
-// Adds the columns of a chunk to the sums of a panel. The next panel's columns are asked for meanwhile.
+// Adds the columns of a chunk to the sums of a panel. The next panel's columns and sums are asked for meanwhile.
 template <Format F>
 void add_chunk(const PanelView<F>& panel, Chunk columns, int64_t panel_bytes, int n_units, NeonWorkspace& work, UnitFloats* sums) {
-  using AddTile = void (*)(const UnpackedPieces<F>&, const RowUnit*, UnitFloats*);
+  using AddTile = void (*)(const UnpackedPieces<F>&, const RowTile<1>*, UnitFloats*);
   constexpr AddTile of_units[] = {nullptr, add_tile<F, 1>, add_tile<F, 2>, add_tile<F, TILE_UNITS == 4 ? 3 : 2>,
                                   add_tile<F, TILE_UNITS>};
   const int64_t to_next = columns.n() <= CHUNK ? panel_bytes : CHUNK * panel.SIZE;
   for_chunks(columns, CHUNK, [&](Chunk chunk) {
+    for (int u = 0; u < n_units; u += 2) prefetch(sums + MAX_UNITS + u);
     const UnpackedPieces<F> pieces = unpack_pieces(panel, chunk, to_next, work);
     for_tiles(n_units, [&](int u, int n) {
       of_units[n](pieces, work.units + u * columns.n() + (chunk.begin - columns.begin) * n, sums + u);
@@ -294,7 +298,7 @@ void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
   memset(work.sums, 0, size_t(panels.end - panels.begin) * sizeof work.sums[0]);
   for_chunks({0, m.cols / 32}, rows_chunk(n_units), [&](Chunk columns) {
     for_tiles(n_units, [&](int u, int n) {
-      make_units<F>(block, u * UNIT_ROWS, n, columns.begin, columns.end, work.units + u * columns.n());
+      make_tile<F>(block, u * UNIT_ROWS, n, columns.begin, columns.end, work.units + u * columns.n());
     });
     for (int64_t panel = panels.begin; panel < panels.end; panel++)
       add_chunk(PanelView<F>(m.panel(block.index, panel), m.cols), columns, m.panel_bytes, n_units, work,

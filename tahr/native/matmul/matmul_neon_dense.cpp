@@ -14,6 +14,7 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int ROWS = NEON_DENSE_ROWS;
+static_assert(ROWS == LANES, "a tile of rows is as large as a panel of floats");
 constexpr int64_t STEP = 4 * CHAINS;  // columns of which a register holds those of one chain
 
 template <Format F>
@@ -67,9 +68,8 @@ TAHR_INLINE void add_lanes(const std::byte* panel, int64_t column, int64_t n, co
 }
 
 template <Format F>
-void dense_panel(const RowBlock& block, int first, int64_t panel, const float* x) {
+void dense_panel(const RowBlock& block, int first, int64_t panel, const std::byte* weights, const float* x) {
   const PackedMatrix& m = *block.matrix;
-  const std::byte* weights = m.panel(block.index, panel);
   Floats parts[CHAINS][ROWS];
   for (auto& part : parts)
     for (auto& lanes : part) lanes = set1(0.0f);
@@ -88,12 +88,32 @@ void dense_panel(const RowBlock& block, int first, int64_t panel, const float* x
   }
 }
 
+// Halves become floats once per panel for several tiles of rows: converting a number takes as long as four products.
 template <Format F>
-void run_format(const RowBlock& block, float* rows) {
+void run_converted(const RowBlock& block, int64_t n_tiles, float* scratch) {
+  const int64_t cols = block.matrix->cols, tile = cols * ROWS;
+  float *weights = scratch, *rows = scratch + cols * LANES;
+  for (int first = 0; first < block.n_rows; first += int(n_tiles) * ROWS) {
+    const int64_t left = (block.n_rows - first) / ROWS, n = left < n_tiles ? left : n_tiles;
+    for (int64_t t = 0; t < n; t++) lay_out(block, first + int(t) * ROWS, rows + t * tile);
+    for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) {
+      const std::byte* halves = block.matrix->panel(block.index, panel);
+      for (int64_t c = 0; c < cols; c++) store(weights + c * LANES, load_column<F>(halves, c));
+      for (int64_t t = 0; t < n; t++)
+        dense_panel<Format::F32>(block, first + int(t) * ROWS, panel, reinterpret_cast<const std::byte*>(weights), rows + t * tile);
+    }
+  }
+}
+
+template <Format F>
+void run_format(const RowBlock& block, float* scratch) {
   if constexpr (is_dense(F)) {
+    const int64_t n_tiles = int64_t(WORKER_SCRATCH_BYTES / sizeof(float)) / (block.matrix->cols * ROWS) - 1;
+    if (F != Format::F32 && n_tiles > 1 && block.n_rows > ROWS) return run_converted<F>(block, n_tiles, scratch);
     for (int first = 0; first < block.n_rows; first += ROWS) {
-      lay_out(block, first, rows);
-      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) dense_panel<F>(block, first, panel, rows);
+      lay_out(block, first, scratch);
+      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++)
+        dense_panel<F>(block, first, panel, block.matrix->panel(block.index, panel), scratch);
     }
   }
 }

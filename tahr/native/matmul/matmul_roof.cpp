@@ -45,11 +45,15 @@ void multiply_floats(const RoofOp& op, Worker worker) {
   Floats sums[FMA_CHAINS];
   // Not from `data`: as floats its bytes are so small that products are subnormal, which some processors multiply slowly.
   const Floats x = set1(float(op.n_repeats)), w = set1(1.0f / float(op.n_repeats));
+#pragma GCC unroll 10
   for (auto& lanes : sums) lanes = set1(0.0f);
   for (int64_t i = 0; i < op.n_repeats; i++)
 #pragma GCC unroll 10
     for (auto& lanes : sums) lanes = fma(x, w, lanes);
-  memcpy(worker.scratch, sums, sizeof sums);
+  Floats all = sums[0];  // not the array, or every round would store it
+#pragma GCC unroll 10
+  for (int i = 1; i < FMA_CHAINS; i++) all = add(all, sums[i]);
+  memcpy(worker.scratch, &all, sizeof all);
 }
 
 }  // namespace

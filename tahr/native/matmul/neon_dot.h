@@ -9,7 +9,8 @@
 namespace tahr::TAHR_ISA {
 
 constexpr float DOT_BASE = 12582912.0f;
-alignas(16) static constexpr float DOT_BASES[4] = {DOT_BASE, DOT_BASE, DOT_BASE, DOT_BASE};
+alignas(32) static constexpr float DOT_BASES[8] = {DOT_BASE, DOT_BASE, DOT_BASE, DOT_BASE,
+                                                   DOT_BASE, DOT_BASE, DOT_BASE, DOT_BASE};
 
 #if defined(TAHR_ISA_neon_i8mm)
 constexpr int UNIT_ROWS = 2, UNIT_VECTORS = 4;
@@ -32,14 +33,14 @@ TAHR_INLINE UnitDots start_dots() {
 #if defined(TAHR_ISA_neon_i8mm)
 
 // 32 columns of two rows: eight columns of the one, the same of the other, and so on.
-struct RowUnit {
-  int8_t codes[64];
-  float factors[3][4];  // scales, then scale * sum of the codes per group of columns; each twice
-};
+struct UnitCodes { int8_t codes[64]; };
+
+// Scales, then scale * sum of the codes per group of columns; each twice.
+struct UnitFactors { float v[3][4]; };
 
 struct Columns { int8x16_t v[4]; };
 
-TAHR_INLINE Columns columns_of(const RowUnit& x) {
+TAHR_INLINE Columns columns_of(const UnitCodes& x) {
   return {{vld1q_s8(x.codes), vld1q_s8(x.codes + 16), vld1q_s8(x.codes + 32), vld1q_s8(x.codes + 48)}};
 }
 
@@ -86,21 +87,21 @@ TAHR_INLINE Floats row_of_unit(const UnitFloats& u, int row) {
 }
 
 template <int Factor>
-TAHR_INLINE float32x4_t fma_factor(float32x4_t sum, float32x4_t a, const RowUnit& x) {
-  return vfmaq_f32(sum, a, vld1q_f32(x.factors[Factor]));
+TAHR_INLINE float32x4_t fma_factor(float32x4_t sum, float32x4_t a, const UnitFactors& x) {
+  return vfmaq_f32(sum, a, vld1q_f32(x.v[Factor]));
 }
 
-TAHR_INLINE void put_row(RowUnit& unit, int row, const QuantBlock& x, const float (&factors)[3]) {
+TAHR_INLINE void put_row(UnitCodes& unit, UnitFactors& scaled, int row, const QuantBlock& x, const float (&factors)[3]) {
   for (int i = 0; i < 4; i++) memcpy(unit.codes + 16 * i + 8 * row, x.codes + 8 * i, 8);
-  for (int i = 0; i < 3; i++) unit.factors[i][2 * row] = unit.factors[i][2 * row + 1] = factors[i];
+  for (int i = 0; i < 3; i++) scaled.v[i][2 * row] = scaled.v[i][2 * row + 1] = factors[i];
 }
 
 #else
 
-struct RowUnit {
-  int8_t codes[32];
-  float factors[4];  // the scale, then scale * sum of the codes per group of columns
-};
+struct UnitCodes { int8_t codes[32]; };
+
+// The scale, then scale * sum of the codes per group of columns.
+struct UnitFactors { float v[4]; };
 
 struct Columns { int8x16_t v[2]; };
 
@@ -134,16 +135,23 @@ TAHR_INLINE UnitFloats spread(Floats f) { return {{f.lo, f.hi}}; }
 TAHR_INLINE Floats row_of_unit(const UnitFloats& u, int) { return {u.v[0], u.v[1]}; }
 
 template <int Factor>
-TAHR_INLINE float32x4_t fma_factor(float32x4_t sum, float32x4_t a, const RowUnit& x) {
-  return vfmaq_laneq_f32(sum, a, load_again(x.factors), Factor);
+TAHR_INLINE float32x4_t fma_factor(float32x4_t sum, float32x4_t a, const UnitFactors& x) {
+  return vfmaq_laneq_f32(sum, a, load_again(x.v), Factor);
 }
 
-TAHR_INLINE void put_row(RowUnit& unit, int, const QuantBlock& x, const float (&factors)[3]) {
+TAHR_INLINE void put_row(UnitCodes& unit, UnitFactors& scaled, int, const QuantBlock& x, const float (&factors)[3]) {
   memcpy(unit.codes, x.codes, sizeof unit.codes);
-  memcpy(unit.factors, factors, sizeof factors);
-  unit.factors[3] = 0;
+  memcpy(scaled.v, factors, sizeof factors);
+  scaled.v[3] = 0;
 }
 
 #endif
+
+// 32 columns of some units. Codes lie together, so that no load of two registers crosses a line of the cache.
+template <int Units>
+struct RowTile {
+  UnitCodes codes[Units];
+  UnitFactors factors[Units];
+};
 
 }  // namespace tahr::TAHR_ISA

@@ -19,7 +19,7 @@ struct GroupScales {
 
 // Adds `n` pieces: codes of 32 columns lie `w_step` bytes apart, their scales `s_step`, and four rows side by side at x.
 template <int Groups, bool Min>
-void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64_t s_step, const RowUnit* x, int64_t n,
+void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64_t s_step, const RowTile<4>* x, int64_t n,
                    UnitFloats* sums);
 
 #if !defined(TAHR_ISA_neon_i8mm)
@@ -39,11 +39,10 @@ void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64
 #define TAHR_FIRST_HALF(next) TAHR_HALF(16, 18, 20, 22, 32, 64, 96, next)
 #define TAHR_SECOND_HALF TAHR_HALF(17, 19, 21, 23, 160, 192, 224, "")
 #define TAHR_BASES                                                                                      \
-  "ldr q0, [%[base]]\n" "ldr q1, [%[base]]\n" "ldr q2, [%[base]]\n" "ldr q3, [%[base]]\n"               \
-  "ldr q4, [%[base]]\n" "ldr q5, [%[base]]\n" "ldr q6, [%[base]]\n" "ldr q7, [%[base]]\n"
+  "ldp q0, q1, [%[base]]\n" "ldp q2, q3, [%[base]]\n" "ldp q4, q5, [%[base]]\n" "ldp q6, q7, [%[base]]\n"
 #define TAHR_COLUMNS                                                    \
-  "ldp q16, q17, [%[x]]\n" "ldp q18, q19, [%[x], #48]\n"                \
-  "ldp q20, q21, [%[x], #96]\n" "ldp q22, q23, [%[x], #144]\n"
+  "ldp q16, q17, [%[x]]\n" "ldp q18, q19, [%[x], #32]\n"                \
+  "ldp q20, q21, [%[x], #64]\n" "ldp q22, q23, [%[x], #96]\n"
 #define TAHR_FMA2(lo, hi, a, b, by) \
   "fmla v" #lo ".4s, v" #a ".4s, " by "\n" "fmla v" #hi ".4s, v" #b ".4s, " by "\n"
 #define TAHR_SCALE(lo, hi, a, b) \
@@ -52,7 +51,7 @@ void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64
   "add %[w], %[w], %[w_step]\n" "add %[s], %[s], %[s_step]\n"           \
   "add %[x], %[x], #192\n" "subs %[n], %[n], #1\n" "b.ne 1b\n"
 #define TAHR_FACTORS                                                    \
-  "ldr q24, [%[x], #32]\n" "ldr q25, [%[x], #80]\n" "ldr q26, [%[x], #128]\n" "ldr q27, [%[x], #176]\n"
+  "ldp q24, q25, [%[x], #128]\n" "ldp q26, q27, [%[x], #160]\n"
 #define TAHR_MIN                                                        \
   "ldp q28, q29, [%[s], #64]\n"                                         \
   TAHR_FMA2(8, 9, 28, 29, "v24.s[1]") TAHR_FMA2(10, 11, 28, 29, "v25.s[1]") \
@@ -73,11 +72,11 @@ void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64
 // 32 columns with two scales.
 #define TAHR_TWO_GROUPS                                                                             \
   TAHR_CODES(24, 25, 0) TAHR_COLUMNS TAHR_BASES TAHR_FIRST_HALF("") "ldp q30, q31, [%[s]]\n"        \
-  TAHR_ROW_END(8, 9, 0, 1, 16, 24, 28, 32, 32) TAHR_ROW_END(10, 11, 2, 3, 18, 25, 29, 32, 80)       \
-  TAHR_ROW_END(12, 13, 4, 5, 20, 26, 28, 32, 128) TAHR_ROW_END(14, 15, 6, 7, 22, 27, 29, 32, 176)   \
+  TAHR_ROW_END(8, 9, 0, 1, 16, 24, 28, 32, 128) TAHR_ROW_END(10, 11, 2, 3, 18, 25, 29, 32, 144)     \
+  TAHR_ROW_END(12, 13, 4, 5, 20, 26, 28, 32, 160) TAHR_ROW_END(14, 15, 6, 7, 22, 27, 29, 32, 176)   \
   TAHR_CODES(24, 25, 128) TAHR_BASES TAHR_SECOND_HALF "ldp q30, q31, [%[s], #96]\n"                 \
-  TAHR_ROW_END(8, 9, 0, 1, 16, 17, 28, 128, 32) TAHR_ROW_END(10, 11, 2, 3, 18, 19, 29, 128, 80)     \
-  TAHR_ROW_END(12, 13, 4, 5, 20, 21, 28, 128, 128) TAHR_ROW_END(14, 15, 6, 7, 22, 23, 29, 128, 176)
+  TAHR_ROW_END(8, 9, 0, 1, 16, 17, 28, 128, 128) TAHR_ROW_END(10, 11, 2, 3, 18, 19, 29, 128, 144)   \
+  TAHR_ROW_END(12, 13, 4, 5, 20, 21, 28, 128, 160) TAHR_ROW_END(14, 15, 6, 7, 22, 23, 29, 128, 176)
 
 #define TAHR_TILE(piece)                                                                                          \
   asm volatile(                                                                                                   \
@@ -92,9 +91,9 @@ void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64
         "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory")
 
 template <int Groups, bool Min>
-void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64_t s_step, const RowUnit* x, int64_t n,
+void add_four_rows(const uint8_t* w, int64_t w_step, const GroupScales* s, int64_t s_step, const RowTile<4>* x, int64_t n,
                    UnitFloats* sums) {
-  static_assert(sizeof(RowUnit) == 48 && sizeof(GroupScales) == 96 && !(Groups == 2 && Min));
+  static_assert(sizeof(RowTile<4>) == 192 && sizeof(GroupScales) == 96 && !(Groups == 2 && Min));
   if constexpr (Groups == 2) TAHR_TILE(TAHR_TWO_GROUPS);
   else if constexpr (Min) TAHR_TILE(TAHR_PIECE(TAHR_MIN));
   else TAHR_TILE(TAHR_PIECE(""));
