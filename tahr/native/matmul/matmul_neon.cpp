@@ -1,4 +1,4 @@
-// A few rows read a panel at the speed of memory: codes are unpacked in registers, and each register meets up to four rows. More
+// A few rows read a panel at the speed of memory: codes are unpacked in registers, and each register meets all of them. More
 // rows pass by codes that were unpacked once per 32 columns, with their sums in the nearest cache.
 //
 // Per 32 (or 16) columns:  sum = fma(dot * weight scale, row scale, sum), then sum = fma(-min, row scale * row sum, sum),
@@ -16,7 +16,6 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before one row needs them
-constexpr int FEW_ROWS = UNIT_ROWS == 1 ? 6 : 1;  // that pass by codes as they are unpacked, in registers
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together
@@ -57,6 +56,10 @@ TAHR_INLINE void for_pieces(const PanelView<F>& panel, int64_t begin, int64_t en
     }
   }
 }
+
+// Rows that pass by codes as they are unpacked, in registers; eight leave too few of these for unpacking.
+template <Format F>
+constexpr int FEW_ROWS = UNIT_ROWS > 1 ? 1 : row_of(F).bits == 8 ? 8 : 7;
 
 // What a dot product that carries DOT_BASE begins with when it is scaled. MXFP4's scales may be too large for it.
 template <Format F>
@@ -108,11 +111,11 @@ TAHR_INLINE Floats add_group(const UnitDots& dots, const ScaleMin& s, const Floa
 template <Format F, int V, int End, int Rows>
 TAHR_INLINE void dot_rows(UnitDots (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int8x16_t (&columns)[Rows]) {
   if constexpr (V % 4 == 0) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; r++) columns[r] = vreinterpretq_s8_f32(load_again(reinterpret_cast<const float*>(x[r]->codes + 4 * V)));
   }
   const int8x16_t lo = vreinterpretq_s8_u8(code_vector<F, V>(p)), hi = vreinterpretq_s8_u8(code_vector<F, V>(p + 16));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) {
     dots[r].v[0] = vdotq_laneq_s32(dots[r].v[0], lo, columns[r], V % 4);
     dots[r].v[1] = vdotq_laneq_s32(dots[r].v[1], hi, columns[r], V % 4);
@@ -124,27 +127,32 @@ template <Format F, int Group, int Rows>
 TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const QuantBlock* const (&x)[Rows], int64_t p, Floats (&sums)[Rows]) {
   constexpr int count = row_of(F).group / 4;
   UnitDots dots[Rows];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (auto& d : dots) d = start_dots();
   if constexpr (Rows == 1) {
     dot_codes<F, Group * count, (Group + 1) * count>(dots[0], codes, columns_of(x[0][p]));
   } else {
     const QuantBlock* blocks[Rows];
     int8x16_t columns[Rows];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; r++) blocks[r] = x[r] + p;
     dot_rows<F, Group * count, (Group + 1) * count>(dots, codes, blocks, columns);
   }
   const Floats base = minus_base(s.scale);
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; r++) sums[r] = add_group<F, Group>(dots[r], s, base, x[r][p], sums[r]);
+  alignas(16) float again[LANES];  // where it is loaded from for each of many rows: copying a register would take longer
+  if constexpr (Rows > 4) store(again, base);
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; r++) {
+    if constexpr (Rows > 4) sums[r] = add_group<F, Group>(dots[r], s, {load_again(again), load_again(again + 4)}, x[r][p], sums[r]);
+    else sums[r] = add_group<F, Group>(dots[r], s, base, x[r][p], sums[r]);
+  }
 }
 
 template <Format F, int Rows>
 void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)[Rows], Floats (&sums)[Rows]) {
   const PanelView<F> view(panel, cols);
   const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (auto& sum : sums) sum = set1(0.0f);
   for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
     for (int64_t i = 0; i < view.SIZE; i += 64) prefetch(codes + AHEAD + i);
@@ -310,32 +318,27 @@ void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
 }
 
 template <Format F, int Rows>
-void add_few(const RowBlock& block, int64_t panel, int first) {
+void add_few(const RowBlock& block, int64_t panel) {
   const QuantBlock* x[Rows];
   Floats sums[Rows];
-  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[first + r]);
+  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[r]);
   few_rows<F>(block.matrix->panel(block.index, panel), block.matrix->cols, x, sums);
-  for (int r = 0; r < Rows; r++) write_row<F>(block, first + r, panel, sums[r]);
+  for (int r = 0; r < Rows; r++) write_row<F>(block, r, panel, sums[r]);
 }
 
-// The panel comes from memory for the first four rows, and from a cache for the others.
-template <Format F>
-void some_rows(const RowBlock& block, int64_t panel) {
-  using AddFew = void (*)(const RowBlock&, int64_t, int);
-  if constexpr (UNIT_ROWS == 1) {
-    constexpr AddFew of_rows[] = {add_few<F, 1>, add_few<F, 2>, add_few<F, 3>, add_few<F, 4>};
-    for (int first = 0; first < block.n_rows; first += 4)
-      of_rows[block.n_rows - first < 4 ? block.n_rows - first - 1 : 3](block, panel, first);
-  } else {
-    add_few<F, 1>(block, panel, 0);
-  }
+using AddFew = void (*)(const RowBlock&, int64_t);
+
+template <Format F, size_t... I>
+constexpr std::array<AddFew, sizeof...(I)> make_few(std::index_sequence<I...>) {
+  return {add_few<F, int(I) + 1>...};
 }
 
 template <Format F>
 void run_format(const RowBlock& block, NeonWorkspace& work) {
   if constexpr (!is_dense(F)) {
-    if (block.n_rows <= FEW_ROWS) {
-      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) some_rows<F>(block, panel);
+    if (block.n_rows <= FEW_ROWS<F>) {
+      static constexpr auto few = make_few<F>(std::make_index_sequence<FEW_ROWS<F>>{});
+      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) few[block.n_rows - 1](block, panel);
       return;
     }
     for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS)
