@@ -1,6 +1,8 @@
 """Encoders against transformers and sentence-transformers (`make parity`)."""
 
+import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from tahr import LLM, hub  # noqa: E402
 from tahr.backends.reference import ReferenceBackend  # noqa: E402
 from tahr.errors import TahrError  # noqa: E402
 from tahr.models import load, open_model  # noqa: E402
+from tahr.weights import open_safetensors  # noqa: E402
 from test_encoders import states  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -56,19 +59,51 @@ def test_what_transformers_saves_is_what_tahr_loads(case: str, tmp_path: Path) -
     assert np.abs(found - live).max() <= TOLERANCE
 
 
-def test_minilm_embeds_as_sentence_transformers_does() -> None:
-    """Cosines, and the order of pairs by likeness."""
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="parity needs sentence-transformers")
+@pytest.fixture(scope="module")
+def minilm() -> Path:
     try:
-        files = hub.resolve("minilm")
+        directory = hub.resolve("minilm").directory
     except TahrError as error:
         pytest.skip(f"MiniLM cannot be fetched here: {error}")
+    assert directory is not None
+    return directory
+
+
+def texts() -> list[str]:
     rng = random.Random(0)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(2 * N_PAIRS)]
-    theirs = sentence_transformers.SentenceTransformer(str(files.directory), device="cpu").encode(
-        texts, normalize_embeddings=True
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(2 * N_PAIRS)]
+
+
+def test_minilm_embeds_as_sentence_transformers_does(minilm: Path) -> None:
+    """Cosines, and the order of pairs by likeness."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="parity needs sentence-transformers")
+    theirs = sentence_transformers.SentenceTransformer(str(minilm), device="cpu").encode(
+        texts(), normalize_embeddings=True
     )
-    ours = LLM("minilm").embed(texts)
+    ours = LLM(str(minilm)).embed(texts())
     assert (ours * theirs).sum(axis=1).min() >= 0.99999
     likeness = [(v[:N_PAIRS] * v[N_PAIRS:]).sum(axis=1) for v in (ours, theirs)]
     assert (np.argsort(likeness[0]) == np.argsort(likeness[1])).all()
+
+
+def test_a_cross_encoder_orders_pairs_as_sentence_transformers_does(minilm: Path, tmp_path: Path) -> None:
+    """MiniLM's weights and tokenizer under a head of random numbers: a reranker in shape, size and files."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="parity needs sentence-transformers")
+    weights = {
+        f"bert.{name}": tensor.dense()
+        for name, tensor in open_safetensors(minilm / "model.safetensors").tensors.items()
+        if "position_ids" not in name
+    }
+    weights["classifier.weight"] = np.random.default_rng(0).normal(size=(1, 384)).astype(np.float32)
+    weights["classifier.bias"] = np.zeros(1, np.float32)
+    config = json.loads((minilm / "config.json").read_text())
+    config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    folder = write_hf(tmp_path / "ranker", config, weights)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        shutil.copy(minilm / name, folder / name)
+    firsts, seconds = texts()[:N_PAIRS], texts()[N_PAIRS:]
+    ranker = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    theirs = ranker.predict(list(zip(firsts, seconds, strict=True)))
+    ours = LLM(str(folder)).score_pairs(firsts, seconds)
+    assert np.abs(np.array(ours) - theirs).max() < 1e-4 and np.ptp(theirs) > 0.1
+    assert (np.argsort(ours) == np.argsort(theirs)).all()
