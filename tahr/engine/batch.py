@@ -44,10 +44,10 @@ class Batch:
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
         self._ids, self._positions, self._seq_lens = step.ids.data, step.positions.data, step.seq_lens.data
         self._slots = [slots.data for slots in step.slot_mapping]
+        self.seq_lens: list[int] = []  # as in the step
         self.n_most = 0  # the most tokens that one sequence has in the step
         self._n = 0  # tokens of the last step
         self._counts: tuple[ListOf[int], ListOf[int]] = ((), ())  # tokens and rows of each sequence of the last step
-        self._n_tokens: Ints = np.zeros(0, np.int32)  # the same as an array
         self._owners: Ints = np.zeros(0, np.int32)  # by token: the sequence,
         self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
         self._write_tokens = self._write_lengths = writer_of(0)  # write a number for each token and each sequence
@@ -61,6 +61,8 @@ class Batch:
             self._fill_counts(counts, row_counts)
         if self._has_states:
             self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
+        self.seq_lens = list(map(add, begins, counts))
+        self._write_lengths(self._seq_lens, 0, *self.seq_lens)
         self._write_tokens(self._ids, 0, *token_ids(sequences, begins, counts, self._n))
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)
@@ -75,25 +77,23 @@ class Batch:
         rows = spans(ends - n_rows, n_rows)
         step.logit_rows[: len(rows)] = rows
         step.counts[:] = ends[-1], len(rows), len(counts)
-        self._n, self._n_tokens, self.n_most = int(ends[-1]), n_tokens, max(counts)
+        self._n, self.n_most = int(ends[-1]), max(counts)
         self._owners = np.repeat(np.arange(len(counts)), n_tokens)
         self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
         self._write_tokens, self._write_lengths = writer_of(self._n), writer_of(len(counts))
         self._counts = counts, row_counts
 
     def _fill_many(self, begins: Ints) -> None:
-        """Positions, lengths and slots."""
+        """Positions and slots."""
         step, owners, n = self.step, self._owners, self._n
         positions = begins if n == len(begins) else begins[owners] + self._offsets
         step.positions[:n] = positions
-        np.add(begins, self._n_tokens, out=step.seq_lens[: len(begins)])
         places, offsets = np.divmod(positions, self.page_size)
         step.slot_mapping[:, :n] = step.page_table[:, owners, places] * self.page_size + offsets
 
     def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
         """The same in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
         size, write = self.page_size, self._write_tokens
-        self._write_lengths(self._seq_lens, 0, *map(add, begins, counts))
         if len(begins) < self._n:
             sequences = [seq for seq, n in zip(sequences, counts, strict=True) for _ in range(n)]
             begins = [begin + i for begin, n in zip(begins, counts, strict=True) for i in range(n)]

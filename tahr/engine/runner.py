@@ -4,13 +4,12 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from operator import sub
 from threading import Lock
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
-from tahr.backends.api import Backend, Fetched, Floats, Ints, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, Fetched, Floats, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.adapters.rows import AdapterRows
 from tahr.engine.batch import Batch
 from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
@@ -43,7 +42,7 @@ class LaterSample(NamedTuple):
     requests: list[SampleRequest]
     rows: list[int]
     logits: Tensor
-    lengths: Ints  # of the texts before the token to sample
+    lengths: list[int]  # of the texts before the token to sample
 
     def batch(self) -> SampleBatch:
         return self.sampler.batch(self.requests, self.rows)
@@ -84,8 +83,8 @@ class InFlight:
         assert self.later
         self.begin_masks({seq.id for seq in self.sampled})
         assert self.batch
-        lengths = self.later.lengths.tolist()
-        self.void = frozenset(seq.id for seq, n in zip(self.sampled, lengths, strict=True) if len(seq.tokens) > n)
+        known = zip(self.sampled, self.later.lengths, strict=True)
+        self.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
         return self.batch.on_host
 
     def sample(self) -> None:
@@ -160,9 +159,7 @@ class Runner:
         batch = None if waits else self.sampler.prepare(samples.requests, samples.rows)
         n_first_runs = self.n_first_runs
         result = self.replay(plan)
-        lengths = self.step.seq_lens.take(samples.owners)
-        if samples.drafts:
-            lengths -= samples.n_after
+        lengths = samples.lengths(self._batch.seq_lens)
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
         host_rows = self.backend.fetch(result) if samples.wants_rows else None
         is_first = self.n_first_runs > n_first_runs
@@ -278,8 +275,8 @@ class SamplePlan:
         self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
         self.drafts: dict[int, ListOf[int]] = {}  # by the id of the sequence
         self.requests: list[SampleRequest] = []
-        owners: list[int] = []  # by token: the item of the work it belongs to
-        n_after: list[int] = []  # by token: drafts of its sequence after its row
+        self._owners: list[int] = []  # by token: the item of the work it belongs to
+        self._n_after: list[int] = []  # by token: drafts of its sequence after its row
         n_sampling = 0
         ends = list(accumulate(work.n_rows))
         # By age, so that requests keep their places when one of them is scheduled in another order.
@@ -290,12 +287,10 @@ class SamplePlan:
                 self.sampled += choices
                 self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
                 self.rows += range(end - len(choices), end) if n_drafts else [end - 1] * len(choices)
-                n_after += range(n_drafts, -1, -1) if n_drafts else [0] * len(choices)
-                owners += [item] * len(choices)
+                self._n_after += range(n_drafts, -1, -1) if n_drafts else [0] * len(choices)
+                self._owners += [item] * len(choices)
                 n_sampling += 1 + n_drafts
         self.bound = [seq for seq in self.sampled if seq.request and seq.request.grammar]
-        self.owners = np.array(owners, np.int64)
-        self.n_after = np.array(n_after, np.int32)
         self.wants_rows = ends[-1] > n_sampling  # others than those to sample from
 
     def _choices(self, seq: Sequence) -> list[Sequence]:
@@ -307,6 +302,11 @@ class SamplePlan:
             return [seq]
         self.parents.append(seq)
         return [seq, *(fork for fork in seq.forks if not fork.done)]
+
+    def lengths(self, seq_lens: ListOf[int]) -> list[int]:
+        """How many tokens come before each that is sampled, by the lengths of the step's sequences."""
+        found = [seq_lens[item] for item in self._owners]
+        return list(map(sub, found, self._n_after)) if self.drafts else found
 
     def holds(self, work: WorkColumns) -> bool:
         """Whether it says the same of another step."""

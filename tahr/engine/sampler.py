@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tahr.backends.api import Backend, Tensor
-from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Ints, Logprobs, Sampled, Words, words
+from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Logprobs, Sampled, Words, words
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import GenerateError, TahrError
@@ -68,7 +68,9 @@ class Sampler:
             self._memory[0] = self._backend.mask_memory(max(n, 2 * len(self._memory[0])), n_words)
         return self._memory[0][:n]
 
-    def launch(self, batch: SampleBatch, logits: Tensor | Floats, lengths: Ints | None = None) -> "PendingTokens":
+    def launch(
+        self, batch: SampleBatch, logits: Tensor | Floats, lengths: ListOf[int] | None = None
+    ) -> "PendingTokens":
         """Begin to sample the next token of each request of a prepared batch.
 
         `lengths` says how many tokens come before it in each text, where some of them are being sampled already; such a

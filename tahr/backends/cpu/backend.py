@@ -115,6 +115,8 @@ class CpuBackend(RowOps):
     # ---- running ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
+        if not self._eager.kept:  # every op keeps what it reads: there are none
+            return
         try:
             self._eager.run(self.pool)
         finally:

@@ -46,22 +46,22 @@ class Arena:
 class Count:
     """How many rows are alive: a number that is read when an op runs, at most `limit`."""
 
-    __slots__ = ("address", "array", "index", "limit")
+    __slots__ = ("_numbers", "address", "index", "limit")
 
     def __init__(self, array: Ints, index: int, limit: int):
-        self.array, self.index, self.limit = array, index, limit
+        self._numbers, self.index, self.limit = array.data, index, limit
         self.address = address_of(array) + 4 * index
 
     @property
     def now(self) -> int:
         """The number at this moment."""
-        return int(self.array[self.index])
+        return self._numbers[self.index]
 
 
 class Buffer:
     """Room for rows `row_bytes` wide; its block goes back to the arena when the last reference is gone."""
 
-    __slots__ = ("_rows", "address", "arena", "block", "count", "quantised", "row_bytes")
+    __slots__ = ("_live", "_rows", "address", "arena", "block", "count", "quantised", "row_bytes")
 
     def __init__(self, arena: Arena, count: Count, row_bytes: int):
         self.arena, self.count, self.row_bytes = arena, count, row_bytes
@@ -69,6 +69,7 @@ class Buffer:
         self.address = self.block.address
         self.quantised: Any = None  # the QuantisedRows of these rows, if any
         self._rows: NDArray[np.float32] | None = None  # all there is room for
+        self._live: NDArray[np.float32] | None = None  # of them, the last that were asked for
 
     def __del__(self) -> None:
         if block := getattr(self, "block", None):
@@ -79,7 +80,9 @@ class Buffer:
         if self._rows is None:
             n_rows = max(1, self.count.limit)
             self._rows = self.block.bytes[: n_rows * self.row_bytes].view(np.float32).reshape(n_rows, -1)
-        return self._rows[: self.count.now]
+        if self._live is None or len(self._live) != self.count.now:
+            self._live = self._rows[: self.count.now]
+        return self._live
 
 
 class Routes:

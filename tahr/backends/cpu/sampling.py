@@ -22,7 +22,7 @@ assert (native.NOT_NUMBERS, native.NOTHING_LEFT) == (NOT_NUMBERS, NOTHING_LEFT)
 
 
 class Results:
-    """Where the tokens of some samples are written. It is kept: looking up an address takes longer than using it."""
+    """Where some samples are read from and written to. It is kept: finding an address takes longer than using it."""
 
     def __init__(self, rows: SampleRows):
         self.params, self.source = rows.params, rows.source
@@ -31,6 +31,12 @@ class Results:
         addresses = {name: address_of(array) for name, array in arrays.items() if array is not None}
         counts = {"n_samples": len(rows), "n_vocab": rows.n_vocab}
         self.arguments: dict[str, Any] = {**addresses, **counts, "edits": (), "masks": ()}
+        self.logits: Floats | None = None
+
+    def read_from(self, logits: Floats) -> None:
+        """Take samples from these rows, as long as they stay where they are."""
+        self.logits = logits
+        self.arguments |= layout(logits, self.arguments["n_vocab"])
 
 
 class NativeSampler:
@@ -48,11 +54,13 @@ class NativeSampler:
         results = self._results
         if results is None or results.params is not rows.params:
             results = self._results = Results(rows)
-        logits = plain(logits)
+        if logits is not results.logits:
+            logits = plain(logits)
+            results.read_from(logits)
         arguments = results.arguments
         if rows.edits is not None or rows.mask is not None:
             arguments = {**arguments, "edits": edit_addresses(rows), "masks": mask_addresses(rows)}
-        native.sample(self._isa, self._pool, **arguments, **layout(logits, rows.n_vocab))
+        native.sample(self._isa, self._pool, **arguments)
         if rows.n_logprobs is None:
             return results.sampled
         tokens, n_top = np.maximum(results.sampled.tokens, 0), np.maximum(rows.n_logprobs, 0)

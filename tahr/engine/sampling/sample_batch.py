@@ -1,12 +1,14 @@
 """Requests that are sampled together, as the arrays `Backend.sample` reads."""
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
+from operator import sub
 
 import numpy as np
 
-from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, Words, joined_edits, words
+from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRows, Words, joined_edits, words
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
@@ -28,7 +30,7 @@ class SampleBatch:
     ):
         states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
-        self._n_prompt = np.array([request.n_prompt for request in requests], np.int32)
+        self._n_prompt = [request.n_prompt for request in requests]
         self._edited = any(state.processors for state in states)
         self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
@@ -45,6 +47,7 @@ class SampleBatch:
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
             aside=aside,
         )
+        self._counters = self.rows.params["counter"].data  # NumPy takes longer to write to a field
         self._fill_mu()
         self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
 
@@ -69,7 +72,7 @@ class SampleBatch:
             errors |= self._masks.pop().wait()
         return errors
 
-    def next_rows(self, lengths: Ints | None = None) -> SampleRows:
+    def next_rows(self, lengths: ListOf[int] | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
 
         `lengths` says how many tokens come before the next one in each text: more than are known, where some are being
@@ -77,19 +80,19 @@ class SampleBatch:
         """
         rows = self.rows
         if lengths is None:
-            lengths = np.array([len(request.tokens) for request in self.requests], np.int32)
-        rows.params["counter"] = lengths - self._n_prompt
+            lengths = [len(request.tokens) for request in self.requests]
+        self._counters[:] = array(self._counters.format, map(sub, lengths, self._n_prompt))
         if self.learners:
             self._fill_mu()
         if not self._edited:
             return rows
-        return replace(rows, edits=self._edits(lengths.tolist()))
+        return replace(rows, edits=self._edits(lengths))
 
     def _fill_mu(self) -> None:
         for i in self.learners:
             self.rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
 
-    def _edits(self, lengths: list[int]) -> LogitEdits:
+    def _edits(self, lengths: ListOf[int]) -> LogitEdits:
         parts, blank = [], []
         for request, length in zip(self.requests, lengths, strict=True):
             table = request.edits(length - len(request.tokens)) if request.sampling.processors else UNEDITED

@@ -8,8 +8,6 @@ from collections.abc import Sequence as ListOf
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
-
 from tahr.backends.api import Tensor
 from tahr.engine.runner import Runner
 from tahr.engine.sampler import PendingTokens
@@ -97,7 +95,7 @@ class DraftModelProposer:
     def _sample(self, drafting: list[Sequence], rows: Tensor, n_unknown: int) -> "DraftPass":
         """Begin to sample a token for each sequence, as if its drafts and `n_unknown` more were its own."""
         requests = [drafted_request(seq, len(seq.drafts)) for seq in drafting]
-        lengths = np.array([len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting], np.int32)
+        lengths = [len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting]
         batch = self.runner.sampler.prepare(requests, list(range(len(drafting))))
         tokens = self.runner.sampler.launch(batch, rows, lengths)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
