@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -58,12 +59,25 @@ def test_the_pages_of_a_card_come_from_its_memory() -> None:
 def test_states_are_counted_before_pages() -> None:
     groups = kv_groups([KVShape(8, 128), StateShape((4, 1024))], [0, 0], 32, "bf16")
     assert [group.layers for group in groups] == [(0,)]
-    config, slot_bytes = EngineConfig(max_batch_size=3), state_bytes([KVShape(8, 128), StateShape((4, 1024))])
+    config, slot_bytes = (
+        EngineConfig(max_batch_size=3, prefix_cache=False),
+        state_bytes([KVShape(8, 128), StateShape((4, 1024))]),
+    )
     assert slot_bytes == 4 * 4 * 1024
     room = measure(config, groups, 40960, 4 * slot_bytes + 5 * groups[0].page_bytes, slot_bytes)
     assert (room.n_slots, room.n_pages, room.kv_bytes) == (4, (5,), 4 * slot_bytes + 5 * groups[0].page_bytes)
     with pytest.raises(ConfigError, match="lower max_batch_size"):
         measure(config, groups, 40960, 4 * slot_bytes - 1, slot_bytes)
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [({}, 5), ({"cache_max_bytes": 3 << 20}, 3), ({"cache_max_bytes": 1}, 0), ({"prefix_cache": False}, 0)],
+)
+def test_checkpoints_take_an_eighth_of_what_is_left(options: dict[str, Any], n: int) -> None:
+    groups = kv_groups([KVShape(8, 128)], [0], 32, "bf16")
+    room = measure(EngineConfig(max_batch_size=3, **options), groups, 40960, 44 << 20, 1 << 20)
+    assert (room.n_checkpoints, room.n_slots) == (n, 4 + n) and room.kv_bytes <= 44 << 20
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan")])

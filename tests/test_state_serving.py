@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engines import Tally, greedy
+from engines import Tally, greedy, poison
 from late_backend import LateBackend, blank_free_pages
 from model_runs import greedy as one_shot
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.errors import ConfigError, SnapshotIncompatible
+from tahr.errors import ConfigError, GenerateError, SnapshotIncompatible
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import Session
 from tahr.library.snapshot import pack, put_back, take, unpack
@@ -72,7 +72,7 @@ def test_batched_chunked_and_in_turns(
     is_hybrid: bool, wanted: list[list[int]], late: bool, options: dict[str, object]
 ) -> None:
     eng = make(is_hybrid, late, **options)
-    assert eng.scheduler.prefix is None, "the prefix cache knows no states"
+    assert (eng.scheduler.prefix is not None) == is_hybrid, "without pages there is no prefix cache"
     for _ in range(2):  # the second time in used slots
         sequences = []
         for prompt in PROMPTS:
@@ -138,3 +138,94 @@ def test_a_snapshot_holds_states(is_hybrid: bool) -> None:
     cut = replace(info, state_bytes=info.state_bytes[:-1])
     with pytest.raises(SnapshotIncompatible, match="states do not fit"):
         put_back(other, *unpack(pack(cut, layers[:-1])))
+
+
+# ---- checkpoints in the prefix cache ------------------------------------------------------------------------------
+
+COMMON = [1 + (7 * i) % 60 for i in range(18)]
+TURNS = [COMMON + [1 + (3 * i + j) % 60 for j in range(8 + i)] for i in range(5)]
+
+
+@pytest.fixture
+def kept_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tahr.kv.prefix.LEAST_KEPT", 4)
+
+
+def replies_to(prompts: list[list[int]]) -> list[list[int]]:
+    be = ToyBackend()
+    model = toy(be, True)
+    return [one_shot(model, be, prompt, N_NEW)[len(prompt) :] for prompt in prompts]
+
+
+@pytest.mark.usefixtures("kept_early")
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("options", [{}, {"prefill_chunk_size": 5}])
+def test_texts_go_on_from_checkpoints(late: bool, options: dict[str, object]) -> None:
+    """A prompt that is sent again goes on from its last full page; a third that begins like two others, where those
+    part.
+    """
+    eng = make(True, late, **options)
+    found = []
+    for prompt in (TURNS[0], TURNS[0], *TURNS[1:]):
+        seq = submit(eng, prompt)
+        found.append((run(eng, seq)[0], seq.stats.n_cached_tokens))
+    wanted = replies_to(TURNS)
+    assert [reply for reply, _ in found] == [wanted[0], *wanted]
+    n_own, n_common = (len(TURNS[0]) - 1) // 4 * 4, len(COMMON) // 4 * 4
+    assert [n for _, n in found] == [0, n_own, 0, n_common, n_common, n_common]
+
+
+@pytest.mark.usefixtures("kept_early")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_conversation_goes_on_where_its_last_prompt_ended(late: bool) -> None:
+    eng, prompt, n_before = make(True, late), list(COMMON), 0
+    for _ in range(2):
+        seq = submit(eng, prompt)
+        (reply,) = run(eng, seq)
+        assert [reply] == replies_to([prompt]) and seq.stats.n_cached_tokens == n_before
+        n_before = (len(prompt) - 1) // 4 * 4
+        prompt += [*reply, 3, 5]
+
+
+@pytest.mark.usefixtures("kept_early")
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_requests_with_few_checkpoints(late: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Common beginnings, forks, aborts and preemptions, with two checkpoints and little room."""
+    monkeypatch.setattr("tahr.engine.capacity.MOST_CHECKPOINTS", 2)
+    rng = np.random.default_rng(seed)
+    prompts = [[*TURNS[i % 5][:n], 11 + i] for i, n in enumerate(rng.integers(3, 24, 12))]
+    wanted = dict(zip(map(tuple, prompts), replies_to(prompts), strict=True))
+    eng = make(True, late, max_batch_size=3, prefill_chunk_size=7)
+    assert eng.scheduler.prefix and eng.scheduler.prefix.checkpoints is not None
+    for _ in range(4):
+        chosen = [prompts[i] for i in rng.integers(0, len(prompts), 6)]
+        sequences = [submit(eng, prompt, greedy(N_NEW, n=int(rng.integers(1, 3)))) for prompt in chosen]
+        for _ in range(int(rng.integers(1, 9))):
+            eng.step()
+        running = [seq for seq in eng.scheduler.running if seq.computed == seq.scheduled]
+        for seq in running[: int(rng.integers(0, 2))]:
+            eng.scheduler._preempt(seq)
+        eng.abort(sequences.pop(int(rng.integers(6))))
+        for seq in sequences:
+            assert run(eng, seq, *seq.forks) == [wanted[tuple(seq.tokens[: seq.n_prompt])]] * (1 + len(seq.forks))
+        assert len(eng.scheduler.prefix.checkpoints) <= 2
+    assert eng.scheduler.prefix.stats.tokens_reused > 0 and eng.scheduler.slots and not eng.scheduler.slots.n_used
+
+
+@pytest.mark.usefixtures("kept_early")
+def test_states_of_sequences_that_fail_are_kept_from_others() -> None:
+    eng = make(True)
+    poison(eng, lambda seq: True)
+    victim = submit(eng, TURNS[0])
+    with pytest.raises(GenerateError):
+        run(eng, victim)
+    assert eng.scheduler.prefix and eng.scheduler.prefix.checkpoints is not None
+    assert not len(eng.scheduler.prefix.checkpoints)
+
+
+def test_short_prompts_make_no_checkpoint() -> None:
+    eng = make(True)
+    seq = submit(eng, PROMPTS[1])
+    run(eng, seq)
+    assert not seq.checkpoints and eng.scheduler.n_steps <= N_NEW + 1

@@ -11,7 +11,7 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
-from tahr.engine.capacity import cache_pages, fit_memory, state_bytes, step_sizes, with_step_defaults
+from tahr.engine.capacity import Capacity, cache_pages, fit_memory, state_bytes, step_sizes, with_step_defaults
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
@@ -29,6 +29,7 @@ from tahr.engine.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.engine.work import MAX_CHUNK
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
+from tahr.kv.checkpoints import StateCheckpoints
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.slots import StateSlots
@@ -104,14 +105,24 @@ def build_engine(
         PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
         for n, group in zip(room.n_pages, groups, strict=True)
     ]
-    slots = StateSlots(room.n_slots - 1) if room.slot_bytes else None
-    cache = PrefixCache(pools, cache_pages(config, room)) if config.prefix_cache and not slots else None
+    slots = StateSlots(room.n_slots - room.n_checkpoints - 1) if room.slot_bytes else None
+    cache = prefix_cache(config, room, pools, slots)
     scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, runner, scheduler)
     engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve, speculator)
     return engine, "; ".join(filter(None, [note, room.note]))
+
+
+def prefix_cache(
+    config: EngineConfig, room: Capacity, pools: list[PagePool], slots: StateSlots | None
+) -> PrefixCache | None:
+    """None if it is switched off, or if texts could never be continued because no state is kept."""
+    if not config.prefix_cache or (slots and not room.n_checkpoints):
+        return None
+    checkpoints = StateCheckpoints(slots, room.n_checkpoints, room.slot_bytes) if slots else None
+    return PrefixCache(pools, cache_pages(config, room), checkpoints)
 
 
 def assemble(

@@ -13,6 +13,8 @@ from tahr.errors import ConfigError
 from tahr.kv.pages import most_held, pages_for
 
 STATE_SHARE = 4
+CHECKPOINT_SHARE = 8  # checkpoints of states take at most this part of the memory
+MOST_CHECKPOINTS = 64
 USUAL = StepDefaults()
 
 
@@ -32,7 +34,8 @@ class Capacity:
     context_size: int
     n_pages: tuple[int, ...]  # of each group
     page_bytes: tuple[int, ...]  # likewise
-    n_slots: int = 1  # of states: the null slot and one for every batch place, if any layer has a state
+    n_slots: int = 1  # of states, if any layer has one: the null slot, one for every batch place, and the checkpoints
+    n_checkpoints: int = 0  # states that the prefix cache may keep
     slot_bytes: int = 0  # of all layers
     note: str = ""  # what the user should know about how it came out
 
@@ -124,6 +127,8 @@ def measure(
             f"The states of {n_places(config)} sequences need {n_slots * slot_bytes / 1e6:.0f} MB, but only "
             f"{budget / 1e6:.0f} MB may be used: lower max_batch_size."
         )
+    n_checkpoints = checkpoints(config, groups, budget - n_slots * slot_bytes, slot_bytes) if slot_bytes else 0
+    n_slots += n_checkpoints
     budget -= n_slots * slot_bytes
     n_full = pages_for(context, config.page_size)
     n_fitting = bisect_right(range(1, n_full + 1), budget, key=lambda n: text_bytes(config, groups, n))
@@ -135,7 +140,16 @@ def measure(
     fitting = context if n_fitting == n_full else n_fitting * config.page_size
     note = "" if fitting == context else f"context cut from {context} to {fitting} tokens to fit the free memory"
     n_pages = share_out(config, groups, n_fitting, budget)
-    return Capacity(fitting, n_pages, tuple(g.page_bytes for g in groups), n_slots, slot_bytes, note)
+    page_bytes = tuple(group.page_bytes for group in groups)
+    return Capacity(fitting, n_pages, page_bytes, n_slots, n_checkpoints, slot_bytes, note)
+
+
+def checkpoints(config: EngineConfig, groups: ListOf[KVGroup], budget: int, slot_bytes: int) -> int:
+    """How many states the prefix cache may keep."""
+    if not (config.prefix_cache and groups):
+        return 0
+    most = budget // CHECKPOINT_SHARE if config.cache_max_bytes is None else config.cache_max_bytes
+    return min(MOST_CHECKPOINTS, min(most, budget // CHECKPOINT_SHARE) // slot_bytes)
 
 
 def n_places(config: EngineConfig) -> int:

@@ -37,7 +37,7 @@ class Scheduler:
         order: str = "fcfs",
         slots: StateSlots | None = None,
     ):
-        assert not (prefix and slots), "the prefix cache knows pages, not states"
+        assert not (prefix and slots) or prefix.checkpoints is not None, "pages without states are of no use"
         self.pools = pools
         self.slots = slots  # None: no layer has a state
         self.page_size = pools[0].page_size if pools else 1
@@ -49,6 +49,7 @@ class Scheduler:
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
         self._slots = (slots,) if slots else ()
+        self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
         self.pace = PrefillPace()
         self.n_steps = 0
         self.n_preempted = 0
@@ -82,6 +83,7 @@ class Scheduler:
     def schedule(self) -> list[WorkItem]:
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
+        self._insert_states()
         if not (self._n_running[Output.HIDDEN] or self.queues[Output.HIDDEN]):
             return self._schedule_output(Output.LOGITS, self.running)
         turns = sorted(Output, key=lambda output: output is self._last_output)
@@ -120,6 +122,14 @@ class Scheduler:
         self._n_landed += 1
         for pool in (*self.pools, *self._slots):
             pool.landed()
+
+    def _insert_states(self) -> None:
+        """Make the checkpoints that sequences came to with the last step, before the next one changes their states."""
+        for seq in self._at_checkpoint:
+            if seq.slot and seq.hashes and seq.scheduled in seq.checkpoints:  # not if it has ended or was preempted
+                assert self.prefix
+                self.prefix.insert_state(seq.hashes, seq.tokens, seq.scheduled, seq.slot)
+        self._at_checkpoint.clear()
 
     def advance(self, work: list[WorkItem], accepted: Mapping[int, int] | None = None) -> int:
         """The step has computed its tokens; how many of those that count belong to sequences that decode.
@@ -292,8 +302,13 @@ class Scheduler:
 
     def _prefill(self, seq: Sequence, budget: PrefillBudget, work: list[WorkItem]) -> None:
         n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
+        for position in seq.checkpoints:
+            if seq.scheduled < position < seq.scheduled + n:
+                n = position - seq.scheduled
         if n and self._schedule_tokens(seq, n, work):
             budget.spend(seq, n)
+            if seq.scheduled in seq.checkpoints:
+                self._at_checkpoint.append(seq)
 
     def _schedule_tokens(self, seq: Sequence, n: int, work: list[WorkItem]) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""
@@ -356,6 +371,9 @@ class Scheduler:
         if seq.state is State.WAITING:
             seq.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
         self._start(seq)
+        if self.slots and self.prefix and seq.hashes:
+            seq.checkpoints = self.prefix.checkpoints_in(seq.hashes, seq.tokens, n_reused)
+            self.prefix.restore_state(seq.hashes, seq.tokens, n_reused, seq.slot)
         for table in found:  # a prompt that has begun will not stop half-way for want of pages
             table.take(n_reused, len(seq.tokens))
 

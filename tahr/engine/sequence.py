@@ -100,6 +100,7 @@ class Sequence:
     n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
     slot: int = 0  # of its state, in models that have one; 0: none
+    checkpoints: tuple[int, ...] = ()  # positions at which its state is to be kept for the prefix cache
     hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # the other choices of its request, until they are forked
     rank: Rank = ()

@@ -5,7 +5,7 @@ from the first token on. The first hash depends on the adapter and on the reques
 keys and values, and a salt keeps users from probing each other's prompts.
 
 Every pool has its own pages under the same hashes. Layers with a window need only the pages that the next token looks
-at, so a text can be continued from wherever those are cached.
+at, so a text can be continued from wherever those are cached. In models with states, it must be where a checkpoint is.
 """
 
 from array import array
@@ -13,6 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from tahr.kv.checkpoints import LEAST_KEPT, StateCheckpoints
 from tahr.kv.pages import PagePool
 from tahr.kv.tables import PageTable
 
@@ -51,6 +52,11 @@ class BlockHashes:
             hashes.append(blake2b(hashes[-1] + content.tobytes(), digest_size=HASH_BYTES).digest())
         return hashes[index + 1]
 
+    @property
+    def known(self) -> ListOf[bytes]:
+        """The hashes that were needed so far."""
+        return self._hashes[1:]
+
     def cut(self, n_pages: int) -> None:
         """The text changes after this many pages."""
         del self._hashes[n_pages + 1 :]
@@ -67,8 +73,11 @@ class BlockHashes:
 class PrefixCache:
     """Finds and stores pages by the text they hold; at most `max_pages` of each pool can be found at any time."""
 
-    def __init__(self, pools: ListOf[PagePool], max_pages: int | None = None):
+    def __init__(
+        self, pools: ListOf[PagePool], max_pages: int | None = None, checkpoints: StateCheckpoints | None = None
+    ):
         self.pools = pools
+        self.checkpoints = checkpoints  # None: no layer has a state
         self.page_size = pools[0].page_size
         self.max_pages = max(pool.n_pages for pool in pools) if max_pages is None else max_pages
         self.stats = PrefixStats()
@@ -79,7 +88,8 @@ class PrefixCache:
 
     @property
     def bytes_cached(self) -> int:
-        return sum(pool.n_hashed * pool.page_bytes for pool in self.pools)
+        paged = sum(pool.n_hashed * pool.page_bytes for pool in self.pools)
+        return paged + (self.checkpoints.n_bytes if self.checkpoints else 0)
 
     def hashes(self, adapter: str = "", salt: str = "") -> BlockHashes:
         """Hashes for a text that is computed with this adapter and shared only under this salt."""
@@ -92,8 +102,10 @@ class PrefixCache:
         n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
         return [self._hold(pool, hashes, tokens, n_pages, pool.n_behind(n_reused)) for pool in self.pools]
 
-    def _n_found(self, hashes: BlockHashes, tokens: ListOf[int]) -> int:
-        """The most pages to begin with: of each pool, those that the tokens after them look at are cached."""
+    def _n_found(self, hashes: BlockHashes, tokens: ListOf[int], ignore_states: bool = False) -> int:
+        """The most pages to begin with: of each pool, those that the tokens after them look at are cached; so is the
+        state after them, where layers have one and it is not ignored.
+        """
         n_found, runs = 0, [0] * len(self.pools)  # of cached pages, up to the present one
         for n_pages in range(1, len(tokens) // self.page_size + 1):
             block_hash = hashes.of(tokens, n_pages - 1)
@@ -102,9 +114,17 @@ class PrefixCache:
             if not runs[0] and not self.pools[0].window:
                 break  # layers that see everything need every page
             n_reused = tokens_reused(n_pages, self.page_size, len(tokens))
+            if not (ignore_states or self._has_state(block_hash, n_pages, n_reused)):
+                continue
             if all(run >= n_pages - pool.n_behind(n_reused) for pool, run in zip(self.pools, runs, strict=True)):
                 n_found = n_pages
         return n_found
+
+    def _has_state(self, block_hash: bytes, n_pages: int, n_reused: int) -> bool:
+        """Whether a text can go on after so many pages, as far as states go: they cannot go back by a token."""
+        if self.checkpoints is None:
+            return True
+        return block_hash in self.checkpoints and n_reused == n_pages * self.page_size
 
     def _hold(self, pool: PagePool, hashes: BlockHashes, tokens: ListOf[int], n_pages: int, first: int) -> PageTable:
         found = [pool.lookup(hashes.of(tokens, index)) for index in range(first, n_pages)]
@@ -156,6 +176,31 @@ class PrefixCache:
                 page = pool.lookup(block_hash)
                 if page is not None:
                     pool.drop_hash(page)
+        if self.checkpoints is not None:
+            for block_hash in hashes.known:
+                self.checkpoints.remove(block_hash)
+
+    # ---- states -----------------------------------------------------------------------------------------------
+
+    def checkpoints_in(self, hashes: BlockHashes, tokens: ListOf[int], n_reused: int) -> tuple[int, ...]:
+        """Where the state of a text is worth keeping: after its last full page, and at the end of what it has in common
+        with another text, since more texts may begin like that.
+        """
+        n_most = (len(tokens) - 1) // self.page_size
+        n_common = min(n_most, self._n_found(hashes, tokens, ignore_states=True))
+        positions = {n_common * self.page_size, n_most * self.page_size}
+        return tuple(sorted(at for at in positions if at > n_reused and at >= LEAST_KEPT))
+
+    def insert_state(self, hashes: BlockHashes, tokens: ListOf[int], n_computed: int, slot: int) -> None:
+        """Keep the state that a slot has after so many tokens of a text."""
+        assert self.checkpoints is not None
+        self.checkpoints.insert(hashes.of(tokens, n_computed // self.page_size - 1), slot)
+
+    def restore_state(self, hashes: BlockHashes, tokens: ListOf[int], n_reused: int, slot: int) -> None:
+        """Let a slot begin with the state after so many tokens that `lookup` has found; 0: with nothing."""
+        assert self.checkpoints is not None
+        if n_reused:
+            self.checkpoints.restore(hashes.of(tokens, n_reused // self.page_size - 1), slot)
 
 
 def tokens_reused(n_pages: int, page_size: int, n_tokens: int) -> int:

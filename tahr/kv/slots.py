@@ -11,6 +11,7 @@ class StateSlots:
     """
 
     def __init__(self, n_slots: int):
+        self.n_slots = n_slots
         self._pool = PagePool(n_slots, page_size=1)
         self._copies: dict[int, int] = {}  # source by target
 
