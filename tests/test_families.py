@@ -181,6 +181,26 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", backends_here.NAMES)
 @pytest.mark.parametrize("case", WITH_STATES)
+def test_hybrids_go_on_from_the_prefix_cache(
+    case: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages and a checkpoint of the states: of the same prompt, and where two others part."""
+    monkeypatch.setattr("tahr.kv.prefix.LEAST_KEPT", 4)
+    backend = backends_here.backend(name, deterministic=True)
+    loaded = loaded_case(case, tmp_path, backend)
+    prompts = [token_ids()[:18], token_ids()[:18], *([*token_ids()[:10], 5 + i, 7, 9, 3, 2] for i in range(3))]
+    engine, n_cached = engine_of(loaded, backend), []
+    for prompt in prompts:
+        seq = engine.submit(prompt, greedy(8), Tally)
+        while not seq.done:
+            engine.step()
+        assert seq.tokens == alone(loaded, backend, prompt, 8)
+        n_cached.append(seq.stats.n_cached_tokens)
+    assert n_cached == [0, 16, 0, 8, 8]
+
+
+@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("case", WITH_STATES)
 def test_sessions_of_hybrids_go_back_and_are_restored_from_snapshots(case: str, name: str, tmp_path: Path) -> None:
     """One shot, in pieces, after going back, from a copy and a snapshot: the same logits, on the CPU to the bit."""
     backend = backends_here.backend(name)

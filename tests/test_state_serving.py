@@ -1,6 +1,7 @@
 """A family whose layers keep states, served like any other: the same tokens as in one shot, whatever happens."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from engines import Tally, greedy, poison
 from late_backend import LateBackend, blank_free_pages
 from model_runs import greedy as one_shot
+from tahr.cli.chat.prefix_files import PrefixFiles
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
@@ -229,3 +231,9 @@ def test_short_prompts_make_no_checkpoint() -> None:
     seq = submit(eng, PROMPTS[1])
     run(eng, seq)
     assert not seq.checkpoints and eng.scheduler.n_steps <= N_NEW + 1
+
+
+def test_a_saved_chat_cannot_hold_states() -> None:
+    llm = SimpleNamespace(engine=make(True))
+    with pytest.raises(SnapshotIncompatible, match="windows or states"):
+        PrefixFiles(llm, lambda: "").copy(PROMPTS[1])  # type: ignore[arg-type]

@@ -30,9 +30,10 @@ class PrefixFiles:
     @property
     def _prefix(self) -> PrefixCache:
         prefix = self._engine.scheduler.prefix
-        if prefix is None or len(prefix.pools) != 1:
+        if prefix is None or len(prefix.pools) != 1 or prefix.checkpoints is not None:
             raise SnapshotIncompatible(
-                "The keys and values of this model cannot be kept: its prefix cache is off, or its layers have windows."
+                "The keys and values of this model cannot be kept: its prefix cache is off, or its layers have windows "
+                "or states."
             )
         return prefix
 
