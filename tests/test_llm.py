@@ -59,6 +59,7 @@ def test_token_ids_are_a_prompt(llm: LLM) -> None:
         (lambda llm: llm.chat(3), "must be a text or a list of messages"),
         (lambda llm: llm.chat({"role": "user", "content": "x"}), "must be a text or a list of messages"),
         (lambda llm: llm.chat([3]), "must be a text or a list of messages"),
+        (lambda llm: LLM(b"nowhere.gguf"), "model is b'nowhere.gguf', but it must be a name or a path"),
         (lambda llm: LLM("nowhere.gguf", context=5), "no setting 'context': did you mean context_size?"),
         (lambda llm: LLM("nowhere.gguf", config=EngineConfig(), context_size=5), "put all of it into EngineConfig"),
         (lambda llm: LLM("nowhere.gguf", config={"context_size": 5}), "must be an EngineConfig"),
@@ -71,7 +72,7 @@ def test_mistakes_get_sentences(llm: LLM, call: Callable[[LLM], object], words: 
 
 
 def test_settings_may_be_given_by_name(stories: Path) -> None:
-    assert LLM(str(stories), context_size=64, n_threads=1).context_size == 64
+    assert LLM(stories, context_size=64, n_threads=1).context_size == 64
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -3,14 +3,24 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from os import PathLike, fspath
 from typing import Any
 
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 
+ModelName = str | PathLike[str]  # a name from a source of models, or a path
 Message = Mapping[str, Any]
 Prompt = str | list[int]  # a text, or its tokens
 Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each
+
+
+def model_name(model: Any) -> str | None:
+    """The name of a model; None: the default one."""
+    name = fspath(model) if isinstance(model, PathLike) else model
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"The model is {short(model)}, but it must be a name or a path, such as 'smollm2:135m'.")
+    return name
 
 
 def engine_config(config: EngineConfig | None, settings: Mapping[str, Any]) -> EngineConfig:

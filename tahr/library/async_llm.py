@@ -22,7 +22,7 @@ from tahr.engine.adapters.stack import LoadedAdapter
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
-from tahr.library.arguments import Message, Prompt, one_prompt, sampling_params, short
+from tahr.library.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
 from tahr.library.chat_options import PreparedRequest
 from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
@@ -86,7 +86,7 @@ class AsyncLLM:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: ModelName | None = None,
         *,
         config: EngineConfig | None = None,
         quantization: str | None = None,

@@ -19,11 +19,13 @@ from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
 from tahr.library.arguments import (
     Message,
+    ModelName,
     Params,
     Prompt,
     conversations_of,
     engine_config,
     messages_of,
+    model_name,
     one_each,
     one_prompt,
     prompts_of,
@@ -60,14 +62,14 @@ class LLM:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: ModelName | None = None,
         *,
         config: EngineConfig | None = None,
         quantization: str | None = None,
         progress: Any = None,
         **settings: Any,  # the fields of EngineConfig, where there is no config
     ):
-        parts: Assembled = assemble(model, engine_config(config, settings), quantization, progress)
+        parts: Assembled = assemble(model_name(model), engine_config(config, settings), quantization, progress)
         self.name = parts.name
         self.tokenizer = parts.tokenizer
         self.template = parts.template
