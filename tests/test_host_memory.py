@@ -41,3 +41,10 @@ def test_version_1_in_a_container_whose_path_is_the_hosts(root: Path) -> None:
     (root / "own").write_text("5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/docker/abc\n")
     add_group(root / "memory", VERSION_1, str(32 * MB), 40 * MB, 2 * MB)
     assert host_total_bytes() == 32 * MB and host_free_bytes() == 0
+
+
+def test_files_of_another_form_say_nothing(root: Path) -> None:
+    (root / "own").write_text("0::/odd\n")
+    add_group(root / "odd", VERSION_2, "64 MB", 1, 0)
+    (root / "odd" / "memory.stat").write_text("anon\n")
+    assert host_total_bytes() > 64 * MB
