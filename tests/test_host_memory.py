@@ -44,7 +44,8 @@ def test_version_1_in_a_container_whose_path_is_the_hosts(root: Path) -> None:
 
 
 def test_files_of_another_form_say_nothing(root: Path) -> None:
-    (root / "own").write_text("0::/odd\n")
     add_group(root / "odd", VERSION_2, "64 MB", 1, 0)
-    (root / "odd" / "memory.stat").write_text("anon\n")
+    add_group(root / "odd/inner", VERSION_2, "64", 1, 0)
+    (root / "own").write_text("0::/odd/inner\n")
+    (root / "odd/inner/memory.stat").write_text("anon\n")
     assert host_total_bytes() > 64 * MB

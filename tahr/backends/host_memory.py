@@ -59,7 +59,8 @@ def limit_of(folder: Path, files: GroupFiles) -> Iterator[tuple[int, int]]:
         limit = (folder / files.limit).read_text().strip()
         used = int((folder / files.used).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        found = (int(limit), used - int(stat.get(files.cache, 0))) if limit != "max" else None
     except (OSError, ValueError):  # no such group, no limits in it, or files of another form
         return
-    if limit != "max":
-        yield int(limit), used - int(stat.get(files.cache, 0))
+    if found:
+        yield found
