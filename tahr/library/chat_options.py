@@ -45,7 +45,7 @@ class ChatOptions:
     def callable(self) -> tuple[Tool, ...]:
         """The tools the model gets to see."""
         names = self.choice.names
-        if self.choice.mode == "none":
+        if not self.tools or self.choice.mode == "none":
             return ()
         return tuple(tool for tool in self.tools if names is None or tool.name in names)
 
@@ -150,7 +150,9 @@ def short(value: Any) -> str:
 
 def template_variables(options: ChatOptions, template: ChatTemplate) -> dict[str, Any]:
     """The variables of the template, with its own switches for thinking set as the options say."""
-    known = template.variables if options.thinks is not None else frozenset()
+    if options.thinks is None:
+        return dict(options.variables)
+    known = template.variables
     switches: dict[str, Any] = {name: options.thinks for name in SWITCHES if name in known}
     if options.thinks and options.effort and EFFORT in known:
         switches[EFFORT] = effort_word(options.effort, template)
@@ -185,17 +187,23 @@ def check_thinking(options: ChatOptions, params: SamplingParams, template: ChatT
 
 
 def encode_messages(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], options: ChatOptions
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    options: ChatOptions,
+    **variables: Any,
 ) -> list[int]:
-    """The prompt of a chat."""
+    """The prompt of a chat; `variables` are more of those that the options hold."""
     tools = [tool.as_openai() for tool in options.callable] or None
-    return encode_chat(tokenizer, template, messages, tools, **template_variables(options, template))
+    return encode_chat(tokenizer, template, messages, tools, **variables, **template_variables(options, template))
 
 
-def render_messages(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
+def render_messages(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], options: ChatOptions, **variables: Any
+) -> str:
     """The same as text."""
     tools = [tool.as_openai() for tool in options.callable] or None
-    return render_chat(template, messages, tools, **template_variables(options, template))
+    return render_chat(template, messages, tools, **variables, **template_variables(options, template))
 
 
 def prepare(

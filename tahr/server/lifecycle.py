@@ -28,6 +28,7 @@ from tahr.server.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read
+N_NEW_OBJECTS = 10_000  # between two collections: a request leaves next to no cycles, and Python's 700 are two requests
 ENDING_S = 0.5  # before the end of the grace, or a tenth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
@@ -51,6 +52,7 @@ class HttpServer:
         self._load, self._announce = load, announce
         self._listener = bind(settings)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))
+        self._gc_threshold = gc.get_threshold()
         self._signal = 0
         self._loader: threading.Thread | None = None
 
@@ -117,6 +119,7 @@ class HttpServer:
             raise (error.__cause__ or error) from None
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
+        gc.set_threshold(N_NEW_OBJECTS)
         self.state.models.open()
         self._announce(self.address, models)
 
@@ -143,6 +146,7 @@ class HttpServer:
         await self.state.pool.close()
         self.state.close()
         gc.unfreeze()
+        gc.set_threshold(*self._gc_threshold)
         self._load = list  # the function may hold what it has loaded
 
 

@@ -1,12 +1,13 @@
 """What a template may spend, and how long the things it makes can get."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from string import Formatter
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MAX_DEPTH = 100  # of lists in lists: more is no conversation
 MAX_PARTS = 100_000  # of a list with all it holds
@@ -78,12 +79,11 @@ def current() -> Budget:
     return _budget.get()
 
 
-@contextmanager
-def spending(budget: Budget) -> Iterator[None]:
-    """Everything a template does inside is charged to this budget."""
+def spending(budget: Budget, work: Callable[[], T]) -> T:
+    """What `work` returns; everything a template does in it is charged to this budget."""
     token = _budget.set(budget)
     try:
-        yield
+        return work()
     finally:
         _budget.reset(token)
 

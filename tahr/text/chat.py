@@ -139,10 +139,9 @@ class ChatTemplate:
         """Run something of Jinja's inside the budget, and say in a sentence what went wrong."""
         budget = Budget(self._seconds + SECONDS_PER_MESSAGE * n_messages, self._max_chars)
         try:
-            with spending(budget):
-                made = work()
-                budget.admit(len(made) if isinstance(made, str) else 0)
-                return made
+            made = spending(budget, work)
+            budget.admit(len(made) if isinstance(made, str) else 0)
+            return made
         except Exception as error:  # a template can raise anything Python's operators raise
             raise TemplateError(f"The model's chat template {_what(error)}") from error
 

@@ -10,14 +10,14 @@ from tahr.errors import TokenizerError
 from tahr.text.gguf_models import BUILDERS
 from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource, read_source
 from tahr.text.long_text import encoding
-from tahr.text.vocab import Ends, Vocab, alias, as_tokenizer_error, end_markers
+from tahr.text.vocab import Ends, LibraryErrors, Vocab, alias, end_markers
 
 _MAX_KNOWN, _MAX_KNOWN_LETTERS = 1024, 512
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
     """The vocabulary a GGUF file carries."""
-    with as_tokenizer_error("The file's tokenizer cannot be built"):
+    with LibraryErrors("The file's tokenizer cannot be built"):
         source = read_source(metadata)
         kind = source.text("model")
         if kind not in BUILDERS:

@@ -15,9 +15,9 @@ from tahr.text.vocab import (
     MAX_VOCAB,
     SPACE,
     Ends,
+    LibraryErrors,
     Vocab,
     alias,
-    as_tokenizer_error,
     byte_level,
     end_markers,
     metaspace,
@@ -51,7 +51,7 @@ def read_dir(path: Path) -> Vocab:
 
 def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Vocab:
     """The vocabulary of a tokenizer.json, given the content of the files beside it."""
-    with as_tokenizer_error("tokenizer.json cannot be read"):
+    with LibraryErrors("tokenizer.json cannot be read"):
         tree = json.loads(data)
         _refuse_odd_ids(tree)
         parsing = Tokenizer.from_str(data if isinstance(data, str) else data.decode())

@@ -30,10 +30,10 @@ class Marks:
         """The same value, every text in it marked."""
         if isinstance(value, str):
             return self._tokenizer.swap_special(value, self._mark)
-        if isinstance(value, Mapping):
-            return {self.put(key): self.put(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.put(inner) for inner in value]
+        if isinstance(value, (dict, Mapping)):  # asking for a mapping takes longer
+            return {self.put(key): self.put(inner) for key, inner in value.items()}
         return value
 
     def take_back(self, text: str) -> str:
@@ -58,10 +58,11 @@ def encode_chat(
     marks = Marks(tokenizer)
     messages, tools = adapted(template, messages, tools)
     try:
-        given, named = marks.put(messages), marks.put({"tools": tools, **variables})
+        given, named = marks.put(messages), {name: marks.put(value) for name, value in variables.items()}
+        tools = marks.put(tools) if tools else None
     except RecursionError as error:
         raise TemplateError("The messages or template variables nest without end: flatten them.") from error
-    text = template.render(given, **named)
+    text = template.render(given, tools=tools, **named)
     bos = "" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id)
     add_special = not (bos and text.startswith(bos))
     if marks:

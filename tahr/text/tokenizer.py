@@ -11,10 +11,11 @@ from typing import Any
 from tahr.errors import TokenizerError
 from tahr.text.long_text import LONG, next_cut, substitute
 from tahr.text.stream import Detokenizer
-from tahr.text.vocab import Vocab, alias, as_tokenizer_error
+from tahr.text.vocab import LibraryErrors, Vocab, alias
 
 N_CHARS_AT_FIRST = 8  # per token: more than most texts have
 N_SPARE = 64  # tokens before a cut, which may be others there in vocabularies that join words
+ENCODING = LibraryErrors("The tokenizer cannot encode this text")
 
 
 class Tokenizer:
@@ -62,7 +63,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
-        with as_tokenizer_error("The tokenizer cannot encode this text"):
+        with ENCODING:
             ids = encode(text)
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
@@ -81,9 +82,11 @@ class Tokenizer:
 
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         """The text with something else for each name of a special token; of several at one place the longest counts."""
-        ids = self._special_ids
+        ids, names = self._special_ids, self._special_names
+        if len(text) <= LONG and not names.search(text):  # nearly always
+            return text
         return substitute(
-            self._special_names,
+            names,
             lambda found: new(ids[found[0]]) if found[0] in ids else found[0],
             text,
             self._longest_special,

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,20 +20,22 @@ def alias(token: int) -> str:
     return f"\ufdd0{_SECRET}:{token}\ufdd1"
 
 
-@contextmanager
-def as_tokenizer_error(what: str) -> Iterator[None]:
+@dataclass(frozen=True, slots=True)
+class LibraryErrors:
     """Turns whatever a damaged file makes the tokenizer library raise into a sentence that begins with `what`.
 
     The library raises bare `Exception`, and where its Rust code fails an error that is not even one of those.
     """
-    try:
-        yield
-    except TahrError:
-        raise
-    except BaseException as error:
+
+    what: str
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, TahrError):
+            return
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise TokenizerError(f"{what} ({shorten(error, str)}): download it again.") from error
-        raise
+            raise TokenizerError(f"{self.what} ({shorten(error, str)}): download it again.") from error
 
 
 def shorten(value: Any, show: Callable[[Any], str] = repr) -> str:

@@ -17,13 +17,14 @@ from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
 from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode, lora_of
-from tahr.server.openai.chat_fields import budget_of, field_error, options_of, rendering_options
+from tahr.server.openai.chat_fields import field_error, options_of, rendering_options
+from tahr.server.openai.chat_settings import ChatSettings, settings_of
 from tahr.server.openai.formatters import ChatFormatter, FormatterMaker, ReplyOptions
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import check_chat_size, conversation_of, template_of
 from tahr.server.openai.replies import TemplateReply
-from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit, params_of
+from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit
 from tahr.server.sessions import Caller, Turn, session_of
 from tahr.server.state import ServerState
 
@@ -77,10 +78,11 @@ def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: s
     check_limited(body)
     check_stream(body)
     check_chat_size(model.engine, body.messages, body.tools or body.functions)
-    asked, options = with_budget(params_of(body), budget_of(body)), options_of(body)
+    settings = settings_of(body)
+    asked, options = settings.asked, settings.options
     constraint = grammar_of(body)
     turn = turn_of(state, body, caller, model)
-    tokens = ChatPrompt(model, body, asked, options).encode(turn)
+    tokens = ChatPrompt(model, body, settings).encode(turn)
     prepared = prepared_chat(model, tokens, constraint.over(asked.params) if constraint else asked.params, options)
     tokens, grammar, params = prepared.tokens, prepared.params.grammar, prepared.params
     if grammar:
@@ -108,13 +110,6 @@ def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: s
     )
 
 
-def with_budget(asked: Asked, budget: int | None) -> Asked:
-    """The budget of thinking, where a field about thinking holds it; a field of its own counts first."""
-    if budget is None or asked.params.thinking_budget is not None:
-        return asked
-    return replace(asked, params=replace(asked.params, thinking_budget=budget))
-
-
 def prepared_chat(
     model: ServedModel, tokens: list[int], params: SamplingParams, options: ChatOptions
 ) -> PreparedRequest:
@@ -134,14 +129,13 @@ class ChatPrompt:
 
     model: ServedModel
     body: ChatBody
-    asked: Asked
-    options: ChatOptions
+    settings: ChatSettings
 
     def encode(self, turn: Turn | None) -> list[int]:
         """Its tokens; of a session so much is left out that the reply has room."""
         if turn is None:
             return self._tokens(self.body.messages)
-        n_reply = self.asked.params.max_tokens or 1
+        n_reply = self.settings.asked.params.max_tokens or 1
         tokens = self._tokens(turn.messages)
         while len(tokens) + n_reply > self.model.engine.context_size and turn.shorten():
             tokens = self._tokens(turn.messages)
@@ -149,16 +143,16 @@ class ChatPrompt:
 
     def _tokens(self, messages: list[Message]) -> list[int]:
         generate = self.body.add_generation_prompt is not False
-        return conversation_of(self.model.engine, messages, generate, self.options).encode()
+        return conversation_of(self.model.engine, messages, generate, self.settings.options).encode()
 
 
 def n_prompt_tokens(state: ServerState, body: ChatBody) -> int:
     """How long the prompt of a chat is; it may be longer than the model's context."""
     model, _ = chosen_model(state.models, body.model, lora_of(body))
     check_chat_size(model.engine, body.messages, body.tools)
-    options = options_of(body)
-    tokens = ChatPrompt(model, body, NOTHING_ASKED, options).encode(None)
-    return len(prepared_chat(model, tokens, NOTHING_ASKED.params, options).tokens)
+    settings = ChatSettings(NOTHING_ASKED, options_of(body))
+    tokens = ChatPrompt(model, body, settings).encode(None)
+    return len(prepared_chat(model, tokens, NOTHING_ASKED.params, settings.options).tokens)
 
 
 def turn_of(state: ServerState, body: ChatBody, caller: Caller, model: ServedModel) -> Turn | None:

@@ -13,6 +13,11 @@ NAMED = (
     *("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"),
     *("reasoning_effort", "thinking_budget", "thinking"),
 )
+# What `options_of` and `budget_of` read.
+OPTION_FIELDS = (
+    *("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls", "chat_template_kwargs"),
+    *("thinking", "enable_thinking", "reasoning", "reasoning_effort"),
+)
 
 
 def options_of(body: ChatBody) -> ChatOptions:

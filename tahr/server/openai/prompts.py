@@ -1,7 +1,8 @@
 """From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 # `developer` is what newer clients call the system role; no template knows the word.
 ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
 OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
+MORE_NAMES = ("name", "tool_call_id", "tool_calls", "function_call", "reasoning_content", "reasoning", "audio")
+MORE_FIELDS, NOTHING_MORE = attrgetter(*MORE_NAMES), (None,) * len(MORE_NAMES)  # of a message, beside role and content
 MAX_PROMPTS = 2048  # in one request
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 16  # of values for a template
@@ -33,6 +36,8 @@ def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def plain(message: Message, where: str) -> dict[str, Any]:
     if message.role not in ROLES:
         raise bad_field("messages", f"{where}.role is {message.role!r}, but it must be one of {', '.join(ROLES)}.")
+    if isinstance(message.content, str) and message.role != "function" and MORE_FIELDS(message) == NOTHING_MORE:
+        return {"role": ROLES[message.role], "content": message.content}  # nearly always
     check_limited(message, f"{where}.")
     if message.content is None and message.role != "assistant":
         raise bad_field("messages", f"{where}.content is missing: a {message.role} message needs it.")
@@ -101,14 +106,16 @@ class ChatInput:
     template: ChatTemplate
     messages: list[dict[str, Any]]
     options: ChatOptions
+    generate: bool  # the prompt opens the reply
 
     def render(self) -> str:
         """The prompt it becomes."""
-        return render_messages(self.template, self.messages, self.options)
+        return render_messages(self.template, self.messages, self.options, add_generation_prompt=self.generate)
 
     def encode(self) -> list[int]:
         """The tokens of that prompt; names of special tokens in the messages are only text."""
-        return encode_messages(self.engine.tokenizer, self.template, self.messages, self.options)
+        tokenizer, generate = self.engine.tokenizer, self.generate
+        return encode_messages(tokenizer, self.template, self.messages, self.options, add_generation_prompt=generate)
 
 
 def template_of(engine: ServedEngine) -> ChatTemplate:
@@ -124,20 +131,19 @@ def conversation_of(
     engine: ServedEngine, messages: Sequence[Message], generate: bool, options: ChatOptions
 ) -> ChatInput:
     """Refuses what no template could render."""
-    template, variables = template_of(engine), options.variables
-    given = conversation(messages)
+    template, given = template_of(engine), conversation(messages)
+    if options.variables:
+        check_variables(template, options.variables)
+    return ChatInput(engine, template, given, options, generate)
+
+
+def check_variables(template: ChatTemplate, variables: Mapping[str, Any]) -> None:
     foreign = sorted(name for name in variables if name in OURS or name not in template.variables)
     if foreign:
         param = f"chat_template_kwargs.{foreign[0]}"
         raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
-    check_switch(variables)
     if is_deeper(variables, MAX_DEPTH):
         raise bad_field("chat_template_kwargs", f"chat_template_kwargs is nested more than {MAX_DEPTH} levels deep.")
-    whole = replace(options, variables={"add_generation_prompt": generate, **variables})
-    return ChatInput(engine, template, given, whole)
-
-
-def check_switch(variables: Mapping[str, Any]) -> None:
     for name in ("enable_thinking", "thinking"):
         if not isinstance(variables.get(name, True), bool):
             param = f"chat_template_kwargs.{name}"
