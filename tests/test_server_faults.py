@@ -73,7 +73,7 @@ def in_template(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
 
 
 def in_checks(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
-    before(chat_route, "params_of", lambda body: WORD in str(body.messages), patch)
+    before(chat_route, "settings_of", lambda body: WORD in str(body.messages), patch)
 
 
 def is_victims(engine: LlmEngine, seq: Sequence) -> bool:

@@ -85,11 +85,11 @@ class Choice:
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
         """The whole reply, once it is finished."""
-        seq = self.sequence
+        seq, deltas = self.sequence, merge(self.deltas)
         if seq.error:
             raise seq.error
         return Completion(
-            text=text_of(self.deltas),
+            text=text_of(deltas),
             token_ids=seq.tokens[seq.n_prompt :],
             n_prompt_tokens=seq.n_prompt,
             n_cached_tokens=seq.stats.n_cached_tokens,
@@ -98,8 +98,8 @@ class Choice:
             logprobs=seq.logprobs,
             prompt_logprobs=seq.prompt_logprobs,
             others=tuple(others),
-            reasoning=reasoning_of(self.deltas),
-            tool_calls=tool_calls_of(self.deltas),
+            reasoning=reasoning_of(deltas),
+            tool_calls=tool_calls_of(deltas),
             n_reasoning_tokens=seq.writer.n_reasoning_tokens if seq.writer else 0,
             matched_stop=seq.writer.matched_stop if seq.writer else None,
         )

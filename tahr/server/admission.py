@@ -1,8 +1,7 @@
 """Which requests are in flight, and how those end that take too long."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
@@ -17,30 +16,15 @@ class Admission:
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # with their deadlines
         self._models, self._pool, self._max_requests, self._timeout_s = models, pool, max_requests, timeout_s
 
-    @contextmanager
-    def admitted(self, request: HttpRequest, model: ServedModel) -> Iterator[None]:
+    def admitted(self, request: HttpRequest, model: ServedModel) -> "AdmittedRequest":
         """A place among the requests in flight, and a model that stays loaded meanwhile."""
-        is_new, uses = self._begin(request), False
-        try:
-            uses = self._pool.begin_use(request, model)
-            yield
-        finally:
-            if uses:
-                self._pool.end_use(request, model)
-            if is_new:
-                self._end(request)
+        return AdmittedRequest(self, request, self._pool, model)
 
-    @contextmanager
-    def place(self, request: HttpRequest) -> Iterator[None]:
+    def place(self, request: HttpRequest) -> "AdmittedRequest":
         """A place among the requests in flight, until the deadline if there is one."""
-        is_new = self._begin(request)
-        try:
-            yield
-        finally:
-            if is_new:
-                self._end(request)
+        return AdmittedRequest(self, request)
 
-    def _begin(self, request: HttpRequest) -> bool:
+    def begin(self, request: HttpRequest) -> bool:
         """False if it has a place already."""
         self._models.check_ready()
         if request in self.active:
@@ -51,7 +35,7 @@ class Admission:
         self.active[request] = self._deadline(request)
         return True
 
-    def _end(self, request: HttpRequest) -> None:
+    def end(self, request: HttpRequest) -> None:
         deadline = self.active.pop(request)
         if deadline:
             deadline.cancel()
@@ -67,3 +51,29 @@ class Admission:
         """End all requests in flight: the server is shutting down."""
         for request in list(self.active):
             request.cancel(self._models.unavailable())
+
+
+@dataclass(slots=True)
+class AdmittedRequest:
+    """A request's place while it is inside, and the model it uses meanwhile, if it needs one."""
+
+    admission: Admission
+    request: HttpRequest
+    pool: ModelPool | None = None
+    model: ServedModel | None = None
+    _is_new: bool = False  # else whoever gave it the place takes it away
+    _uses: bool = False  # likewise the model
+
+    def __enter__(self) -> None:
+        self._is_new = self.admission.begin(self.request)
+        try:
+            self._uses = bool(self.pool and self.model and self.pool.begin_use(self.request, self.model))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        if self._uses and self.pool and self.model:
+            self.pool.end_use(self.request, self.model)
+        if self._is_new:
+            self.admission.end(self.request)

@@ -74,7 +74,7 @@ class ModelPool:
         """The model is loaded and stays so while inside; it is waited for as long as the client stays."""
         model.waiting.add(request)
         try:
-            async with request.cancellable():
+            with request.cancellable():
                 await self.load(model)
             self._add_user(request, model)
             yield

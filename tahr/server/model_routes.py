@@ -76,7 +76,7 @@ async def unload(request: HttpRequest, state: ServerState) -> None:
     model = state.models.find(decode(UNLOAD, await request.body()).model)
     check_can_unload(model)
     if model.loaded_engine or model.unload_task:
-        async with request.cancellable():
+        with request.cancellable():
             await state.pool.unloaded(model)
     await request.respond_json(entry(model))
 

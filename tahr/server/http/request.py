@@ -1,8 +1,7 @@
 """One HTTP request and the way back to its client, on plain ASGI. Knows nothing of models or of the server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +80,14 @@ class HttpRequest:
         if self._is_read:
             return self.data
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
+        self.data = await (self._read() if self._scope.get(COMPLETE) else self._read_in_time())
+        self._is_read = True
+        return self.data
+
+    async def _read_in_time(self) -> bytes:
         try:
-            async with asyncio.timeout(None if self._scope.get(COMPLETE) else self._limits.timeout_s):
-                self.data = await self._read()
-                self._is_read = True
-                return self.data
+            async with asyncio.timeout(self._limits.timeout_s):
+                return await self._read()
         except TimeoutError:
             message = f"The body did not arrive within {self._limits.timeout_s:g} seconds."
             raise HttpError(400, message, headers={"connection": "close"}) from None
@@ -157,22 +159,23 @@ class HttpRequest:
 
     # ---- ends that come from outside --------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def cancellable(self) -> AsyncIterator[None]:
+    def cancellable(self) -> "Cancellable":
         """While inside, a client that leaves, a deadline or a shutdown ends the work with its own exception."""
-        self._task = task = asyncio.current_task()
-        assert task
-        try:
-            self._connection.add_lost_callback(self._on_lost)
-            yield
-        except asyncio.CancelledError:
-            if self._cancel_reason is None:
-                raise
+        return Cancellable(self)
+
+    def begin_cancellable(self) -> None:
+        """For `Cancellable`, as what follows."""
+        self._task = asyncio.current_task()
+        assert self._task
+        self._connection.add_lost_callback(self._on_lost)
+
+    def end_cancellable(self, error: BaseException | None) -> None:
+        task, self._task = self._task, None
+        self._connection.remove_lost_callback(self._on_lost)
+        if isinstance(error, asyncio.CancelledError) and self._cancel_reason:
+            assert task
             task.uncancel()
             raise self._cancel_reason from None
-        finally:
-            self._task = None
-            self._connection.remove_lost_callback(self._on_lost)
 
     def cancel(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
@@ -182,3 +185,16 @@ class HttpRequest:
 
     def _on_lost(self) -> None:
         self.cancel(ClientGone())
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellable:
+    """What `HttpRequest.cancellable` returns; a generator would cost each request more."""
+
+    request: HttpRequest
+
+    def __enter__(self) -> None:
+        self.request.begin_cancellable()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.request.end_cancellable(error)

@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tahr.config import SamplingParams
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-@dataclass(slots=True)
-class GenerationRecord:
+class GenerationRecord(Struct):
     """A request that generates, while it runs and afterwards."""
 
     id: str  # of the reply
@@ -26,14 +26,14 @@ class GenerationRecord:
     prompts: list[list[int]]
     stream: bool
     texts: dict[int, list[str]] | None = None  # of each choice, only where they are dumped
-    number: int = field(default_factory=lambda: next(_numbers))  # joins the lines of the log
+    number: int = field(default_factory=_numbers.__next__)  # joins the lines of the log
     began: float = field(default_factory=perf_counter)
     n_tokens: int = 0
     n_cached: int = 0
     n_reasoning: int = 0  # tokens of the choices that are finished
-    token_at: dict[int, float] = field(default_factory=dict)  # when each choice got its last token
+    token_at: dict[int, float] = {}  # when each choice got its last token
     finish: str = ""  # the finish reasons, or how else it ended
-    stats: "list[RequestStats]" = field(default_factory=list)  # of the choices that are finished
+    stats: "list[RequestStats]" = []  # of the choices that are finished
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -48,8 +48,7 @@ class GenerationRecord:
         return max(self.token_at.values(), default=0.0)
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(Struct):
     """One HTTP request."""
 
     method: str

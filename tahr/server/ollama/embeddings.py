@@ -55,9 +55,8 @@ async def vectors_of(
     if not texts:
         return None, 0
     tokens = await state.text_pool.run(partial(encoded, model.engine, texts, body))
-    with state.admission.admitted(request, model):
-        async with request.cancellable():
-            vectors = await model.engine.embed(tokens, EmbeddingOptions(dimensions=body.dimensions), ())
+    with state.admission.admitted(request, model), request.cancellable():
+        vectors = await model.engine.embed(tokens, EmbeddingOptions(dimensions=body.dimensions), ())
     return vectors, sum(map(len, tokens))
 
 

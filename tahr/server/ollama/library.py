@@ -97,7 +97,7 @@ async def delete(request: HttpRequest, state: ServerState) -> None:
     if model.loader is None or len(state.models.models) == 1:
         raise HttpError(409, f"The model {model.name} is the one this server answers with: it is not deleted.")
     state.models.remove_name(name)
-    async with request.cancellable():
+    with request.cancellable():
         if model.load_task:
             await asyncio.wait({model.load_task})
         if model.loaded_engine:

@@ -88,7 +88,7 @@ async def fetched(state: ServerState, name: str, source: str, progress: Progress
 
 async def follow(request: HttpRequest, work: "asyncio.Task[None]", progress: PullProgress) -> None:
     """A line whenever something has changed; a client that leaves does not end the download."""
-    async with request.cancellable():
+    with request.cancellable():
         await request.begin_stream(HEADERS)
         last = b""
         while not work.done():
@@ -103,7 +103,7 @@ async def follow(request: HttpRequest, work: "asyncio.Task[None]", progress: Pul
 
 
 async def whole(request: HttpRequest, work: "asyncio.Task[None]") -> None:
-    async with request.cancellable():
+    with request.cancellable():
         await asyncio.wait({work})
     if error := work.exception():
         raise pull_error(error) from error

@@ -1,10 +1,11 @@
 """Chats: /v1/chat/completions, what other APIs make of theirs, and the prompt a template makes of a conversation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, GrammarError
@@ -33,14 +34,13 @@ TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)
 NOTHING_ASKED = Asked(SamplingParams())
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(Struct, frozen=True):
     """A chat of any API: the body that all of them become, and how the reply is written."""
 
     body: ChatBody
     formatter: FormatterMaker = ChatFormatter
     cuts_length: bool = False  # a max_tokens beyond the room is cut to it, not refused
-    sent_names: Mapping[str, str] = field(default_factory=dict)  # what the API calls fields of the body
+    sent_names: Mapping[str, str] = {}  # what the API calls fields of the body
 
 
 async def chat(request: HttpRequest, state: ServerState) -> None:
@@ -123,8 +123,7 @@ def prepared_chat(
         raise field_error(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(Struct, frozen=True):
     """The prompt of a chat: its own messages, or those of its session and its own."""
 
     model: ServedModel

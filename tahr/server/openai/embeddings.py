@@ -45,10 +45,9 @@ class EmbeddingRequest:
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
     asked = await state.text_pool.run(partial(prepare, state.models, await request.body()))
-    with state.admission.admitted(request, asked.model):
-        async with request.cancellable():
-            vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
-            data = await state.text_pool.run(partial(written, vectors, asked))
+    with state.admission.admitted(request, asked.model), request.cancellable():
+        vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
+        data = await state.text_pool.run(partial(written, vectors, asked))
     await request.respond(data)
 
 

@@ -3,7 +3,8 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
     from tahr.text.tokenizer import Tokenizer
 
 
-@dataclass(slots=True)
-class ChoiceOutput:
+class ChoiceOutput(Struct):
     """All that a choice has got so far."""
 
-    deltas: list[Delta] = field(default_factory=list)
-    logprobs: "list[SampledToken]" = field(default_factory=list)
+    deltas: list[Delta] = []
+    logprobs: "list[SampledToken]" = []
     completion: "Completion | None" = None  # once it is finished
 
     @property
@@ -45,8 +45,7 @@ class ChoiceOutput:
         return self.completion.finish_reason if self.completion else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyOptions:
+class ReplyOptions(Struct, frozen=True):
     """What a request wants to see, and what all parts of its reply repeat."""
 
     model: str
@@ -91,19 +90,23 @@ FormatterMaker = Callable[["Tokenizer", ReplyOptions], Formatter]
 
 
 class EventFrame:
-    """The constant part of every event, encoded once."""
+    """The constant part of every event, encoded once, when the first event is written."""
 
     def __init__(self, prefix: str, kind: str, options: ReplyOptions):
         self.id = f"{prefix}-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.created = int(time.time())
-        facts = {"id": self.id, "object": kind, "created": self.created, "model": options.model}
-        facts["system_fingerprint"] = options.fingerprint
-        self._head = b"data: " + encode(facts)[:-1] + b',"choices":['
+        self._kind, self._options = kind, options
         self.foot = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
 
-    def heads(self, options: ReplyOptions, rest: bytes) -> list[bytes]:
+    @cached_property
+    def _head(self) -> bytes:
+        facts = {"id": self.id, "object": self._kind, "created": self.created, "model": self._options.model}
+        facts["system_fingerprint"] = self._options.fingerprint
+        return b"data: " + encode(facts)[:-1] + b',"choices":['
+
+    def heads(self, rest: bytes) -> list[bytes]:
         """The beginning of an event for each choice, up to what is new."""
-        return [self._head + b'{"index":%d,%b' % (choice, rest) for choice in range(options.n_choices)]
+        return [self._head + b'{"index":%d,%b' % (choice, rest) for choice in range(self._options.n_choices)]
 
     def usage(self, usage: Usage) -> bytes:
         return self._head + b'],"usage":%b}\n\n' % encode(usage)
@@ -147,10 +150,19 @@ class ChatFormatter(BaseFormatter):
 
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions):
         super().__init__(tokenizer, options, EventFrame("chatcmpl", "chat.completion.chunk", options))
-        self._heads = self._frame.heads(options, b'"delta":{')
-        self._content_heads = [head + b'"content":' for head in self._heads]
-        self._no_logprobs = b'},"logprobs":null,"finish_reason":null}' + self._frame.foot
         self._has_calls = [False] * options.n_choices
+
+    @cached_property
+    def _heads(self) -> list[bytes]:
+        return self._frame.heads(b'"delta":{')
+
+    @cached_property
+    def _content_heads(self) -> list[bytes]:
+        return [head + b'"content":' for head in self._heads]
+
+    @cached_property
+    def _no_logprobs(self) -> bytes:
+        return b'},"logprobs":null,"finish_reason":null}' + self._frame.foot
 
     def opening(self) -> bytes:
         """Every choice begins with its role."""
@@ -228,6 +240,8 @@ def finish_reason_of(reason: str, has_calls: bool, legacy: bool) -> str:
 def message_of(output: ChoiceOutput, legacy: bool) -> ChatMessage:
     """A reply as a message; what it does not hold is left out."""
     deltas = merge(output.deltas)
+    if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
+        return ChatMessage("assistant", deltas[0])
     text, reasoning, calls = text_of(deltas), reasoning_of(deltas) or UNSET, tool_calls_of(deltas)
     functions = [CalledFunction(call.name, call.arguments) for call in calls]
     tool_calls = [ToolCallReply(call.id, function) for call, function in zip(calls, functions, strict=True)]
@@ -255,7 +269,7 @@ class TextFormatter(BaseFormatter):
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions, echoes: Sequence[Echo] = ()):
         super().__init__(tokenizer, options, EventFrame("cmpl", "text_completion", options))
         self._echoes = echoes
-        self._heads = self._frame.heads(options, b'"text":')
+        self._heads = self._frame.heads(b'"text":')
         self._offsets = [0] * options.n_choices
         self._begun = [not echoes] * options.n_choices
 

@@ -1,12 +1,13 @@
 """From a prepared request to its response, streamed or whole; routes and APIs differ only in their formatter."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
+
+from msgspec import Struct
 
 from tahr.config import SamplingParams
 from tahr.errors import GrammarError
@@ -39,8 +40,7 @@ class EngineInput:
     params: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Struct, frozen=True):
     """A request that has been decoded, checked and tokenised."""
 
     model: ServedModel
@@ -60,8 +60,7 @@ class GenerationRequest:
         return self.inputs[0].params.n
 
 
-@dataclass(slots=True)
-class ActiveGeneration:
+class ActiveGeneration(Struct):
     """A request while the engine works on it."""
 
     request: HttpRequest
@@ -78,17 +77,8 @@ async def generate(request: HttpRequest, state: ServerState, asked: GenerationRe
     record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
     request.response_headers |= {name: asked.formatter.id for name in REQUEST_IDS if name in request.response_headers}
     active = ActiveGeneration(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
-    with state.admission.admitted(request, asked.model), observed(active):
-        try:
-            async with request.cancellable(), submitted(active):
-                await (respond_streamed(active) if asked.stream else respond_whole(active))
-        except ClientGone:
-            raise
-        except Exception as error:
-            if not request.status:  # no byte is sent yet, so the error can be a status
-                raise
-            record.finish = "error"
-            await request.end_stream(asked.formatter.failure(logged_error(error)))
+    with state.admission.admitted(request, asked.model):
+        await respond_observed(active)
 
 
 def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> GenerationRecord:
@@ -105,13 +95,12 @@ def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> Ge
     )
 
 
-@contextmanager
-def observed(active: ActiveGeneration) -> Iterator[None]:
+async def respond_observed(active: ActiveGeneration) -> None:
     """Observers are notified of the beginning and of the end, whatever the end is."""
     record, observers = active.record, active.observers
     observers.notify("generation_started", record)
     try:
-        yield
+        await respond(active)
     except BaseException as error:
         record.finish = "client_gone" if isinstance(error, ClientGone) else "error"
         raise
@@ -120,9 +109,22 @@ def observed(active: ActiveGeneration) -> Iterator[None]:
         observers.notify("generation_finished", record, perf_counter() - record.began)
 
 
-@asynccontextmanager
-async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
-    """All prompts are with the engine; aborted on the way out."""
+async def respond(active: ActiveGeneration) -> None:
+    """What goes wrong before the first byte becomes a status, afterwards an event."""
+    try:
+        with active.request.cancellable():
+            await compute(active)
+    except ClientGone:
+        raise
+    except Exception as error:
+        if not active.request.status:
+            raise
+        active.record.finish = "error"
+        await active.request.end_stream(active.asked.formatter.failure(logged_error(error)))
+
+
+async def compute(active: ActiveGeneration) -> None:
+    """Submit all prompts to the engine and send what comes of them; what still runs on the way out is aborted."""
     engine, asked = active.asked.model.engine, active.asked
     try:
         for each in asked.inputs:
@@ -130,7 +132,7 @@ async def submitted(active: ActiveGeneration) -> AsyncIterator[None]:
                 each.tokens, each.params, asked.is_reply, whole=not asked.stream, reply_format=asked.reply_format
             )
             active.streams.append(stream)
-        yield
+        await (respond_streamed(active) if asked.stream else respond_whole(active))
     except GrammarError as error:
         raise bad_field(asked.grammar_field, str(error)) from error
     finally:
@@ -199,7 +201,7 @@ async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
 
 
 async def respond_streamed(active: ActiveGeneration) -> None:
-    """Events up to the end; what goes wrong on the way becomes an event too, in `generate`."""
+    """Events up to the end; what goes wrong on the way becomes an event too, in `respond`."""
     await active.request.begin_stream(active.asked.formatter.headers)
     opening = active.asked.formatter.opening()
     if active.asked.return_progress:

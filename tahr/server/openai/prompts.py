@@ -1,7 +1,6 @@
 """From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -98,8 +97,7 @@ def text_of(message: Message, where: str) -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatInput:
+class ChatInput(msgspec.Struct, frozen=True):
     """A conversation as a client sent it, checked, with the template that renders it."""
 
     engine: ServedEngine

@@ -112,10 +112,9 @@ async def score(request: HttpRequest, state: ServerState) -> None:
 
 async def scored(request: HttpRequest, state: ServerState, asked: PairRequest) -> list[float]:
     """The score of every pair."""
-    with state.admission.admitted(request, asked.model):
-        async with request.cancellable():
-            vectors = await asked.model.engine.embed(asked.plan.texts, EmbeddingOptions())
-            return await state.text_pool.run(partial(asked.plan.scores, vectors))
+    with state.admission.admitted(request, asked.model), request.cancellable():
+        vectors = await asked.model.engine.embed(asked.plan.texts, EmbeddingOptions())
+        return await state.text_pool.run(partial(asked.plan.scores, vectors))
 
 
 def prepare_rerank(models: ModelRegistry, data: bytes) -> tuple[RerankBody, PairRequest]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from tahr.config import SamplingParams, precedence, sampling_names
 from tahr.errors import ConfigError
 from tahr.server.http.errors import HttpError, bad_field, http_error
@@ -47,8 +49,7 @@ class Asked:
         return self.sent_names.get(name, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What a prompt leaves for its reply."""
 
     n_prompt: int
