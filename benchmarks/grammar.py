@@ -1,6 +1,7 @@
 """What grammars cost, and whether they hold: masks, throughput beside free requests, random schemas.
 
 usage: benchmarks/grammar.py masks VOCAB.gguf [N]        mask cost per token over N random schemas (default 200)
+       benchmarks/grammar.py threads VOCAB.gguf [N]      a step of N sequences (default 64): its masks by threads
        benchmarks/grammar.py throughput [MODEL] [N]      N requests at once (default 8), constrained and free in turn
        benchmarks/grammar.py schemas [MODEL] [N]         N random schemas (default 200) at temperature 1, in batches
                                                          of 8 with free requests; all texts are validated
@@ -12,15 +13,18 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import told_texts
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.grammar.masks import by_lexer
 from tahr.text.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.weights.gguf import open_gguf
@@ -115,6 +119,48 @@ def characters(path: str) -> None:
     compiler.close()
 
 
+def threads(path: str, n: str = "64") -> None:
+    """Medians of what the grammars of a step cost: masks in either order, tokens one by one and side by side."""
+    from llguidance import LLExecutor
+
+    tokenizer = tokenizer_of(path)
+    compiler, grammar = GrammarCompiler(tokenizer), Grammar("json_schema", RECORDS)
+    paths = [told_texts.path_of(compiler, tokenizer, grammar, told_texts.records(i), 200) for i in range(int(n))]
+    for n_threads in (1, 2, 4, 8, 16):
+        executor, us = LLExecutor(num_threads=n_threads), dict[str, list[float]]()
+
+        def timed(name: str, call: Callable[[], Any], us: dict[str, list[float]] = us) -> Any:
+            began = time.perf_counter()
+            found = call()
+            us.setdefault(name, []).append(1e6 * (time.perf_counter() - began))
+            return found
+
+        states = [compiler.state(grammar) for _ in paths]
+        masks = np.zeros((len(states), states[0].vocabulary.n_words), np.uint32)
+        rows = list(enumerate(states))
+        orders = {"masks as they come": rows, "masks by lexer": by_lexer(rows)}
+        for step in range(120):
+            tokens = [(state.matcher, path[state._n_matched].token) for state, path in zip(states, paths, strict=True)]
+            if step % 2:
+                timed("tokens side by side", partial(executor.consume_token_par, tokens))
+                for state in states:
+                    state._n_matched += 1
+            else:
+                pairs = [(state, token) for state, (_, token) in zip(states, tokens, strict=True)]
+                timed("tokens one by one", lambda pairs=pairs: [state.advance(token) for state, token in pairs])
+            found = timed("forced tokens looked up", lambda states=states: [state.forced_tokens() for state in states])
+            for state, forced in zip(states, found, strict=True):
+                for token in forced:
+                    state.advance(token)
+            name = list(orders)[step // 2 % 2]
+            matchers = [(state.matcher, row) for row, state in orders[name]]
+            fill = executor.unsafe_compute_mask_ptr
+            timed(name, partial(fill, matchers, masks.ctypes.data, masks.shape[1] * 4, len(masks)))
+        found = ", ".join(f"{name} {statistics.median(each):.0f}" for name, each in us.items())
+        print(f"{n_threads} threads, {len(states)} sequences, {len({s.lexer for s in states})} lexers (us): {found}")
+    compiler.close()
+
+
 # ---- throughput -------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +228,7 @@ def is_valid(text: str, schema: Any) -> bool:
     return True
 
 
-MODES = {"masks": masks, "throughput": throughput, "schemas": schemas, "characters": characters}
+MODES = {"masks": masks, "threads": threads, "throughput": throughput, "schemas": schemas, "characters": characters}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in MODES:

@@ -307,10 +307,10 @@ def test_a_bad_request_fails_alone_and_at_once(stories: Path, alone: list[str]) 
 def test_a_request_that_fails_on_the_way_fails_alone(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(seq: Any, sampled: Any, now: float) -> Any:
+    def broken(seq: Any, *args: Any) -> Any:
         if seq.params.seed == 13 and seq.n_generated == 3:
             raise ZeroDivisionError("unlucky")
-        return accept_token(seq, sampled, now)
+        return accept_token(seq, *args)
 
     monkeypatch.setattr("tahr.engine.engine.accept_token", broken)
 

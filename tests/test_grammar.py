@@ -242,19 +242,17 @@ def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
     assert sum(under_way) > len(under_way) / 2
 
 
-@pytest.mark.parametrize("n_at_once", [1, 2, 4])
-def test_masks_are_begun_group_by_group(monkeypatch: pytest.MonkeyPatch, n_at_once: int) -> None:
+@pytest.mark.parametrize("n", [3, 7])
+def test_grammars_take_their_tokens_before_masks_are_begun(n: int) -> None:
     texts = Grammar("regex", "([a-z]{3} )*[0-9]forced text[0-9]")
-    params = [hot(texts if seed % 4 else None, seed=seed, max_tokens=40) for seed in range(7)]
+    params = [hot(texts if seed % 4 else None, seed=seed, max_tokens=40) for seed in range(n)]
     plain = engine(stories())
     expected = run(plain, *(submit(plain, each) for each in params))
-    monkeypatch.setattr("tahr.engine.engine.MASKS_AT_ONCE", n_at_once)
     eng = engine(stories(), late=True)
     assert run(eng, *(submit(eng, each) for each in params)) == expected
 
 
 def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tahr.engine.engine.MASKS_AT_ONCE", 1)
     eng = engine(stories(), late=True)
     sequences = [submit(eng, hot(Grammar("regex", "[a-z]{40}"), seed=seed)) for seed in range(3)]
     while any(seq.n_generated < 5 for seq in sequences):

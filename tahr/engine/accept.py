@@ -5,7 +5,10 @@ from collections.abc import Sequence as ListOf
 
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequence import Sequence, State
+from tahr.errors import TahrError
 from tahr.text.deltas import Deltas
+
+Forced = ListOf[int] | Exception  # tokens that a grammar forces, or why it cannot go on
 
 
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
@@ -25,12 +28,15 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[
         seq.pick_row = row
 
 
-def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Deltas, str | None]:
-    """Append a token and turn it into text: what may be shown, and why it is the last token, if it is."""
+def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: bool = False) -> tuple[Deltas, str | None]:
+    """Append a token and turn it into text: what may be shown, and why it is the last token, if it is.
+
+    If it `is_taken` by the grammar already, the grammar's matcher is left alone.
+    """
     token, writer, grammar = sampled.token, seq.writer, seq.grammar
     assert writer
     seq.append(token, now)
-    if grammar is not None:
+    if grammar is not None and not is_taken:
         grammar.advance(token)
     if seq.params.logprobs is not None:
         seq.logprobs.append(sampled)
@@ -46,15 +52,35 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float) -> tuple[Delt
     return deltas, None
 
 
-def forced_tokens(seq: Sequence) -> ListOf[int]:
-    """The tokens that must come next. Those that close a block of thinking are no question of likelihood.
+def taken_by_grammar(seq: Sequence, sampled: SampledToken | TahrError) -> Forced:
+    """Let the grammar of a sequence take a token that is accepted later; what it forces then, or what is wrong."""
+    grammar = seq.grammar
+    if grammar is None or seq.finish_reason or isinstance(sampled, TahrError):
+        return ()
+    try:
+        grammar.advance(sampled.token)
+        return () if grammar.finished or sampled.token in seq.ends else forced_by_grammar(seq)
+    except Exception as error:  # whatever one request did wrong must not stop the others
+        return error
+
+
+def forced_by_grammar(seq: Sequence) -> ListOf[int]:
+    """The tokens that the grammar forces after the last one it took.
 
     A request that wants log-probabilities samples what its grammar forces one by one: only a step gives those.
     """
-    if seq.writer and seq.writer.forced:
-        return seq.writer.forced
     grammar = seq.grammar
     return grammar.forced_tokens() if grammar is not None and seq.params.logprobs is None else ()
+
+
+def forced_tokens(seq: Sequence, by_grammar: ListOf[int] | None) -> ListOf[int]:
+    """The tokens that must come next. Those that close a block of thinking are no question of likelihood.
+
+    `by_grammar` are those the grammar forces, if that has been looked up.
+    """
+    if seq.writer and seq.writer.forced:
+        return seq.writer.forced
+    return forced_by_grammar(seq) if by_grammar is None else by_grammar
 
 
 def accept_forced(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
-from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead
+from tahr.engine.accept import Forced, accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammar
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -32,7 +32,6 @@ from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
-MASKS_AT_ONCE = 16  # sequences whose masks are filled while others take their tokens
 NO_DRAFTS: dict[int, int] = {}
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
@@ -343,25 +342,25 @@ class Engine:
             sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
-        if ahead and ahead.later and len(sampled) > MASKS_AT_ONCE:
-            return events + self._accept_in_groups(sampled, tokens, now, ahead)
+        if ahead and ahead.later:
+            return events + self._accept_before_masks(sampled, tokens, now, ahead)
         events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
         return events
 
-    def _accept_in_groups(
-        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float, ahead: InFlight | None
+    def _accept_before_masks(
+        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float, ahead: InFlight
     ) -> list[Event]:
-        """Append a token to each sequence; the next step waits for them, and its masks are begun group by group."""
-        events, size = list[Event](), MASKS_AT_ONCE
-        for begin in range(0, len(sampled), size):
-            group = sampled[begin : begin + size]
-            events += map(self._accept_token, group, tokens[begin : begin + size], repeat(now))
-            if ahead and begin + size < len(sampled):  # the rest is begun by `_begin_sample`
-                try:
-                    ahead.begin_masks({seq.id for seq in group})
-                except BaseException as error:
-                    events, ahead = events + self._fail_last(error), None
-        return events
+        """Append a token to each sequence. The masks of the step ahead are begun in between.
+
+        Grammars take all tokens first, so that masks are filled while tokens become text.
+        """
+        taken = list(map(taken_by_grammar, sampled, tokens))
+        events: list[Event] = []
+        try:
+            ahead.begin_masks({seq.id for seq, forced in zip(sampled, taken, strict=True) if forced})
+        except BaseException as error:
+            events = self._fail_last(error)
+        return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
     def _verify(
         self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float, speculator: Speculator
@@ -423,20 +422,27 @@ class Engine:
 
     # ---- one request ------------------------------------------------------------------------------------------
 
-    def _accept_token(self, seq: Sequence, sampled: SampledToken | TahrError, now: float) -> Event:
-        """Append a token and turn it into text; an error here belongs to this request alone."""
+    def _accept_token(
+        self, seq: Sequence, sampled: SampledToken | TahrError, now: float, taken: Forced | None = None
+    ) -> Event:
+        """Append a token and turn it into text; an error here belongs to this request alone.
+
+        `taken` is what `taken_by_grammar` gave, if that was called for this token.
+        """
         if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1
             return Event(seq, ())
         if isinstance(sampled, TahrError):
             return self._fail(seq, sampled, suspect=True)
+        if taken and isinstance(taken, Exception):
+            return self._fail(seq, taken)
         tokens: tuple[int, ...] = (sampled.token,)
         try:
-            deltas, reason = accept_token(seq, sampled, now)
-            if reason is None and seq.may_be_forced and (forced := forced_tokens(seq)):
-                taken, deltas, reason = accept_forced(seq, forced, deltas, now)
-                self.stats.tokens_generated += len(taken)
-                tokens += taken
+            deltas, reason = accept_token(seq, sampled, now, taken is not None)
+            if reason is None and seq.may_be_forced and (forced := forced_tokens(seq, taken)):
+                found, deltas, reason = accept_forced(seq, forced, deltas, now)
+                self.stats.tokens_generated += len(found)
+                tokens += found
         except Exception as error:  # whatever one request did wrong must not stop the others
             return self._fail(seq, error)
         if reason:

@@ -66,22 +66,23 @@ class InFlight:
     is_first: bool  # of the first runs of its plan: how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
     batch: "SampleBatch | None" = None  # of `later`: masks are being filled
-    unmasked: list[int] = field(default_factory=list)  # rows of that batch whose masks have not been begun
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
-    def begin_masks(self, known: Collection[int]) -> None:
-        """Begin the masks of sequences, by id, whose last tokens the host knows by now."""
+    def begin_masks(self, forced: Collection[int] = ()) -> None:
+        """Begin the masks, now that the grammars have taken the tokens before.
+
+        Sequences, by id, that have `forced` tokens need none.
+        """
         assert self.later
-        if self.batch is None:
-            self.batch, self.unmasked = self.later.batch(), list(range(len(self.sampled)))
-        rows = [row for row in self.unmasked if self.sampled[row].id in known]
-        self.unmasked = [row for row in self.unmasked if self.sampled[row].id not in known]
-        self.later.sampler.begin_masks(self.batch, rows)
+        self.batch = self.later.batch()
+        void = [row for row, seq in enumerate(self.sampled) if seq.id in forced] if forced else ()
+        self.later.sampler.begin_masks(self.batch, void)
 
     def begin_sample(self) -> ListOf[int]:
-        """Begin all masks that are left; the samples whose tokens the device will not know by itself."""
+        """Begin the masks unless that has been done; the samples whose tokens the device will not know by itself."""
         assert self.later
-        self.begin_masks({seq.id for seq in self.sampled})
+        if self.batch is None:
+            self.begin_masks()
         assert self.batch
         known = zip(self.sampled, self.later.lengths, strict=True)
         self.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)

@@ -6,7 +6,7 @@ processors), the mask of a grammar, then top-n-sigma, XTC, typical-p, top-a, eta
 mask matter, and the best token is taken. `backends.sampling` says what each stage means.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as ListOf
 from functools import partial
 from itertools import repeat
@@ -57,9 +57,10 @@ class Sampler:
             batch.finish_masks()  # of a step that failed before it sampled
         return batch
 
-    def begin_masks(self, batch: SampleBatch, among: ListOf[int] | None = None) -> None:
-        """Begin the masks of some rows of a batch while the caller goes on."""
-        batch.begin_masks(self._filler, among, goes_on=True)
+    def begin_masks(self, batch: SampleBatch, void: Collection[int] = ()) -> None:
+        """Begin the masks of a batch while the caller goes on; rows whose samples are `void` need none."""
+        if batch.has_masks:
+            batch.begin_masks(self._filler, void, goes_on=True)
 
     def _mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for the masks of a batch. The batch before the last one has been sampled, so its memory is free."""

@@ -58,7 +58,7 @@ class CompiledGrammar:
             self._grow()
         with self._lock:
             lexer = min(self._lexers, key=SharedLexer.n_states)
-            state = GrammarState(self._vocabulary, lexer.matcher.deep_copy(), after)
+            state = GrammarState(self._vocabulary, lexer.matcher.deep_copy(), after, id(lexer))
             lexer.states.add(state)
         return state
 

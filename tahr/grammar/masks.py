@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
 MAX_THREADS = 16
-MAX_JOBS = 16  # at once
 
 MaskedRow = tuple[int, GrammarState]  # a row of the masks, and the state that allows its tokens
+
+
+def by_lexer(rows: Sequence[MaskedRow]) -> list[MaskedRow]:
+    """The rows in the order to fill them: states that share a lexer take turns, so they should be one thread's."""
+    return sorted(rows, key=lambda row: row[1].lexer)
 
 
 class MaskJob:
@@ -47,10 +51,10 @@ class MaskFiller:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         """Waits for the executor, whose calls return when all masks of a job are filled."""
-        return ThreadPoolExecutor(MAX_JOBS, "tahr-masks")
+        return ThreadPoolExecutor(1, "tahr-masks")
 
     def begin(self, rows: Sequence[MaskedRow], masks: Words, goes_on: bool = False) -> MaskJob:
-        """Begin to fill rows of `masks`, each by the state beside it.
+        """Begin to fill rows of `masks`, each by the state beside it; see `by_lexer` for their order.
 
         A caller that `goes_on` in Python, rather than in code without the interpreter's lock, waits until the threads
         have begun: they would not get the lock otherwise.

@@ -16,22 +16,27 @@ Flags = NDArray[np.bool_]
 
 
 class GrammarState:
-    """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row."""
+    """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row.
 
-    __slots__ = ("__weakref__", "_after", "_before", "_n_ends", "_n_matched", "active", "matcher", "vocabulary")
+    While its mask is filled on another thread, the matcher is that thread's: nothing else may call it.
+    """
 
-    def __init__(self, vocabulary: GrammarVocabulary, matcher: "LLMatcher", after: tuple[int, ...] = ()):
+    __slots__ = (
+        "__weakref__", "_after", "_before", "_n_ends", "_n_matched", "active", "finished", "lexer", "matcher",
+        "vocabulary",
+    )  # fmt: skip
+
+    def __init__(
+        self, vocabulary: GrammarVocabulary, matcher: "LLMatcher", after: tuple[int, ...] = (), lexer: int = 0
+    ):
         self.vocabulary, self.matcher = vocabulary, matcher
+        self.lexer = lexer  # a number that states have in common if their matchers share a lexer
+        self.finished = matcher.is_stopped()  # the text is complete and nothing can follow
         self._after = after
         self._before: list[int] = []  # the tokens generated before the grammar began
         self._n_matched = 0  # tokens the matcher has consumed
         self._n_ends = 0  # end tokens after a complete text, which it does not count
         self.active = not after  # whether the grammar has begun
-
-    @property
-    def finished(self) -> bool:
-        """Whether the text is complete and nothing can follow."""
-        return self.matcher.is_stopped()
 
     @property
     def free_mask(self) -> Words:
@@ -40,7 +45,7 @@ class GrammarState:
 
     def fork(self) -> "GrammarState":
         """The same state for another sequence."""
-        other = GrammarState(self.vocabulary, self.matcher.deep_copy(), self._after)
+        other = GrammarState(self.vocabulary, self.matcher.deep_copy(), self._after, self.lexer)
         other._before = self._before.copy()
         other._n_matched, other._n_ends, other.active = self._n_matched, self._n_ends, self.active
         return other
@@ -54,6 +59,7 @@ class GrammarState:
             self._n_ends += 1
         elif self.matcher.consume_token(token):
             self._n_matched += 1
+            self.finished = self.matcher.is_stopped()
         else:
             raise self.error()
 
@@ -70,6 +76,7 @@ class GrammarState:
             self.active = False
         if not self.matcher.rollback(n_matched):
             raise self.error()
+        self.finished = self.matcher.is_stopped()
 
     def allowed(self, n_vocab: int) -> Flags:
         """Which of so many tokens may come next; tokens that the tokenizer does not have never may."""

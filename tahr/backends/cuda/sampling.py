@@ -5,7 +5,7 @@ eta, XTC, top-n-sigma, mirostat) are taken on the host, from copies of their row
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -60,12 +60,12 @@ class Upload:
 
 
 class KeptFields:
-    """The fields of samples without edits, kept for the next step.
+    """The fields of samples without edits, kept for the next step with the device memory they and masks are sent to.
 
     While the same requests are sampled, only counters and masks change (and mirostat's mu, which is the host's).
     """
 
-    def __init__(self, rows: SampleRows):
+    def __init__(self, rows: SampleRows, device: torch.device):
         self._params, self._source, self._n_logprobs = rows.params, rows.source, rows.n_logprobs
         self._masked = rows.masked
         self.on_host = host_rows(rows)
@@ -73,20 +73,28 @@ class KeptFields:
         if rows.masked is not None:
             mask_rows[rows.masked] = np.flatnonzero(rows.masked)
         self._fields = fields_of(rows, rows.source, self.on_host, mask_rows)
+        self._there = torch.empty(self._fields.size, dtype=torch.int32, device=device)
+        # Pinned, and left as they are until the samples are collected.
+        self._masks = None if rows.mask is None else torch.from_numpy(rows.mask.view(np.int32))
+        self._masks_there = self._there if self._masks is None else torch.empty_like(self._masks, device=device)
 
     def hold(self, rows: SampleRows) -> bool:
         """Whether another step has the same samples, but for their counters and masks."""
         same = rows.params is self._params and rows.source is self._source and rows.masked is self._masked
         return same and rows.n_logprobs is self._n_logprobs
 
-    def write(self, rows: SampleRows, to: NDArray[np.int32]) -> None:
-        """Write the fields with the counters and sources of this step."""
-        self._fields[2], self._fields[3] = rows.params["counter"], rows.source
-        to[:] = self._fields.reshape(-1)
+    def send(self, rows: SampleRows, by: HostBuffer) -> tuple[torch.Tensor, torch.Tensor]:
+        """Enqueue the fields, with the counters and sources of this step, and the masks; where they will be.
 
-    @property
-    def size(self) -> int:
-        return self._fields.size
+        Without masks, no row has one.
+        """
+        fields, sent = self._fields, by.take(self._fields.size)
+        fields[2], fields[3] = rows.params["counter"], rows.source
+        sent.numpy()[:] = fields.reshape(-1)
+        self._there.copy_(sent, non_blocking=True)
+        if self._masks is not None:
+            self._masks_there.copy_(self._masks, non_blocking=True)
+        return self._there, self._masks_there
 
 
 class CudaSampler:
@@ -98,7 +106,7 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
-        self._rooms: tuple[list[int], list[torch.Tensor]] = ([], [])  # the last sizes asked for, and what they got
+        self._rooms: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
@@ -110,7 +118,7 @@ class CudaSampler:
         host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
         if len(on_host) < n:
             if kept:
-                self._launch_kept(logits, rows, kept, buffers, picks)
+                self._run(logits, *kept.send(rows, buffers.sent), n, rows.n_vocab, picks)
             else:
                 self._launch(logits, rows, on_host, buffers, picks)
         tokens = buffers.tokens.take(n)
@@ -131,19 +139,8 @@ class CudaSampler:
 
     def _keep(self, rows: SampleRows) -> KeptFields:
         if self._kept is None or not self._kept.hold(rows):
-            self._kept = KeptFields(rows)
+            self._kept = KeptFields(rows, self._device)
         return self._kept
-
-    def _launch_kept(
-        self, logits: torch.Tensor, rows: SampleRows, kept: KeptFields, buffers: HostBuffers, picks: torch.Tensor
-    ) -> None:
-        sent = buffers.sent.take(kept.size)
-        kept.write(rows, sent.numpy())
-        fields, masks = sent.to(self._device, non_blocking=True), None
-        if rows.mask is not None:  # pinned, and left as it is until these samples are collected
-            masks = torch.from_numpy(rows.mask.view(np.int32)).to(self._device, non_blocking=True)
-        masks = fields if masks is None else masks  # without masks, no row has one
-        self._run(logits, fields, masks, len(rows), rows.n_vocab, picks)
 
     def _launch(
         self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
@@ -169,31 +166,31 @@ class CudaSampler:
     ) -> None:
         n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
         n_tiles = -(-n_groups // kernels.TILE_GROUPS)
-        scan = [n * n_tiles] * 4  # best, best_at, totals, n_broken
-        lists = [n * n_groups, n * kernels.CANDIDATES, n * kernels.CANDIDATES, n * n_groups]
-        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room([*scan, *lists])
-        f32 = torch.float32
+        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, n_tiles, n_groups)
         sizes = (n, logits.stride(0), n_vocab, n_groups, n_tiles, n_words)
         kernels.scan_kernel[(n, n_tiles)](
-            best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), fields, logits, masks, *sizes,
+            best, best_at, totals, n_broken, group_best, fields, logits, masks, *sizes,
             kernels.GROUP, kernels.TILE_GROUPS, num_warps=8,
         )  # fmt: skip
         kernels.choose_kernel[(n,)](
-            picks, best.view(f32), best_at, totals.view(f32), n_broken, group_best.view(f32), values.view(f32),
+            picks, best, best_at, totals, n_broken, group_best, values,
             ids, listed, fields, logits, masks, *sizes, kernels.GROUP, kernels.TILE_GROUPS,
             triton.next_power_of_2(n_tiles), triton.next_power_of_2(n_groups), kernels.CANDIDATES,
             kernels.FIRST_GROUPS, num_warps=8,
         )  # fmt: skip
 
-    def _room(self, sizes: Sequence[int]) -> list[torch.Tensor]:
+    def _room(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:
         """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
-        if self._rooms[0] == sizes:
+        if self._rooms[0] == (n, n_tiles, n_groups):
             return self._rooms[1]
+        f32, i32, n_scan, n_listed = torch.float32, torch.int32, n * n_tiles, n * kernels.CANDIDATES
+        types = [f32, i32, f32, i32, f32, f32, i32, i32]  # in the order of `_run`
+        sizes = [n_scan, n_scan, n_scan, n_scan, n * n_groups, n_listed, n_listed, n * n_groups]
         padded = [-(-size // ALIGN) * ALIGN for size in sizes]
         if len(self._work) < sum(padded):
-            self._work = torch.empty(sum(padded), dtype=torch.int32, device=self._device)
-        parts = zip(self._work[: sum(padded)].split(padded), sizes, strict=True)
-        self._rooms = list(sizes), [part[:size] for part, size in parts]
+            self._work = torch.empty(sum(padded), dtype=i32, device=self._device)
+        parts = zip(self._work[: sum(padded)].split(padded), sizes, types, strict=True)
+        self._rooms = (n, n_tiles, n_groups), [part[:size].view(dtype) for part, size, dtype in parts]
         return self._rooms[1]
 
 

@@ -1,7 +1,7 @@
 """Requests that are sampled together, as the arrays `Backend.sample` reads."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 from operator import sub
@@ -12,7 +12,7 @@ from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRow
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
-from tahr.grammar.masks import MaskFiller, MaskJob
+from tahr.grammar.masks import MaskFiller, MaskJob, by_lexer
 
 UNEDITED = EditTable()
 
@@ -35,8 +35,8 @@ class SampleBatch:
         self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
-        self._masked = {i: request.grammar for i, request in enumerate(requests) if request.grammar}
-        self._masks: list[MaskJob] = []  # under way
+        self._masked = by_lexer([(i, request.grammar) for i, request in enumerate(requests) if request.grammar])
+        self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
         self.rows = SampleRows(
             np.array(source, np.int32),
@@ -59,18 +59,19 @@ class SampleBatch:
             self.source, self.rows.source[:] = list(source), source
         return True
 
-    def begin_masks(self, filler: MaskFiller, among: ListOf[int] | None = None, goes_on: bool = False) -> None:
-        """Begin to fill masks of the next sample, all of them or those among some rows; see `MaskFiller.begin`."""
-        masked = self._masked if among is None else {i: self._masked[i] for i in among if i in self._masked}
-        if masked and self.rows.mask is not None:
-            self._masks.append(filler.begin(list(masked.items()), self.rows.mask, goes_on))
+    def begin_masks(self, filler: MaskFiller, void: Collection[int] = (), goes_on: bool = False) -> None:
+        """Begin to fill the masks of the next sample, but those of rows whose samples are `void`.
 
-    def finish_masks(self) -> dict[int, GrammarError]:
+        `goes_on` is `MaskFiller.begin`'s.
+        """
+        assert self._masks is None and self.rows.mask is not None, "there are masks to fill, and none is being filled"
+        masked = [each for each in self._masked if each[0] not in void] if void else self._masked
+        self._masks = filler.begin(masked, self.rows.mask, goes_on)
+
+    def finish_masks(self) -> Mapping[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
-        errors: dict[int, GrammarError] = {}
-        while self._masks:
-            errors |= self._masks.pop().wait()
-        return errors
+        masks, self._masks = self._masks, None
+        return masks.wait() if masks else {}
 
     def next_rows(self, lengths: ListOf[int] | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
