@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from tahr.errors import ConfigError
 from tahr.grammar.spec import Grammar
+from tahr.kept_hash import KeptHash
 
 DEFAULT_MAX_TOKENS = 1024
 UNLIMITED_TOKENS = 2**31 - 1  # as many as the context has room for
@@ -174,7 +175,7 @@ def lora_choice(value: Any) -> LoraChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(KeptHash):
     """How one request picks its tokens. What is not asked for is filled in by `precedence`.
 
     Hashable: what is given as a list or a mapping is kept as a tuple. The stages run in the order of
@@ -291,6 +292,8 @@ class SamplingParams:
         keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
+
+    __hash__ = KeptHash.__hash__
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "SamplingParams":

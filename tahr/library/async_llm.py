@@ -129,14 +129,15 @@ class AsyncLLM:
         """
         one = one_prompt(prompt)
         tokens = await asyncio.to_thread(self.llm.tokenizer.encode, one) if isinstance(one, str) else one
-        return await self._submit(PreparedRequest(tokens, sampling_params(params), reply_format), reply, whole)
+        prepared = PreparedRequest(tokens, sampling_params(params), reply_format)
+        return await self.submit_prepared(prepared, reply, whole)
 
     async def submit_chat(
         self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
     ) -> Stream:
         """Queue a conversation, with the options of `LLM.chat`."""
         prepared = await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options)
-        return await self._submit(prepared, reply=True)
+        return await self.submit_prepared(prepared, reply=True)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
         """Continue a prompt piece by piece; leaving the loop stops the request."""
@@ -270,7 +271,8 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def _submit(self, prepared: PreparedRequest, reply: bool = False, whole: bool = False) -> Stream:
+    async def submit_prepared(self, prepared: PreparedRequest, reply: bool = False, whole: bool = False) -> Stream:
+        """Queue what was checked before; see `submit`."""
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
         grammar = await self._grammar_state(prepared.params) if prepared.params.grammar is not None else None
         try:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tahr.config import LoraChoice, SamplingParams
 from tahr.library.async_llm import AsyncLLM, Stream
+from tahr.library.chat_options import PreparedRequest
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.engine_port import PromptProgress
 
@@ -63,7 +64,8 @@ class LlmEngine:
         reply_format: "ReplyFormat | None" = None,
     ) -> LlmStream:
         """Queue a request."""
-        return LlmStream(await self._llm.submit(tokens, params, reply=is_reply, reply_format=reply_format, whole=whole))
+        prepared = PreparedRequest(tokens, params, reply_format)
+        return LlmStream(await self._llm.submit_prepared(prepared, is_reply, whole))
 
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()

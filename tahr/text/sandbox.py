@@ -13,7 +13,7 @@ from typing import Any, cast
 from jinja2 import nodes, pass_context
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -262,6 +262,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str):
             return attr in TEXT_METHODS
+        if isinstance(obj, LoopContext):  # most templates ask `loop` something for every message
+            return not attr.startswith("_")
         return not isinstance(obj, (bytes, int, float)) and super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja names them)
@@ -282,8 +284,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current()
         if operator == "+" and type(left) is type(right) is str:  # what nearly all templates nearly always do
-            budget.admit(len(left) + len(right))
-            budget.charge(len(left) + len(right))
+            n_chars = len(left) + len(right)
+            if n_chars > budget.max_chars:  # as `admit`, without the call
+                budget.admit(n_chars)
+            budget.charge(n_chars)
             return left + right
         budget.admit(OPERATOR_GROWTH[operator](left, right))
         made = super().call_binop(context, operator, left, right)

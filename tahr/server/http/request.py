@@ -71,7 +71,8 @@ class HttpRequest:
 
     def header(self, name: str) -> str:
         """A header's value; empty if there is none."""
-        return self.headers.get(name.encode(), b"").decode("latin-1")
+        value = self.headers.get(name.encode())
+        return value.decode("latin-1") if value else ""
 
     # ---- the body ---------------------------------------------------------------------------------------------
 

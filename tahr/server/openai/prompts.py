@@ -169,7 +169,7 @@ def check_chat_size(engine: ServedEngine, messages: Sequence[Message], tools: Se
 
 
 def n_chars_of(message: Message) -> int:
-    calls = sum(len(call.function.arguments or "") for call in message.tool_calls or ())
+    calls = sum(len(call.function.arguments or "") for call in message.tool_calls) if message.tool_calls else 0
     if isinstance(message.content, list):
         return calls + sum(len(part.text or "") for part in message.content)
     return calls + len(message.content or "")
