@@ -11,6 +11,7 @@ import pytest
 
 from gguf_maker import Gguf, Stored
 from tahr import LLM, SamplingParams
+from tahr.backends.cpu.backend import CpuBackend
 from tahr.errors import GenerateError, WeightsChanged
 from tahr.weights import FileWatch, open_gguf
 from tahr.weights.watch import refuse_changed
@@ -100,6 +101,19 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(small: Path) -> None:
         file.write(b"more")
     with pytest.raises(WeightsChanged):
         refuse_changed([source])
+
+
+def test_the_native_stamp_is_the_systems(small: Path) -> None:
+    with small.open("rb") as file:
+        found = os.fstat(file.fileno())
+        assert CpuBackend.file_stamp(file.fileno()) == (found.st_size, found.st_mtime_ns)
+        watch = FileWatch([open_gguf(small).tensors["t"].source])
+        watch.check(CpuBackend.file_stamp)
+        os.truncate(small, 4096)
+        with pytest.raises(WeightsChanged):
+            watch.check(CpuBackend.file_stamp)
+    with pytest.raises(OSError, match="descriptor"):
+        CpuBackend.file_stamp(-1)
 
 
 def test_watching_takes_next_to_no_time(small: Path) -> None:

@@ -434,7 +434,7 @@ class Engine:
             return Event(seq, ())
         if isinstance(sampled, TahrError):
             return self._fail(seq, sampled, suspect=True)
-        if taken and isinstance(taken, Exception):
+        if taken is not None and isinstance(taken, Exception):
             return self._fail(seq, taken)
         tokens: tuple[int, ...] = (sampled.token,)
         try:

@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 
+Stamp = tuple[int, int]  # the size of a file, and when its content was last changed: one differs after any writing
+
+
+def file_stamp(descriptor: int) -> Stamp:
+    """The stamp of an open file."""
+    found = os.fstat(descriptor)
+    return found.st_size, found.st_mtime_ns
+
 
 class OpenFile:
     """A file held open, so that what happens to it can be seen whatever becomes of its name."""
@@ -19,10 +27,8 @@ class OpenFile:
         self.label = label
         self.first_stamp = self.stamp()
 
-    def stamp(self) -> tuple[int, int]:
-        """Its size, and when its content was last changed: both differ after any writing."""
-        found = os.fstat(self.descriptor)
-        return found.st_size, found.st_mtime_ns
+    def stamp(self) -> Stamp:
+        return file_stamp(self.descriptor)
 
     def __del__(self) -> None:
         os.close(self.descriptor)

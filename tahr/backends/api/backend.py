@@ -24,6 +24,7 @@ from tahr.backends.memory_budget import host_kv_budget
 from tahr.backends.sampling import logprobs, numpy_sampler
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows, Words, words
 from tahr.errors import UnsupportedModel
+from tahr.weights.source import Stamp, file_stamp
 from tahr.weights.tensor import HostTensor
 
 
@@ -51,6 +52,7 @@ class Backend(ABC):
     summary: str  # one line for people: which device, which instructions, how many threads
     deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
     maps_tables: bool = False  # embedding tables stay in the mapped file, and are read there at every step
+    file_stamp: Callable[[int], Stamp] = staticmethod(file_stamp)  # of that file, asked for at every step
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
     rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`

@@ -29,6 +29,7 @@ class CpuBackend(RowOps):
 
     name = "cpu"
     maps_tables = True
+    file_stamp = staticmethod(native.file_stamp)  # Python makes twenty objects of what it asks the system
     kv_dtypes = tuple(KV_TYPES)
     passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <sys/stat.h>
 
 #include "cpu_features.h"
 #include "module_ops.h"
@@ -35,6 +36,21 @@ Address address_of(nb::handle array) {
   const Address address = reinterpret_cast<Address>(view.buf);
   PyBuffer_Release(&view);
   return address;
+}
+
+// Size and time of change of an open file, as `os.fstat` gives them.
+std::tuple<int64_t, int64_t> file_stamp(int descriptor) {
+  struct stat found;
+  if (fstat(descriptor, &found) != 0) {
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+#ifdef __APPLE__
+  const timespec changed = found.st_mtimespec;
+#else
+  const timespec changed = found.st_mtim;
+#endif
+  return {found.st_size, int64_t{1000000000} * changed.tv_sec + changed.tv_nsec};
 }
 
 Format named_format(const std::string& name) {
@@ -96,6 +112,7 @@ NB_MODULE(_native, m) {
   m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
   m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
   m.def("address_of", address_of, "array"_a, "Where the numbers of an array are.");
+  m.def("file_stamp", file_stamp, "descriptor"_a, "The size of an open file, and when it was last changed.");
   m.def("has_format", has_format, "format"_a, "Whether matrices of that weight format can be packed.");
   m.def("packed_bytes", packed_bytes, "format"_a, "isa"_a, "n_stack"_a, "rows"_a, "cols"_a);
   m.def("quantised_row_bytes", quantised_row_bytes, "cols"_a);
