@@ -19,7 +19,10 @@ launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); ru
 tests=(
     "cuda tests/test_cuda_options.py"
     "reference,cuda tests/test_ops.py tests/test_ops_families.py"
-    "reference,cuda tests/test_cuda.py tests/test_cuda_steps.py tests/test_state_memory.py"
+    "reference,cuda tests/test_cuda.py -k adapters"
+    "reference,cuda tests/test_cuda.py -k decode_attention"
+    "reference,cuda tests/test_cuda.py -k not(adapters)and(not(decode_attention))"
+    "reference,cuda tests/test_cuda_steps.py tests/test_state_memory.py"
     "reference,cuda tests/test_cuda_packed.py tests/test_quantised_checkpoints.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py tests/test_families.py"

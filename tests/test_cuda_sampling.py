@@ -50,9 +50,10 @@ def test_replies_are_those_of_the_host(stories: Path, monkeypatch: pytest.Monkey
     sampled = replies(eng)
 
     def on_host(logits: Tensor, rows: SampleRows) -> SampledAtOnce:
-        return SampledAtOnce(numpy_sampler.sample(be.read(logits), rows), range(len(rows)))
+        return SampledAtOnce(numpy_sampler.sample(be.read(logits), rows))
 
     monkeypatch.setattr(be, "sample", on_host)
+    monkeypatch.setattr(be, "host_samples", lambda rows: range(len(rows)))
     assert replies(eng) == sampled
 
 

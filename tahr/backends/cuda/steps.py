@@ -14,8 +14,14 @@ import torch
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
 
 POWERS = [1 << i for i in range(31)]
-# Tokens of a step: half as many again between powers of two, so that padding costs a third at most.
-TOKENS = [16, 32, 64, *(n for i in range(7, 31) for n in (1 << i, 3 << (i - 1)))]
+# Tokens of a step. Small ones: half as many again between powers of two, because launches cost more than padding. Where
+# products take the time, padding costs a sixteenth at most; they are cut into tiles of 128 rows anyway.
+FINE, ROW_TILE = 10, 128  # the power of two from which sizes lie close together
+TOKENS = [
+    *(16, 32, 64),
+    *(n for i in range(7, FINE) for n in (1 << i, 3 << (i - 1))),
+    *(n for i in range(FINE, 30) for n in range(1 << i, 2 << i, max(ROW_TILE, 1 << (i - 4)))),
+]
 SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
