@@ -20,8 +20,8 @@ tests=(
     "cuda tests/test_cuda_options.py"
     "reference,cuda tests/test_ops.py tests/test_ops_families.py"
     "reference,cuda tests/test_cuda.py -k adapters"
-    "reference,cuda tests/test_cuda.py -k decode_attention"
-    "reference,cuda tests/test_cuda.py -k not(adapters)and(not(decode_attention))"
+    "reference,cuda tests/test_cuda.py -k not(adapters)"
+    "reference,cuda tests/test_cuda_attention.py"
     "reference,cuda tests/test_cuda_steps.py tests/test_state_memory.py"
     "reference,cuda tests/test_cuda_packed.py tests/test_quantised_checkpoints.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
@@ -69,7 +69,7 @@ if [[ ${STEPS:-tests cells} == *sanitize* ]]; then
     sanitize() { # tool
         TAHR_TEST_BACKENDS=reference,cuda PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTEST_TIMEOUT=0 \
             timeout "${SANITIZE_S:-90}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
-            "$python" -c "$launch" "$extra" pytest tests/test_cuda.py tests/test_cuda_packed.py -k "$kernels" -q -x \
+            "$python" -c "$launch" "$extra" pytest tests/test_cuda.py tests/test_cuda_attention.py tests/test_cuda_packed.py -k "$kernels" -q -x \
             --no-header -p no:cacheprovider >"$extra/$1.log" 2>&1
     }
     sanitize memcheck &

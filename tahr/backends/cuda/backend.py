@@ -335,19 +335,31 @@ class CudaBackend(api.Backend):
         return made(found, Rows.TOKENS, F32)
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
+        return self._rope_and_cache(qkv, rotation, memory, None)
+
+    def _rope_and_cache(
+        self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory, new_keys: torch.Tensor | None
+    ) -> Tensor:
         inputs, (q, *kv) = self.context.enter(memory.step), qkv
-        slots = inputs.slot_mapping[memory.group]
-        heads = values(q), [values(x) for x in kv]
-        return like(q, rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math))
+        heads, slots = (values(q), [values(x) for x in kv]), inputs.slot_mapping[memory.group]
+        found = rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math, new_keys)
+        return like(q, found)
 
     def rope_attention(
         self, qkv: list[Tensor], rotation: api.Rotation, spec: api.AttentionSpec, memory: api.LayerMemory
     ) -> Tensor:
-        if self.deterministic or not attention.fuses_rope(len(qkv), spec, memory):
+        q, *kv = (values(x) for x in qkv)
+        if self.deterministic or spec.chunked:
             return super().rope_attention(qkv, rotation, spec, memory)
-        call, (q, k, v) = self._attention_call(qkv[0], spec, memory), qkv
-        slots = call.inputs.slot_mapping[memory.group]
-        return like(q, rope_attention.rope_decode(call, [values(k), values(v)], rotation, slots, q.data.math))
+        if attention.fuses_rope(len(qkv), spec, memory):
+            call = self._attention_call(qkv[0], spec, memory)
+            slots = call.inputs.slot_mapping[memory.group]
+            return like(qkv[0], rope_attention.rope_decode(call, kv, rotation, slots, qkv[0].data.math))
+        if attention.reads_rows(q, kv, spec, memory):
+            new = attention.StepRows(torch.empty_like(kv[0], memory_format=torch.contiguous_format), kv[1])
+            call = self._attention_call(self._rope_and_cache(qkv, rotation, memory, new.keys), spec, memory)
+            return like(qkv[0], attention.attend_mixed(call, self._n_seqs(memory.step), new))
+        return super().rope_attention(qkv, rotation, spec, memory)
 
     def _attention_call(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> attention.AttentionCall:
         inputs = self.context.enter(memory.step)
@@ -358,7 +370,7 @@ class CudaBackend(api.Backend):
         call, step = self._attention_call(q, spec, memory), memory.step
         if memory.kv_shape.latent:
             return like(q, latent.attend_latent(call, memory.kv_shape.latent))
-        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
+        n_seqs = self._n_seqs(step)
         if self.deterministic or not spec.causal or spec.chunked:
             return like(q, attention.attend_exact(call, n_seqs))
         one_each = step.limits.n_tokens_per_seq == 1
@@ -366,13 +378,13 @@ class CudaBackend(api.Backend):
 
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
         inputs, step = self.context.enter(memory.step), memory.step
-        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
+        n_seqs = self._n_seqs(step)
         found = recurrence.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))
 
     def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
         inputs, step = self.context.enter(memory.step), memory.step
-        n_seqs = step.limits.n_seqs if self.context.inside else step.n_seqs
+        n_seqs = self._n_seqs(step)
         found = recurrence.run_state_space([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))
 
@@ -398,6 +410,9 @@ class CudaBackend(api.Backend):
 
     def clip(self, x: Tensor, limit: float) -> Tensor:
         return like(x, values(x).clamp(-limit, limit))
+
+    def _n_seqs(self, step: api.StepInputs) -> int:
+        return step.limits.n_seqs if self.context.inside else step.n_seqs
 
     def _n_tokens(self, step: api.StepInputs) -> int:
         return step.limits.n_tokens if self.context.inside else step.n_tokens

@@ -1,7 +1,9 @@
 """Attention over paged keys and values: which kernels a step takes, and how they are launched."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -12,14 +14,38 @@ from tahr.backends.cuda.kernels import attention_kernels as kernels
 from tahr.backends.cuda.kernels.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
 
-EXACT_ROWS, EXACT_KEYS = 64, 32  # of a tile, where results must not depend on the step
-# Rows and keys of a prefill tile, warps and stages, as measured on an H200: small tiles until large ones fill the card.
-SMALL_TILE, LARGE_TILE = (64, 64, 4, 2), (128, 128, 8, 2)
-N_LARGE = 8192  # rows
+N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take
 N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further only adds work
 MOST_SPLITS = 32
 TILE_BYTES = 32768  # of a tile of keys: two of them, and as many values, fit a multiprocessor
+
+
+class AttentionTile(NamedTuple):
+    """How many rows of queries meet how many keys at a time."""
+
+    rows: int
+    keys: int
+    n_warps: int
+    n_stages: int
+
+    def fits(self, dim: int, itemsize: int, n_bytes: int) -> bool:
+        """Whether its rows, and the keys and values of its stages, fit into shared memory."""
+        return (self.rows + 2 * self.n_stages * self.keys) * dim * itemsize <= n_bytes
+
+
+# The first that fits is taken. As measured on an H200; the others are for wide heads and for cards with less memory.
+LARGE_TILES = [AttentionTile(128, 128, 8, 3), AttentionTile(128, 128, 8, 2), AttentionTile(128, 64, 8, 2)]
+SMALL_TILES = [AttentionTile(64, 64, 4, 2), AttentionTile(64, 32, 4, 2), AttentionTile(16, 16, 4, 1)]
+# Where results must not depend on the step.
+EXACT_TILES = [AttentionTile(64, 32, 4, 3), AttentionTile(64, 32, 4, 1), AttentionTile(16, 32, 4, 1)]
+
+
+class StepRows(NamedTuple):
+    """Keys, rotated as they are stored, and values of the tokens of a step: a row each."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +120,56 @@ def attend_exact(call: AttentionCall, n_seqs: int) -> torch.Tensor:
     """Attention of any step; no row depends on other sequences or on how a prompt is cut into steps."""
     store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     out = torch.zeros_like(call.q)  # rows of padding stay zero
-    kernels.exact_kernel[(n_tiles(call, n_seqs, EXACT_ROWS), call.n_kv)](
+    tile = fitting(EXACT_TILES, call)
+    kernels.exact_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
         out, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start, inputs.positions,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
         spec.softcap > 0, spec.causal, spec.chunked, TYPES[call.dtype], cuda_kv.block_of(store),
-        cuda_kv.rotation_of(store), EXACT_ROWS, EXACT_KEYS, block_d(call.dim), num_warps=4,
+        cuda_kv.rotation_of(store), tile.rows, tile.keys, block_d(call.dim), num_warps=tile.n_warps,
+        num_stages=tile.n_stages,
     )  # fmt: skip
     return out
 
 
-def attend_mixed(call: AttentionCall, n_seqs: int) -> torch.Tensor:
+def attend_mixed(call: AttentionCall, n_seqs: int, new: StepRows | None = None) -> torch.Tensor:
     """Attention of a step with prompts and decoding sequences, each by its own kernel."""
     if not call.is_plain:
         return attend_exact(call, n_seqs)
     store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
     out = torch.zeros_like(call.q)  # rows of padding stay zero
-    rows, keys, n_warps, n_stages = LARGE_TILE if len(call.q) * call.group >= N_LARGE else SMALL_TILE
-    kernels.prefill_kernel[(n_tiles(call, n_seqs, rows), call.n_kv)](
-        out, call.q, store[0], store[1], pages, inputs.query_start, inputs.positions, inputs.counts,
-        spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), call.n_q, call.n_kv, store.shape[4],
-        call.page_size, call.group, *call.has_per_head, n_seqs > 1, spec.window > 0, spec.softcap > 0,
-        TYPES[call.dtype],
-        rows, keys, call.dim, num_warps=n_warps, num_stages=n_stages, **OVERLAP,
+    tiles = (*LARGE_TILES, *SMALL_TILES) if is_large(len(call.q), call.group) else SMALL_TILES
+    tile, (new_keys, new_values) = fitting(tiles, call), new or (call.q, call.q)
+    kernels.prefill_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
+        out, call.q, store[0], store[1], new_keys, new_values, pages, inputs.query_start, inputs.positions,
+        inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), new_keys.stride(0),
+        new_values.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size, call.group, *call.has_per_head,
+        n_seqs > 1, new is not None, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
+        tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
     )  # fmt: skip
     if n_seqs > 1:
         decode(call, n_seqs, out, mixed=True)
     return out
+
+
+def is_large(n_tokens: int, group: int) -> bool:
+    """Whether a step has rows enough for large tiles."""
+    return n_tokens * group >= N_LARGE
+
+
+def fitting(tiles: Sequence[AttentionTile], call: AttentionCall) -> AttentionTile:
+    """The first tile that fits into shared memory; the last, if none does."""
+    dim, n_bytes = block_d(call.dim), shared_bytes(call.q.device)
+    return next((tile for tile in tiles if tile.fits(dim, call.dtype.itemsize, n_bytes)), tiles[-1])
+
+
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program may use."""
+    if device.type != "cuda":
+        return 1 << 18
+    found: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return found
 
 
 def attend_decode(call: AttentionCall) -> torch.Tensor:
@@ -185,6 +234,16 @@ def fuses_rope(n_parts: int, spec: AttentionSpec, memory: LayerMemory) -> bool:
     is_plain = not shape.latent and cuda_kv.block_of(memory.data) == 0
     fits = limits.n_tokens_per_seq == 1 and limits.n_seqs * shape.n_heads <= N_SOME
     return n_parts == 3 and is_plain and fits and spec.causal and not spec.chunked
+
+
+def reads_rows(q: torch.Tensor, kv: Sequence[torch.Tensor], spec: AttentionSpec, memory: LayerMemory) -> bool:
+    """Whether `attend_mixed` takes new keys and values from the rows of a step: a large one, stored as the rows are."""
+    store = memory.data
+    if memory.kv_shape.latent or len(kv) != 2 or kv[1].dtype != store.dtype or spec.window or not spec.causal:
+        return False
+    dim = cuda_kv.head_dim(store)
+    is_plain = cuda_kv.block_of(store) == 0 and block_d(dim) == dim and store.dtype != torch.float32
+    return is_plain and is_large(len(q), q.shape[1] // kv[0].shape[1]) and memory.step.limits.n_tokens_per_seq != 1
 
 
 def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:

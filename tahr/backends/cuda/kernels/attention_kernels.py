@@ -158,24 +158,39 @@ def exact_kernel(
 
 
 @triton.jit
+def paged_tile(
+    keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, masked: tl.constexpr,
+    block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of a tile from their pages; masked, zeros outside lowest..end."""
+    cols, at = tl.arange(0, block_d), first + tl.arange(0, block_n)
+    inside = (at >= lowest) & (at < end)
+    page = tl.load(pages + at // page_size, mask=inside, other=0) if masked else tl.load(pages + at // page_size)
+    offset = ((page.to(tl.int64) * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
+    if masked:
+        return (
+            tl.load(keys + offset, mask=inside[:, None], other=0.0),
+            tl.load(values + offset, mask=inside[:, None], other=0.0),
+        )
+    return tl.load(keys + offset), tl.load(values + offset)
+
+
+@triton.jit
+def row_tile(numbers, row, stride, kv_head, block_n: tl.constexpr, block_d: tl.constexpr):
+    """Keys or values of a tile from the rows of the step, `row` the first of them."""
+    at = tl.arange(0, block_n)[:, None] * stride + tl.arange(0, block_d)[None, :]
+    return tl.load(numbers + row.to(tl.int64) * stride + kv_head * block_d + at)
+
+
+@triton.jit
 def attend_tile(
-    q, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end, first,
-    total, weight, best, scale, window, softcap, slope, has_slopes: tl.constexpr, masked: tl.constexpr,
-    has_window: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    q, k, v, positions, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+    has_slopes: tl.constexpr, masked: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr,
+    dtype: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys added to the running softmax, in powers of two. Unmasked, every row sees every key of it."""
-    cols, at = tl.arange(0, block_d), first + tl.arange(0, block_n)
-    if masked:
-        inside = (at >= lowest) & (at < end)
-        page = tl.load(pages + at // page_size, mask=inside, other=0).to(tl.int64)
-        offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
-        k = tl.load(keys + offset, mask=inside[:, None], other=0.0).to(dtype)
-    else:
-        page = tl.load(pages + at // page_size).to(tl.int64)
-        offset = ((page * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
-        k = tl.load(keys + offset).to(dtype)
-    scores = tl.dot(q, tl.trans(k))
+    at = first + tl.arange(0, block_n)
+    scores = tl.dot(q, tl.trans(k.to(dtype)))
     unit = scale * LOG2_E  # of scores, which stay as they are where nothing else happens to them
     if has_cap:
         scores = softcap * LOG2_E * tanh(scores * (scale / softcap))
@@ -186,27 +201,30 @@ def attend_tile(
     if has_cap | has_slopes:
         unit = 1.0
     if masked:
-        seen = (at[None, :] <= positions[:, None]) & inside[None, :]
+        seen = (at[None, :] <= positions[:, None]) & ((at >= lowest) & (at < end))[None, :]
         if has_window:
             seen = seen & (at[None, :] > positions[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(best, tl.max(scores, 1) * unit)
     p, decay = tl.exp2(scores * unit - higher[:, None]), tl.exp2(best - higher)
     weight = weight * decay + tl.sum(p, 1)
-    v = tl.load(values + offset, mask=inside[:, None], other=0.0) if masked else tl.load(values + offset)
     total = tl.dot(p.to(dtype), v.to(dtype), total * decay[:, None])
     return total, weight, higher
 
 
 @triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
 def prefill_kernel(
-    out, q, keys, values, page_table, query_start, positions, counts, scale, window, softcap, sinks, slopes,
-    table_stride, n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr,
-    group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, skips_decodes: tl.constexpr,
-    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    out, q, keys, values, new_keys, new_values, page_table, query_start, positions, counts, scale, window, softcap,
+    sinks, slopes, table_stride, key_stride, value_stride, n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr,
+    page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr,
+    skips_decodes: tl.constexpr, has_rows: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr,
+    dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """One program per tile of a sequence's query rows and key head, the tiles with most keys first."""
+    """One program per tile of a sequence's query rows and key head, the tiles with most keys first.
+
+    Whole tiles of keys that are new in this step are read from its rows, which takes a third less time than to find
+    them in their pages.
+    """
     let_next_start()
     wait_for_previous()
     kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
@@ -237,17 +255,35 @@ def prefill_kernel(
         weight += 1.0
     total = tl.zeros((block_m, block_d), tl.float32)
     n_whole = 0 if has_window else (earliest + 1) // block_n * block_n  # keys that every row sees
-    for first in range(0, n_whole, block_n):
+    # From here on keys are new, and whole tiles of them come from rows; one tile between may be partly new.
+    n_old = tl.load(positions + start) if has_rows else n_whole
+    paged_end = tl.minimum(n_old // block_n * block_n, n_whole)
+    rows_begin = tl.minimum(tl.cdiv(n_old, block_n) * block_n, n_whole)
+    for first in range(0, paged_end, block_n):
+        k, v = paged_tile(
+            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, False, block_n, block_d
+        )
         total, weight, best = attend_tile(
-            queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
-            total, weight, best, scale, window, softcap, slope, has_slopes, False, has_window, has_cap,
-            dtype, block_n, block_d,
+            queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+            has_slopes, False, has_window, has_cap, dtype, block_n,
         )  # fmt: skip
-    for first in range(tl.maximum(n_whole, lowest // block_n * block_n), end, block_n):
+    if has_rows:
+        for first in range(rows_begin, n_whole, block_n):
+            k = row_tile(new_keys, start + first - n_old, key_stride, kv_head, block_n, block_d)
+            v = row_tile(new_values, start + first - n_old, value_stride, kv_head, block_n, block_d)
+            total, weight, best = attend_tile(
+                queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+                has_slopes, False, has_window, has_cap, dtype, block_n,
+            )  # fmt: skip
+    n_between, last = (rows_begin - paged_end) // block_n, tl.maximum(n_whole, lowest // block_n * block_n)
+    for i in range(n_between + tl.cdiv(end - last, block_n)):
+        first = tl.where(i < n_between, paged_end, last + (i - n_between) * block_n)
+        k, v = paged_tile(
+            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, True, block_n, block_d
+        )
         total, weight, best = attend_tile(
-            queries, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end, first,
-            total, weight, best, scale, window, softcap, slope, has_slopes, True, has_window, has_cap,
-            dtype, block_n, block_d,
+            queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+            has_slopes, True, has_window, has_cap, dtype, block_n,
         )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=alive[:, None])
 

@@ -82,10 +82,10 @@ def store_heads(numbers, scales, offset, heads, dim, cols, inside, kv_block: tl.
 
 @triton.jit(do_not_specialize=["slot_mapping", "counts", "page_size"])
 def rope_and_cache_kernel(
-    out, q, k, v, keys, values, key_scales, value_scales, cos_sin, q_gain, k_gain, key_mean, slot_mapping, counts,
-    eps, q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
-    normed: tl.constexpr, centred: tl.constexpr, pairs: tl.constexpr, kv_block: tl.constexpr, together: tl.constexpr,
-    n_heads: tl.constexpr, block: tl.constexpr,
+    out, q, k, v, keys, values, key_scales, value_scales, new_keys, cos_sin, q_gain, k_gain, key_mean, slot_mapping,
+    counts, eps, q_stride, k_stride, v_stride, n_q, n_kv, dim, stored, half, page_size,
+    keeps_rows: tl.constexpr, normed: tl.constexpr, centred: tl.constexpr, pairs: tl.constexpr,
+    kv_block: tl.constexpr, together: tl.constexpr, n_heads: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One program per token and `n_heads` heads of one kind: query heads first, then key heads, then value heads."""
     let_next_start()
@@ -117,6 +117,9 @@ def rope_and_cache_kernel(
         if together:
             turned = hadamard(turned, n_heads, block, together)
         store_heads(keys, key_scales, offset, turned, dim, cols, inside, kv_block, block)
+        if keeps_rows:
+            at = ((token * n_kv + kv_head) * dim)[:, None] + cols[None, :]
+            tl.store(new_keys + at, narrow(turned, new_keys.dtype.element_ty), mask=inside[None, :])
     else:
         at = (v + token * v_stride + kv_head * dim)[:, None] + cols[None, :]
         copied = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
@@ -133,8 +136,12 @@ def rope_and_cache(
     slot_mapping: torch.Tensor,
     counts: torch.Tensor,
     dtype: torch.dtype,
+    new_keys: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Write the keys and values of live tokens, if any, to `store` (see `cuda_kv`); the queries for `attention`."""
+    """Write the keys and values of live tokens, if any, to `store` (see `cuda_kv`); the queries for `attention`.
+
+    The keys go to the rows of `new_keys` too.
+    """
     (k, v), cos_sin, norms = [*kv, q, q][:2], rotation.cos_sin.data.values, rotation.norms
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     together = cuda_kv.rotation_of(store)
@@ -145,11 +152,11 @@ def rope_and_cache(
     n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     rope_and_cache_kernel[(n_tokens, (n_q + len(kv) * n_kv) // n_heads)](
-        out, q, k, v, store[0], store[-1], *cuda_kv.scales(store), cos_sin, q_gain, k_gain,
-        cos_sin if mean is None else mean, slot_mapping, counts, eps, q.stride(0), k.stride(0), v.stride(0), n_q, n_kv,
-        dim, stored, cos_sin.shape[1] // 2, page_size,
-        norms is not None, mean is not None, rotation.style == "pairs", cuda_kv.block_of(store), together, n_heads,
-        triton.next_power_of_2(dim),
+        out, q, k, v, store[0], store[-1], *cuda_kv.scales(store), out if new_keys is None else new_keys,
+        cos_sin, q_gain, k_gain, cos_sin if mean is None else mean, slot_mapping, counts, eps,
+        q.stride(0), k.stride(0), v.stride(0), n_q, n_kv, dim, stored, cos_sin.shape[1] // 2, page_size,
+        new_keys is not None, norms is not None, mean is not None, rotation.style == "pairs",
+        cuda_kv.block_of(store), together, n_heads, triton.next_power_of_2(dim),
         num_warps=1 if n_heads == 1 else 2, enable_fp_fusion=False,  # a code is a rounded product, rounded again
         **OVERLAP,
     )  # fmt: skip
