@@ -118,8 +118,8 @@ def rope_and_cache_kernel(
             turned = hadamard(turned, n_heads, block, together)
         store_heads(keys, key_scales, offset, turned, dim, cols, inside, kv_block, block)
         if keeps_rows:
-            at = ((token * n_kv + kv_head) * dim)[:, None] + cols[None, :]
-            tl.store(new_keys + at, narrow(turned, new_keys.dtype.element_ty), mask=inside[None, :])
+            row_at = ((token * n_kv + kv_head) * dim)[:, None] + cols[None, :]
+            tl.store(new_keys + row_at, narrow(turned, new_keys.dtype.element_ty), mask=inside[None, :])
     else:
         at = (v + token * v_stride + kv_head * dim)[:, None] + cols[None, :]
         copied = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
