@@ -201,10 +201,10 @@ def test_slow_steps_make_prompts_give_way_to_decoding() -> None:
     decoding = sequence([0] * 4, 20)
     add(model, decoding)
     model.step()
-    model.sched.pace.learn(512, 0.4)  # a token takes 0.8 ms
+    model.sched.pace.learn(512, 0, 0.4)  # a token takes 0.8 ms
     add(model, sequence([1] * 300, 1))
     assert [item.n_tokens for item in model.step()] == [1, 128], "0.1 s of a prompt"
-    model.sched.pace.learn(512, 400)
+    model.sched.pace.learn(512, 0, 400)
     assert [item.n_tokens for item in model.step()] == [1, PrefillPace.LEAST]
     model.sched.remove(decoding)
     assert [item.n_tokens for item in model.step()] == [108], "with nobody waiting, all that is left"

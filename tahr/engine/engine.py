@@ -25,7 +25,7 @@ from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may
 from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
-from tahr.engine.work import PrefillPace, WorkItem
+from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
@@ -332,8 +332,8 @@ class Engine:
         n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values()) if step.drafts else 0
         n_tokens = sum(map(N_TOKENS, step.work))
         self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
-        if n_tokens >= PrefillPace.LEAST and not step.is_first:
-            self.scheduler.pace.learn(n_tokens, now - began)
+        if self._took_as_usual(step):
+            self.scheduler.pace.learn(n_tokens, n_decoded + n_wrong, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
         for parent in step.parents:
             self._fork(parent)
@@ -346,6 +346,10 @@ class Engine:
             return events + self._accept_before_masks(sampled, tokens, now, ahead)
         events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
         return events
+
+    def _took_as_usual(self, step: InFlight) -> bool:
+        """Whether no plan was compiled or captured since a step began: its own, or that of the step launched after."""
+        return self.runner.n_first_runs == step.n_first_runs
 
     def _accept_before_masks(
         self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float, ahead: InFlight
@@ -367,7 +371,7 @@ class Engine:
     ) -> AcceptedTokens:
         """The samples that count: all of them, but for those that follow a wrong guess."""
         found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
-        speculator.learn(step.work, step.drafts, found.accepted, None if step.is_first else seconds)
+        speculator.learn(step.work, step.drafts, found.accepted, seconds if self._took_as_usual(step) else None)
         return found
 
     def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:

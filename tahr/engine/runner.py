@@ -63,7 +63,7 @@ class InFlight:
     tokens: PendingTokens | None  # None: sampling waits, see `later`
     host_rows: Fetched | None  # all rows in the order of the work, if some are wanted besides those to sample from
     began: float
-    is_first: bool  # of the first runs of its plan: how long it took says nothing about others
+    n_first_runs: int  # of plans before this step: if there are more, how long it took says nothing about others
     later: "LaterSample | None" = None  # sampling waits until the host knows the tokens before, for the grammars' sake
     batch: "SampleBatch | None" = None  # of `later`: masks are being filled
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
@@ -162,9 +162,8 @@ class Runner:
         result = self.replay(plan)  # on a CPU it empties the caches, and the least possible is done right afterwards
         tokens = self.sampler.launch(batch, result, lengths) if batch else None
         host_rows = self.backend.fetch(result) if samples.wants_rows else None
-        is_first = self.n_first_runs > n_first_runs
         step = InFlight(
-            work, samples.sampled, samples.rows, samples.parents, samples.drafts, tokens, host_rows, began, is_first
+            work, samples.sampled, samples.rows, samples.parents, samples.drafts, tokens, host_rows, began, n_first_runs
         )
         if waits:
             step.later = LaterSample(self.sampler, samples.requests, samples.rows, result, lengths)

@@ -74,23 +74,30 @@ def columns_of(work: ListOf[WorkItem]) -> WorkColumns:
 class PrefillPace:
     """How many prompt tokens a step may hold beside sequences that decode, so that these do not wait long.
 
-    Large steps tell how long a token takes; before the first one, nothing is limited.
+    Steps that are mostly prompts tell how long a token takes; before the first one, nothing is limited. It comes in
+    coarse numbers: where a step is padded to a size that was recorded, each size costs something when it is met first.
     """
 
     MOST_S = 0.1  # what a step beside decoding sequences should take
     LEAST = 64  # tokens: smaller steps would cost prompts much and gain little
+    N_BITS = 4  # of the number of tokens, the others are zero
 
     def __init__(self) -> None:
-        self.token_s = 0.0  # seconds of a token, over the last large steps
+        self.token_s = 0.0  # seconds of a token, over the last steps that told
 
-    def learn(self, n_tokens: int, seconds: float) -> None:
-        """A step with at least `LEAST` tokens took so long."""
+    def learn(self, n_tokens: int, n_decoded: int, seconds: float) -> None:
+        """A step took so long; `n_decoded` of its tokens are not of prompts, and take longer than those."""
+        if n_tokens - n_decoded < max(self.LEAST, n_tokens / 2):
+            return
         token_s = seconds / n_tokens
         self.token_s = (self.token_s + token_s) / 2 if self.token_s else token_s
 
     @property
     def n_tokens(self) -> int | None:
-        return max(self.LEAST, int(self.MOST_S / self.token_s)) if self.token_s else None
+        if not self.token_s:
+            return None
+        n = max(self.LEAST, int(self.MOST_S / self.token_s))
+        return n & -(1 << max(0, n.bit_length() - self.N_BITS))
 
 
 class PrefillBudget:
