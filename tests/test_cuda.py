@@ -275,6 +275,29 @@ def test_a_capture_that_fails_spoils_no_later_one() -> None:
 
 
 @needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter captures nothing")
+def test_without_memory_for_a_graph_steps_run_op_by_op(caplog: pytest.LogCaptureFixture) -> None:
+    import torch
+
+    be = backends_here.backend("cuda")
+    table = be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
+    step = be.step_inputs(StepLimits(2, 2, 2, 1, n_tokens_per_seq=1))
+    step.counts[:] = 1, 1, 1
+
+    def forward() -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.OutOfMemoryError("in a capture")
+        return be.embed(table, step)
+
+    plan = be.record(forward, step)
+    for token in range(5):
+        step.ids[0] = token
+        plan.run()
+        np.testing.assert_array_equal(be.read(plan.result)[0], np.array(be.read(be.embed(table, step)))[0])
+    assert len(caplog.records) == 1 and "--gpu-memory-utilization" in caplog.text
+
+
+@needs_cuda
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16", *EIGHT_BITS])
 def test_pages_move_exactly(kv_dtype: str) -> None:
     be = backends_here.backend("cuda")

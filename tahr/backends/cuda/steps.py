@@ -1,6 +1,7 @@
 """What changes from step to step on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
 
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from weakref import WeakSet
 import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
+
+log = logging.getLogger("tahr.backends")
 
 POWERS = [1 << i for i in range(31)]
 # Tokens of a step. Small ones: half as many again between powers of two, because launches cost more than padding. Where
@@ -241,6 +244,7 @@ class GraphPlan:
         self._run_ops = partial(context.run, step)
         self._inputs, self._memory = inputs, memory
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._has_room = True
         self._result: Tensor | None = None
 
     @property
@@ -250,14 +254,26 @@ class GraphPlan:
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
-        if self._result is None:
+        if self._result is not None and self._graph is None and self._has_room:
+            self._capture()
+        if self._graph is None:
             result = self._run_ops()
         else:
-            if self._graph is None:
-                self._graph, self._result = self._memory.capture(self._run_ops)
             self._graph.replay()
-            result = self._result
+            result = self.result
         self._result = computed_from(self._inputs, result)
+
+    def _capture(self) -> None:
+        """Capture the graph. Without memory for it the step goes on running op by op, slower but right."""
+        try:
+            self._graph, self._result = self._memory.capture(self._run_ops)
+        except torch.OutOfMemoryError:
+            self._has_room = False
+            log.warning(
+                "Steps of %d tokens stay slow: the GPU has no memory left to capture them. A smaller "
+                "--gpu-memory-utilization leaves some.",
+                self._inputs.limits.n_tokens,
+            )
 
 
 @contextmanager
