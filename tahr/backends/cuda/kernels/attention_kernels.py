@@ -212,6 +212,42 @@ def attend_tile(
     return total, weight, higher
 
 
+@triton.jit
+def attend_pages(
+    q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
+    n_between, between, begin, n, scale, window, softcap, slope, has_slopes: tl.constexpr, masked: tl.constexpr,
+    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Tiles of keys from their pages: `n_between` from `between` on, then n from `begin` on."""
+    for i in range(n_between + n):
+        first = tl.where(i < n_between, between + i * block_n, begin + (i - n_between) * block_n)
+        k, v = paged_tile(
+            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, masked, block_n, block_d
+        )
+        total, weight, best = attend_tile(
+            q, k, v, positions, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+            has_slopes, masked, has_window, has_cap, dtype, block_n,
+        )  # fmt: skip
+    return total, weight, best
+
+
+@triton.jit
+def attend_rows(
+    q, total, weight, best, new_keys, new_values, row, key_stride, value_stride, kv_head, positions, lowest, end,
+    begin, stop, scale, window, softcap, slope, has_slopes: tl.constexpr, has_window: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Tiles of the keys begin..stop, which every row sees, from the rows of the step; key 0 would be that at `row`."""
+    for first in range(begin, stop, block_n):
+        k = row_tile(new_keys, row + first, key_stride, kv_head, block_n, block_d)
+        v = row_tile(new_values, row + first, value_stride, kv_head, block_n, block_d)
+        total, weight, best = attend_tile(
+            q, k, v, positions, lowest, end, first, total, weight, best, scale, window, softcap, slope,
+            has_slopes, False, has_window, has_cap, dtype, block_n,
+        )  # fmt: skip
+    return total, weight, best
+
+
 @triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
 def prefill_kernel(
     out, q, keys, values, new_keys, new_values, page_table, query_start, positions, counts, scale, window, softcap,
@@ -259,32 +295,23 @@ def prefill_kernel(
     n_old = tl.load(positions + start) if has_rows else n_whole
     paged_end = tl.minimum(n_old // block_n * block_n, n_whole)
     rows_begin = tl.minimum(tl.cdiv(n_old, block_n) * block_n, n_whole)
-    for first in range(0, paged_end, block_n):
-        k, v = paged_tile(
-            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, False, block_n, block_d
-        )
-        total, weight, best = attend_tile(
-            queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
-            has_slopes, False, has_window, has_cap, dtype, block_n,
-        )  # fmt: skip
+    total, weight, best = attend_pages(
+        queries, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end,
+        0, 0, 0, paged_end // block_n, scale, window, softcap, slope, has_slopes, False, has_window, has_cap,
+        dtype, block_n, block_d,
+    )  # fmt: skip
     if has_rows:
-        for first in range(rows_begin, n_whole, block_n):
-            k = row_tile(new_keys, start + first - n_old, key_stride, kv_head, block_n, block_d)
-            v = row_tile(new_values, start + first - n_old, value_stride, kv_head, block_n, block_d)
-            total, weight, best = attend_tile(
-                queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
-                has_slopes, False, has_window, has_cap, dtype, block_n,
-            )  # fmt: skip
-    n_between, last = (rows_begin - paged_end) // block_n, tl.maximum(n_whole, lowest // block_n * block_n)
-    for i in range(n_between + tl.cdiv(end - last, block_n)):
-        first = tl.where(i < n_between, paged_end, last + (i - n_between) * block_n)
-        k, v = paged_tile(
-            keys, values, pages, first, lowest, end, kv_head, n_kv, page_size, stored, True, block_n, block_d
-        )
-        total, weight, best = attend_tile(
-            queries, k, v, position, lowest, end, first, total, weight, best, scale, window, softcap, slope,
-            has_slopes, True, has_window, has_cap, dtype, block_n,
+        total, weight, best = attend_rows(
+            queries, total, weight, best, new_keys, new_values, start - n_old, key_stride, value_stride, kv_head,
+            position, lowest, end, rows_begin, n_whole, scale, window, softcap, slope, has_slopes, has_window, has_cap,
+            dtype, block_n, block_d,
         )  # fmt: skip
+    last = tl.maximum(n_whole, lowest // block_n * block_n)
+    total, weight, _ = attend_pages(
+        queries, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, position, lowest, end,
+        (rows_begin - paged_end) // block_n, paged_end, last, tl.cdiv(end - last, block_n), scale, window, softcap,
+        slope, has_slopes, True, has_window, has_cap, dtype, block_n, block_d,
+    )  # fmt: skip
     tl.store(out + offset, narrow(average(total, weight, 0), out.dtype.element_ty), mask=alive[:, None])
 
 
