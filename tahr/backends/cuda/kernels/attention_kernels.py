@@ -213,6 +213,18 @@ def attend_tile(
 
 
 @triton.jit
+def begun_finite(sinks, heads, has_sinks: tl.constexpr, block_m: tl.constexpr, block_d: tl.constexpr):
+    """`begun` in powers of two, with a finite minimum: a row that has seen nothing yet decays by 1 instead of becoming
+    NaN, and what it added is zero."""
+    best = tl.full((block_m,), -1e30, tl.float32)
+    weight = tl.zeros((block_m,), tl.float32)
+    if has_sinks:
+        best = per_head(sinks, heads, True) * LOG2_E
+        weight += 1.0
+    return tl.zeros((block_m, block_d), tl.float32), weight, best
+
+
+@triton.jit
 def attend_pages(
     q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
     n_between, between, begin, n, scale, window, softcap, slope, has_slopes: tl.constexpr, masked: tl.constexpr,
@@ -281,15 +293,9 @@ def prefill_kernel(
     earliest = tl.load(positions + start + tile * block_m // group)
     pages = page_table + seq.to(tl.int64) * table_stride
     lowest = tl.where(window > 0, tl.maximum(earliest - window + 1, 0), 0) if has_window else 0
-    # A finite minimum: a row that has seen nothing yet decays by 1 instead of becoming NaN, and what it added is zero.
     heads = kv_head * group + rows % group
     slope = per_head(slopes, heads, has_slopes)
-    best = tl.full((block_m,), -1e30, tl.float32)
-    weight = tl.zeros((block_m,), tl.float32)
-    if has_sinks:
-        best = per_head(sinks, heads, True) * LOG2_E
-        weight += 1.0
-    total = tl.zeros((block_m, block_d), tl.float32)
+    total, weight, best = begun_finite(sinks, heads, has_sinks, block_m, block_d)
     n_whole = 0 if has_window else (earliest + 1) // block_n * block_n  # keys that every row sees
     # From here on keys are new, and whole tiles of them come from rows; one tile between may be partly new.
     n_old = tl.load(positions + start) if has_rows else n_whole
