@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Sequence
+from encodings.utf_8 import IncrementalDecoder
 from time import perf_counter
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Detokenizer:
         self._skip_special = skip_special
         self._shown = shown  # special tokens that are text nevertheless
         self._drop_space = tokenizer.drops_first_space and not continuing
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._characters = IncrementalDecoder("replace")
 
     def push(self, token: int) -> str:
         """The characters this token completes, which may be none."""
@@ -47,6 +47,8 @@ class Detokenizer:
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
+        if data.isascii() and not self._characters.buffer:  # nearly always: nothing is kept, and nothing is waited for
+            return data.decode()
         return self._characters.decode(data)
 
     def flush(self) -> str:
