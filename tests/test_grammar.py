@@ -12,7 +12,6 @@ from engines import engine, loaded, run
 from late_backend import LateBackend
 from tahr.backends.api import Plan
 from tahr.config import SamplingParams
-from tahr.engine import engine as engine_module
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
@@ -243,11 +242,8 @@ def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
     assert sum(under_way) > len(under_way) / 2
 
 
-@pytest.mark.parametrize(("n", "least_halved"), [(3, 32), (7, 32), (7, 2)])
-def test_grammars_take_their_tokens_before_masks_are_begun(
-    n: int, least_halved: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "LEAST_HALVED", least_halved)
+@pytest.mark.parametrize("n", [3, 7])
+def test_grammars_take_their_tokens_before_masks_are_begun(n: int) -> None:
     texts = Grammar("regex", "([a-z]{3} )*[0-9]forced text[0-9]")
     params = [hot(texts if seed % 4 else None, seed=seed, max_tokens=40) for seed in range(n)]
     plain = engine(stories())
@@ -256,9 +252,7 @@ def test_grammars_take_their_tokens_before_masks_are_begun(
     assert run(eng, *(submit(eng, each) for each in params)) == expected
 
 
-@pytest.mark.parametrize("least_halved", [32, 2])
-def test_masks_that_cannot_be_begun_fail_their_step_alone(least_halved: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "LEAST_HALVED", least_halved)
+def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     eng = engine(stories(), late=True)
     sequences = [submit(eng, hot(Grammar("regex", "[a-z]{40}"), seed=seed)) for seed in range(3)]
     while any(seq.n_generated < 5 for seq in sequences):

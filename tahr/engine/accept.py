@@ -1,16 +1,14 @@
 """What becomes of a sequence when it gets a token: its text, its end, and what the next step may know of it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequence import Sequence, State
 from tahr.errors import TahrError
-from tahr.grammar.state import GrammarState
 from tahr.text.deltas import Deltas
 
 Forced = ListOf[int] | Exception  # tokens that a grammar forces, or why it cannot go on
-TokenOf = tuple[Sequence, SampledToken | TahrError]
 
 
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
@@ -30,17 +28,15 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[
         seq.pick_row = row
 
 
-def accept_token(
-    seq: Sequence, sampled: SampledToken, now: float, taken: Forced | None = None
-) -> tuple[Deltas, str | None]:
+def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: bool = False) -> tuple[Deltas, str | None]:
     """Append a token and turn it into text: what may be shown, and why it is the last token, if it is.
 
-    With what `take_tokens` found, the grammar has taken it already, and its matcher is left alone.
+    If it `is_taken` by the grammar already, the grammar's matcher is left alone.
     """
     token, writer, grammar = sampled.token, seq.writer, seq.grammar
     assert writer
     seq.append(token, now)
-    if grammar is not None and taken is None:
+    if grammar is not None and not is_taken:
         grammar.advance(token)
     if seq.params.logprobs is not None:
         seq.logprobs.append(sampled)
@@ -56,29 +52,16 @@ def accept_token(
     return deltas, None
 
 
-def lexer_of(pair: TokenOf) -> int:
-    """A number that sequences have in common if their grammars share a lexer."""
-    grammar = pair[0].grammar
-    return 0 if grammar is None else grammar.lexer
-
-
-def take_tokens(pairs: Iterable[TokenOf]) -> dict[GrammarState | None, Forced]:
-    """Let grammars take tokens that are accepted later: what each forces then, or what is wrong.
-
-    Grammars for which neither is the case are left out.
-    """
-    found: dict[GrammarState | None, Forced] = {}
-    for seq, sampled in pairs:
-        grammar = seq.grammar
-        if grammar is None or seq.finish_reason or isinstance(sampled, TahrError):
-            continue
-        try:
-            grammar.advance(sampled.token)
-            if not grammar.finished and sampled.token not in seq.ends and (forced := forced_by_grammar(seq)):
-                found[grammar] = forced
-        except Exception as error:  # whatever one request did wrong must not stop the others
-            found[grammar] = error
-    return found
+def taken_by_grammar(seq: Sequence, sampled: SampledToken | TahrError) -> Forced:
+    """Let the grammar of a sequence take a token that is accepted later; what it forces then, or what is wrong."""
+    grammar = seq.grammar
+    if grammar is None or seq.finish_reason or isinstance(sampled, TahrError):
+        return ()
+    try:
+        grammar.advance(sampled.token)
+        return () if grammar.finished or sampled.token in seq.ends else forced_by_grammar(seq)
+    except Exception as error:  # whatever one request did wrong must not stop the others
+        return error
 
 
 def forced_by_grammar(seq: Sequence) -> ListOf[int]:

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
 from itertools import repeat
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
-from tahr.engine.accept import Forced, accept_forced, accept_token, forced_tokens, lexer_of, run_ahead, take_tokens
+from tahr.engine.accept import Forced, accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammar
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -33,7 +33,6 @@ from tahr.text.deltas import Deltas
 
 N_TOKENS = attrgetter("n_tokens")
 NO_DRAFTS: dict[int, int] = {}
-LEAST_HALVED = 32  # sequences of which one half's masks are filled while the grammars of the other take their tokens
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
@@ -345,7 +344,7 @@ class Engine:
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
         if ahead and ahead.later:
             return events + self._accept_before_masks(sampled, tokens, now, ahead)
-        events += map(self._accept_token, sampled, tokens, repeat(now))
+        events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
         return events
 
     def _took_as_usual(self, step: InFlight) -> bool:
@@ -357,27 +356,15 @@ class Engine:
     ) -> list[Event]:
         """Append a token to each sequence. The masks of the step ahead are begun in between.
 
-        Grammars take all tokens first, so that masks are filled while tokens become text. Halves have lexers of their
-        own: a grammar waits while another one's mask is filled by the same lexer.
+        Grammars take all tokens first, so that masks are filled while tokens become text.
         """
-        pairs = sorted(zip(sampled, tokens, strict=True), key=lexer_of)
-        middle = len(pairs) // 2 if len(pairs) >= LEAST_HALVED else 0
-        first, second = pairs[:middle], pairs[middle:]
-        taken = take_tokens(first)
-        events = self._begin_masks(ahead, taken.keys() | {seq.grammar for seq, _ in second}) if first else []
-        taken |= take_tokens(second)
-        if not events:
-            events = self._begin_masks(ahead, taken.keys())
-        found = [taken.get(seq.grammar, ()) for seq in sampled]
-        return events + list(map(self._accept_token, sampled, tokens, repeat(now), found))
-
-    def _begin_masks(self, last: InFlight, but: Collection[GrammarState | None]) -> list[Event]:
-        """Begin masks of the last step launched; if that fails, so do its sequences, and they are returned."""
+        taken = list(map(taken_by_grammar, sampled, tokens))
+        events: list[Event] = []
         try:
-            last.begin_masks(but)
+            ahead.begin_masks({seq.id for seq, forced in zip(sampled, taken, strict=True) if forced})
         except BaseException as error:
-            return self._fail_last(error)
-        return []
+            events = self._fail_last(error)
+        return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
     def _verify(
         self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float, speculator: Speculator
@@ -444,7 +431,7 @@ class Engine:
     ) -> Event:
         """Append a token and turn it into text; an error here belongs to this request alone.
 
-        `taken` is what `take_tokens` found, if it was called for this token.
+        `taken` is what `taken_by_grammar` gave, if that was called for this token.
         """
         if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1
@@ -455,7 +442,7 @@ class Engine:
             return self._fail(seq, taken)
         tokens: tuple[int, ...] = (sampled.token,)
         try:
-            deltas, reason = accept_token(seq, sampled, now, taken)
+            deltas, reason = accept_token(seq, sampled, now, taken is not None)
             if reason is None and seq.may_be_forced and (forced := forced_tokens(seq, taken)):
                 found, deltas, reason = accept_forced(seq, forced, deltas, now)
                 self.stats.tokens_generated += len(found)

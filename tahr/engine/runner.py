@@ -18,7 +18,6 @@ from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
 from tahr.engine.work import WorkColumns, WorkItem, columns_of
 from tahr.errors import TahrError
-from tahr.grammar.state import GrammarState
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
@@ -69,14 +68,15 @@ class InFlight:
     batch: "SampleBatch | None" = None  # of `later`: masks are being filled
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
-    def begin_masks(self, but: Collection[GrammarState | None] = ()) -> None:
-        """Begin the masks that have not been begun, `but` those of grammars that have not taken the tokens before, or
-        that force what comes next.
+    def begin_masks(self, forced: Collection[int] = ()) -> None:
+        """Begin the masks, now that the grammars have taken the tokens before.
+
+        Sequences, by id, that have `forced` tokens need none.
         """
         assert self.later
-        if self.batch is None:
-            self.batch = self.later.batch()
-        self.later.sampler.begin_masks(self.batch, but)
+        self.batch = self.later.batch()
+        void = [row for row, seq in enumerate(self.sampled) if seq.id in forced] if forced else ()
+        self.later.sampler.begin_masks(self.batch, void)
 
     def begin_sample(self) -> ListOf[int]:
         """Begin the masks unless that has been done; the samples whose tokens the device will not know by itself."""

@@ -20,7 +20,6 @@ from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import GenerateError, TahrError
 from tahr.grammar.masks import MaskFiller
-from tahr.grammar.state import GrammarState
 
 PLAIN_TOKEN: Callable[[Any], SampledToken] = partial(tuple.__new__, SampledToken)  # its fields: at half the cost
 
@@ -58,10 +57,10 @@ class Sampler:
             batch.finish_masks()  # of a step that failed before it sampled
         return batch
 
-    def begin_masks(self, batch: SampleBatch, but: Collection[GrammarState | None] = ()) -> None:
-        """Begin the masks of a batch not begun yet, `but` those of some grammars, while the caller goes on."""
+    def begin_masks(self, batch: SampleBatch, void: Collection[int] = ()) -> None:
+        """Begin the masks of a batch while the caller goes on; rows whose samples are `void` need none."""
         if batch.has_masks:
-            batch.begin_masks(self._filler, but, goes_on=True)
+            batch.begin_masks(self._filler, void, goes_on=True)
 
     def _mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for the masks of a batch. The batch before the last one has been sampled, so its memory is free."""

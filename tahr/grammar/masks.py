@@ -14,8 +14,7 @@ from tahr.grammar.vocabulary import Words
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-MAX_THREADS = 8  # more fill no faster, and the engine's own thread needs a core
-MAX_JOBS = 2  # at once
+MAX_THREADS = 16
 
 MaskedRow = tuple[int, GrammarState]  # a row of the masks, and the state that allows its tokens
 
@@ -52,7 +51,7 @@ class MaskFiller:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         """Waits for the executor, whose calls return when all masks of a job are filled."""
-        return ThreadPoolExecutor(MAX_JOBS, "tahr-masks")
+        return ThreadPoolExecutor(1, "tahr-masks")
 
     def begin(self, rows: Sequence[MaskedRow], masks: Words, goes_on: bool = False) -> MaskJob:
         """Begin to fill rows of `masks`, each by the state beside it; see `by_lexer` for their order.
@@ -60,19 +59,19 @@ class MaskFiller:
         A caller that `goes_on` in Python, rather than in code without the interpreter's lock, waits until the threads
         have begun: they would not get the lock otherwise.
         """
-        matchers = [(state.matcher, row) for row, state in rows if state.active]
-        if len(matchers) < len(rows):
-            for row, state in rows:
-                if not state.active:
-                    masks[row] = state.free_mask
+        active = [(row, state) for row, state in rows if state.active]
+        for row, state in rows:
+            if not state.active:
+                masks[row] = state.free_mask
+        matchers = [(state.matcher, row) for row, state in active]
         if not matchers:
-            return MaskJob((), None)
+            return MaskJob(active, None)
         begun = threading.Lock()
         begun.acquire()
         future = self._threads.submit(self._fill, matchers, masks, begun)
         if goes_on:
             begun.acquire()
-        return MaskJob(rows, future)
+        return MaskJob(active, future)
 
     def _fill(self, matchers: "list[tuple[LLMatcher, int]]", masks: Words, begun: threading.Lock) -> None:
         n_rows, n_words = masks.shape

@@ -55,7 +55,7 @@ class GrammarState:
         if not self.active:
             self._before.append(token)
             self.active = tuple(self._before[-len(self._after) :]) == self._after
-        elif self.finished and token in self.vocabulary.eos_ids:
+        elif token in self.vocabulary.eos_ids and self.finished:
             self._n_ends += 1
         elif self.matcher.consume_token(token):
             self._n_matched += 1

@@ -13,7 +13,6 @@ from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
 from tahr.grammar.masks import MaskFiller, MaskJob, by_lexer
-from tahr.grammar.state import GrammarState
 
 UNEDITED = EditTable()
 
@@ -37,8 +36,7 @@ class SampleBatch:
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
         self._masked = by_lexer([(i, request.grammar) for i, request in enumerate(requests) if request.grammar])
-        self._unmasked = self._masked  # those of the next sample whose masks have not been begun
-        self._masks: list[MaskJob] = []  # under way
+        self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
         self.rows = SampleRows(
             np.array(source, np.int32),
@@ -61,23 +59,19 @@ class SampleBatch:
             self.source, self.rows.source[:] = list(source), source
         return True
 
-    def begin_masks(self, filler: MaskFiller, but: Collection[GrammarState | None] = (), goes_on: bool = False) -> None:
-        """Begin to fill the masks of the next sample that have not been begun, `but` those of some grammars.
+    def begin_masks(self, filler: MaskFiller, void: Collection[int] = (), goes_on: bool = False) -> None:
+        """Begin to fill the masks of the next sample, but those of rows whose samples are `void`.
 
         `goes_on` is `MaskFiller.begin`'s.
         """
-        assert self.rows.mask is not None, "there are masks to fill"
-        ready = [each for each in self._unmasked if each[1] not in but] if but else self._unmasked
-        self._unmasked = [each for each in self._unmasked if each[1] in but] if but else []
-        self._masks.append(filler.begin(ready, self.rows.mask, goes_on))
+        assert self._masks is None and self.rows.mask is not None, "there are masks to fill, and none is being filled"
+        masked = [each for each in self._masked if each[0] not in void] if void else self._masked
+        self._masks = filler.begin(masked, self.rows.mask, goes_on)
 
     def finish_masks(self) -> Mapping[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
-        errors: dict[int, GrammarError] = {}
-        while self._masks:
-            errors |= self._masks.pop().wait()
-        self._unmasked = self._masked
-        return errors
+        masks, self._masks = self._masks, None
+        return masks.wait() if masks else {}
 
     def next_rows(self, lengths: ListOf[int] | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
