@@ -68,7 +68,7 @@ class NullDecoder:
         self.files = self
         self.forward = self.hidden = lambda *_: None
 
-    def check(self) -> None:
+    def check(self, stamp_of: object) -> None:
         pass
 
 
