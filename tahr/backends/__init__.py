@@ -2,12 +2,20 @@
 
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tahr.backends.api import Backend
 from tahr.errors import ConfigError
 
 
-def open_cpu(n_threads: int | None, deterministic: bool) -> Backend:
+class LogitWidth(NamedTuple):
+    """What will be sampled from: rows of `width` logits, the first `n_vocab` of them tokens."""
+
+    n_vocab: int
+    width: int
+
+
+def open_cpu(n_threads: int | None, deterministic: bool, logits: LogitWidth | None) -> Backend:
     try:
         from tahr.backends.cpu.backend import CpuBackend
     except ImportError as error:
@@ -17,7 +25,7 @@ def open_cpu(n_threads: int | None, deterministic: bool) -> Backend:
     return CpuBackend(n_threads)
 
 
-def open_reference(n_threads: int | None, deterministic: bool) -> Backend:
+def open_reference(n_threads: int | None, deterministic: bool, logits: LogitWidth | None) -> Backend:
     from tahr.backends.reference import ReferenceBackend
 
     if n_threads is not None:
@@ -25,20 +33,24 @@ def open_reference(n_threads: int | None, deterministic: bool) -> Backend:
     return ReferenceBackend()
 
 
-def open_cuda(n_threads: int | None, deterministic: bool) -> Backend:
+def open_cuda(n_threads: int | None, deterministic: bool, logits: LogitWidth | None) -> Backend:
     from tahr.backends.cuda import presence as cuda_presence
 
     if n_threads is not None:
         raise ConfigError("The cuda backend has no threads to set; leave them out, or use the cpu backend.")
     if problem := cuda_presence.problem():
         raise ConfigError(f"The cuda backend cannot run here: {problem}.")
-    from tahr.backends.cuda.backend import open_device
+    from tahr.backends.cuda.ahead import Ahead
 
-    return open_device(deterministic)
+    ahead = Ahead(*logits) if logits and not cuda_presence.interprets() else None
+    from tahr.backends.cuda.backend import open_device  # imports torch, which takes seconds
+
+    return open_device(deterministic, ahead)
 
 
-# Name -> how to open the backend, given a number of threads and whether results must be deterministic.
-BACKENDS: dict[str, Callable[[int | None, bool], Backend]] = {
+# Name -> how to open the backend, given a number of threads, whether results must be deterministic, and what will be
+# sampled from.
+BACKENDS: dict[str, Callable[[int | None, bool, LogitWidth | None], Backend]] = {
     "cpu": open_cpu,
     "cuda": open_cuda,
     "reference": open_reference,
@@ -52,14 +64,19 @@ def automatic(n_threads: int | None) -> str:
     return "cuda" if n_threads is None and cuda_presence.n_gpus() and not cuda_presence.problem() else "cpu"
 
 
-def open_backend(name: str = "auto", n_threads: int | None = None, deterministic: bool = False) -> Backend:
-    """The backend of that name; `n_threads` None lets it choose, `deterministic` asks for `Backend.deterministic`."""
+def open_backend(
+    name: str = "auto", n_threads: int | None = None, deterministic: bool = False, logits: LogitWidth | None = None
+) -> Backend:
+    """The backend of that name; `n_threads` None lets it choose, `deterministic` asks for `Backend.deterministic`.
+
+    With `logits` a backend may begin to compile what samples from rows of them.
+    """
     chosen = automatic(n_threads) if name == "auto" else name
     if chosen not in BACKENDS:
         raise ConfigError(f"There is no backend {name!r} here. Use auto or one of: {', '.join(BACKENDS)}.")
     if os.environ.get("TAHR_PROFILE") == "1" and chosen != "cpu":
         raise ConfigError(f"TAHR_PROFILE=1 times ops of the cpu backend, not of {chosen}: unset it, or use cpu.")
-    return BACKENDS[chosen](n_threads, deterministic)
+    return BACKENDS[chosen](n_threads, deterministic, logits)
 
 
 def useful_threads(asked: int | None) -> int | None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tahr import hub
-from tahr.backends import open_backend
+from tahr.backends import LogitWidth, open_backend
 from tahr.backends.api import Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
@@ -136,7 +136,8 @@ def assemble(
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
-    backend = open_backend(config.backend, config.n_threads, config.deterministic)
+    logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
+    backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
     loaded = load(source, backend, quantize=config.quantize)
     check_vocabulary(tokenizer, loaded.config, files.name)
     draft = load_draft(config, backend, tokenizer, progress)

@@ -8,6 +8,7 @@ import torch
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
+from tahr.backends.cuda.ahead import Ahead
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
 from tahr.backends.cuda.kernels import (
     attention,
@@ -77,7 +78,7 @@ class CudaBackend(api.Backend):
         # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
         self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
         self.picks_aside = torch.zeros_like(self.picks)
-        self._sampler = CudaSampler(self.device, self.picks, self.picks_aside)
+        self.sampler = CudaSampler(self.device, self.picks, self.picks_aside)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 
@@ -162,7 +163,7 @@ class CudaBackend(api.Backend):
     def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:
         if not isinstance(logits, Tensor):
             return super().sample(logits, rows)
-        return self._sampler.sample(logits.data.live(), rows)
+        return self.sampler.sample(logits.data.live(), rows)
 
     def mask_memory(self, n: int, n_words: int) -> Words:
         if self.device.type != "cuda":
@@ -462,11 +463,16 @@ def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
     return F32 if F32 in (math, *stored) else stored[0]
 
 
-def open_device(deterministic: bool = False) -> CudaBackend:
+def open_device(deterministic: bool = False, ahead: Ahead | None = None) -> CudaBackend:
     """The backend on this machine's GPU, or on the CPU where Triton interprets its kernels."""
-    if not interprets() and not torch.cuda.is_available():
+    if interprets():
+        return CudaBackend("cpu", deterministic)
+    if not torch.cuda.is_available():
         raise ConfigError(
             f"torch {torch.__version__} cannot use the GPU that is here. Install a build of torch for the driver's "
             "CUDA version, or use the cpu backend."
         )
-    return CudaBackend("cpu" if interprets() else "cuda", deterministic)
+    backend = CudaBackend("cuda", deterministic)
+    if ahead:
+        backend.sampler.load_kernels(ahead)
+    return backend

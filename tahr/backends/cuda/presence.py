@@ -6,6 +6,7 @@ import os
 import sys
 
 DRIVERS = {"win32": "nvcuda.dll"}
+CAPABILITY = (75, 76)  # the driver's numbers for the major and the minor part of a device's capability
 
 
 def n_gpus() -> int:
@@ -18,6 +19,24 @@ def n_gpus() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def make_context() -> None:
+    """Make the context of the first device, which torch will use: it takes a good part of a second, beside others."""
+    driver, context = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1")), ctypes.c_void_p()
+    driver.cuInit(0)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+
+
+def capability() -> int:
+    """The compute capability of the first device: 90 for 9.0."""
+    driver, parts = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1")), []
+    driver.cuInit(0)
+    for attribute in CAPABILITY:
+        value = ctypes.c_int(0)
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        parts.append(value.value)
+    return 10 * parts[0] + parts[1]
 
 
 def missing_packages() -> list[str]:

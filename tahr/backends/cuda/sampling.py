@@ -6,14 +6,18 @@ eta, XTC, top-n-sigma, mirostat) are taken on the host, from copies of their row
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from threading import Thread
 
 import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
 
+from tahr.backends.cuda.ahead import Ahead
+from tahr.backends.cuda.compiling import compiling
 from tahr.backends.cuda.kernels import sample as kernels
 from tahr.backends.cuda.logprobs import PendingLogprobs, begin_logprobs, merged
 from tahr.backends.sampling import numpy_sampler
@@ -106,10 +110,26 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
+        self._compiler: Thread | None = None
         self._rooms: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
+
+    def load_kernels(self, ahead: Ahead) -> None:
+        """Begin to load the kernels that are being compiled; their launchers take a second."""
+        self._compiler = Thread(target=self._load_kernels, args=(ahead,), name="tahr-load-sampling")
+        self._compiler.start()
+
+    def _load_kernels(self, ahead: Ahead) -> None:
+        ahead.wait()
+        with suppress(Exception), compiling():  # what fails here fails again at the launch, where it counts
+            logits = torch.empty((1, ahead.width), dtype=torch.float32, device=self._device)
+            fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
+            self._run(logits, fields, fields, 1, ahead.n_vocab, self._picks)
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
+        if self._compiler:
+            self._compiler.join()
+            self._compiler = None
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
@@ -164,19 +184,15 @@ class CudaSampler:
     def _run(
         self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int, picks: torch.Tensor
     ) -> None:
-        n_groups, n_words = -(-n_vocab // kernels.GROUP), -(-n_vocab // 32)
-        n_tiles = -(-n_groups // kernels.TILE_GROUPS)
-        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, n_tiles, n_groups)
-        sizes = (n, logits.stride(0), n_vocab, n_groups, n_tiles, n_words)
-        kernels.scan_kernel[(n, n_tiles)](
+        sizes = kernels.row_sizes(n, logits.stride(0), n_vocab)
+        best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, sizes.n_tiles, sizes.n_groups)
+        kernels.scan_kernel[(n, sizes.n_tiles)](
             best, best_at, totals, n_broken, group_best, fields, logits, masks, *sizes,
-            kernels.GROUP, kernels.TILE_GROUPS, num_warps=8,
+            *kernels.SCAN_BLOCKS, num_warps=8,
         )  # fmt: skip
         kernels.choose_kernel[(n,)](
             picks, best, best_at, totals, n_broken, group_best, values,
-            ids, listed, fields, logits, masks, *sizes, kernels.GROUP, kernels.TILE_GROUPS,
-            triton.next_power_of_2(n_tiles), triton.next_power_of_2(n_groups), kernels.CANDIDATES,
-            kernels.FIRST_GROUPS, num_warps=8,
+            ids, listed, fields, logits, masks, *sizes, *sizes.choose_blocks, num_warps=8,
         )  # fmt: skip
 
     def _room(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:

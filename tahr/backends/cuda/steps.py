@@ -13,6 +13,7 @@ from weakref import WeakSet
 import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
+from tahr.backends.cuda.compiling import compiling
 
 log = logging.getLogger("tahr.backends")
 
@@ -28,6 +29,7 @@ TOKENS = [
 SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
+MAX_VAIN = 4  # steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
 
@@ -206,6 +208,19 @@ class GraphMemory:
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream()
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        self._n_vain = 0  # calls of `compile` in a row that found nothing to compile
+
+    def compile(self, run: Callable[[], Tensor]) -> None:
+        """Compile the kernels that `run` launches, all at once; not any more when nothing new is met for a while.
+
+        What fails here fails again when the step runs, where it counts.
+        """
+        if self._n_vain == MAX_VAIN:
+            return
+        self._n_vain += 1
+        with suppress(Exception), compiling() as mode:
+            run()
+            self._n_vain = 0 if mode.n_kernels else self._n_vain
 
     def capture(self, run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph of what `run` launches, and its result; the device goes on with what it has to do meanwhile."""
@@ -236,8 +251,8 @@ class GraphMemory:
 class GraphPlan:
     """A step that runs op by op the first time, and from the second on as a captured graph: one copy and one launch.
 
-    The first run compiles kernels and makes workspaces, which a capture must not do. A bucket that is met once is
-    never captured.
+    The first run makes workspaces, which a capture must not do, and before it kernels are compiled. A bucket that is
+    met once is never captured.
     """
 
     def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, memory: GraphMemory):
@@ -254,7 +269,9 @@ class GraphPlan:
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
-        if self._result is not None and self._graph is None and self._has_room:
+        if self._result is None:
+            self._memory.compile(self._run_ops)
+        elif self._graph is None and self._has_room:
             self._capture()
         if self._graph is None:
             result = self._run_ops()

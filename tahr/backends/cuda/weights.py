@@ -14,6 +14,7 @@ from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix
+from tahr.backends.cuda.uploads import uploads
 from tahr.weights.tensor import HostTensor
 
 # Formats kept as they are, and how a NumPy array shows their numbers to torch.
@@ -78,16 +79,24 @@ def take_dense(tensor: HostTensor, device: torch.device) -> Weight:
     name = tensor.format.name
     dtype = KEPT[name][0] if name in KEPT else torch.bfloat16
     values = torch.empty(tensor.n_values, dtype=dtype, device=device)
-    at = 0
-    for part in parts(tensor):
-        values[at : at + len(part)] = part.to(device)
-        at += len(part)
+    if name in KEPT and device.type == "cuda":
+        uploads().send(tensor.data, values.view(torch.uint8))
+    else:
+        fill(values, tensor)
     tensor.forget()
     n_rows, n_cols = tensor.shape[-2:]
     n_stack = math.prod(tensor.shape[:-2])
     n_bytes = values.numel() * values.element_size()
     kernel = f"dense {SHORT[dtype]}"
     return Weight(tensor.name, name, kernel, n_rows, n_cols, n_bytes, values.view(tensor.shape), n_stack)
+
+
+def fill(values: torch.Tensor, tensor: HostTensor) -> None:
+    """Write the values of a tensor to the device, converted where it does not store them as they are."""
+    at = 0
+    for part in parts(tensor):
+        values[at : at + len(part)] = part.to(values.device)
+        at += len(part)
 
 
 def parts(tensor: HostTensor) -> Iterator[torch.Tensor]:

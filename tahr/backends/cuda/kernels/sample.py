@@ -6,6 +6,8 @@ a floor. Where there are too many of them it searches the whole row for the bord
 Everything is split by the vocabulary alone, so a sample gives the same token in any batch.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -19,6 +21,41 @@ FIRST_GROUPS = 512  # groups taken for top-p alone: almost always the choice lie
 # Fields of a sample in the int32 array that is sent to the device: [N_FIELDS, n]
 FIELDS = ("key_low", "key_high", "counter", "source", "kind", "top_k", "mask_row", "inverse", "min_depth", "top_p")
 GREEDY, DRAW_FROM_ALL, TRUNCATED, ON_HOST = range(4)  # kinds
+
+
+class RowSizes(NamedTuple):
+    """Samples of one vocabulary: the numbers that both kernels take, in their order."""
+
+    n: int
+    stride: int  # from one row of logits to the next
+    n_vocab: int
+    n_groups: int
+    n_tiles: int
+    n_words: int  # of a mask
+
+    @property
+    def choose_blocks(self) -> tuple[int, ...]:
+        """The sizes that `choose_kernel` is compiled for."""
+        powers = triton.next_power_of_2(self.n_tiles), triton.next_power_of_2(self.n_groups)
+        return (*SCAN_BLOCKS, *powers, CANDIDATES, FIRST_GROUPS)
+
+
+SCAN_BLOCKS = (GROUP, TILE_GROUPS)  # and those of `scan_kernel`
+
+
+def row_sizes(n: int, stride: int, n_vocab: int) -> RowSizes:
+    n_groups = -(-n_vocab // GROUP)
+    return RowSizes(n, stride, n_vocab, n_groups, -(-n_groups // TILE_GROUPS), -(-n_vocab // 32))
+
+
+def launches(n_vocab: int, width: int) -> list[tuple[Any, list[Any]]]:
+    """Both kernels with what they are launched with for rows of `width` f32 logits; types stand for tensors."""
+    f32, i32, sizes = tl.float32, tl.int32, row_sizes(1, width, n_vocab)
+    scanned = [f32, i32, f32, i32, f32]  # best, best_at, totals, n_broken, group_best
+    return [
+        (choose_kernel, [i32, *scanned, f32, i32, i32, i32, f32, i32, *sizes, *sizes.choose_blocks]),
+        (scan_kernel, [*scanned, i32, f32, i32, *sizes, *SCAN_BLOCKS]),
+    ]
 
 
 @triton.jit

@@ -85,33 +85,43 @@ def nth_of_value(x, masks, mask_row, n_vocab, n_words, key, nth):
 def token_of_whole_row(
     x, masks, mask_row, n_vocab, n_words, best, inverse, top_k, min_depth, top_p, total, number,
 ):  # fmt: skip
-    """Apply top-k, min-p and top-p to a row and draw: what is kept is all above a border and some ties at it."""
+    """Apply top-k, min-p and top-p to a row and draw: what is kept is all above a border and some ties at it.
+
+    The borders of top-k, of top-p and of the draw are searched for in a loop, so that the search is compiled once.
+    """
     cut = sorted_key(tl.full((), -3.4028234663852886e38, tl.float32))
-    ties, mass, at = ALL_TIES, total, tl.arange(0, PROBES)
-    if top_k > 0:
-        cut, n_before = border(x, masks, mask_row, n_vocab, n_words, best, inverse, top_k.to(tl.float64), True, False)
-        ties = (top_k - n_before).to(tl.int32)
-    least = sorted_key(best + min_depth)
-    if (min_depth > float("-inf")) & (least > cut):
-        cut, ties = least, ALL_TIES
-    if (top_k > 0) | (min_depth > float("-inf")):
-        probes = cut.to(tl.int64) + tl.where(at == 0, 0, 1)
-        sums = reach(x, masks, mask_row, n_vocab, n_words, best, inverse, probes, False)
-        above = tl.sum(tl.where(at == 1, sums, 0.0), 0)
-        partly = above + ties * tl.exp((logit_of(cut) - best) * inverse).to(tl.float64)
-        mass = tl.where(ties == ALL_TIES, tl.sum(tl.where(at == 0, sums, 0.0), 0), partly)
-    if top_p < 1:
-        goal = top_p * mass
-        key, before = border(x, masks, mask_row, n_vocab, n_words, best, inverse, goal, False, False)
-        weight = tl.exp((logit_of(key) - best) * inverse).to(tl.float64)
-        n_kept = tl.maximum(tl.ceil((goal - before) / weight).to(tl.int32), 1)
-        ties = tl.where(key > cut, n_kept, tl.minimum(ties, n_kept))
-        cut = tl.maximum(cut, key)
-        mass = before + ties * weight
-    target = number * mass
-    key, before = border(x, masks, mask_row, n_vocab, n_words, best, inverse, target, False, True)
+    key, before, at = cut, tl.full((), 0.0, tl.float64), tl.arange(0, PROBES)
+    ties, mass, goal = tl.full((), ALL_TIES, tl.int32), total, top_k.to(tl.float64)
+    for stage in range(3):
+        if stage == 1:
+            least = sorted_key(best + min_depth)
+            if (min_depth > float("-inf")) & (least > cut):
+                cut, ties = least, tl.full((), ALL_TIES, tl.int32)
+            if (top_k > 0) | (min_depth > float("-inf")):
+                probes = cut.to(tl.int64) + tl.where(at == 0, 0, 1)
+                sums = reach(x, masks, mask_row, n_vocab, n_words, best, inverse, probes, False)
+                above = tl.sum(tl.where(at == 1, sums, 0.0), 0)
+                partly = above + ties * tl.exp((logit_of(cut) - best) * inverse).to(tl.float64)
+                mass = tl.where(ties == ALL_TIES, tl.sum(tl.where(at == 0, sums, 0.0), 0), partly)
+        if stage > 0:
+            goal = tl.where(stage == 1, top_p.to(tl.float64), number) * mass
+        if (stage == 2) | ((stage == 0) & (top_k > 0)) | ((stage == 1) & (top_p < 1)):
+            key, before = border(
+                x, masks, mask_row, n_vocab, n_words, best, inverse, goal, stage == 0, stage == 2
+            )  # fmt: skip
+            if stage == 0:
+                cut, ties = key, (top_k - before).to(tl.int32)
+            if stage == 1:
+                weight = tl.exp((logit_of(key) - best) * inverse).to(tl.float64)
+                n_kept = tl.maximum(tl.ceil((goal - before) / weight).to(tl.int32), 1)
+                ties = tl.where(key > cut, n_kept, tl.minimum(ties, n_kept))
+                cut = tl.maximum(cut, key)
+                mass = before + ties * weight
     weight = tl.exp((logit_of(key) - best) * inverse).to(tl.float64)
-    nth = tl.maximum(tl.floor((target - before) / weight).to(tl.int32), 0)
+    nth = tl.maximum(tl.floor((goal - before) / weight).to(tl.int32), 0)
     nth = tl.where(key == cut, tl.minimum(nth, ties - 1), nth)
-    token = nth_of_value(x, masks, mask_row, n_vocab, n_words, key, nth)
-    return tl.where(token < 0, nth_of_value(x, masks, mask_row, n_vocab, n_words, key, 0), token)
+    token, turn = -1, 0
+    while (token < 0) & (turn < 2):  # rounding may leave no such token: then the first of that value
+        token = nth_of_value(x, masks, mask_row, n_vocab, n_words, key, tl.where(turn == 0, nth, 0))
+        turn += 1
+    return token
