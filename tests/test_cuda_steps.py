@@ -1,5 +1,7 @@
 """Steps on a GPU: tokens the host does not know yet, inputs that are rewritten at once, several tokens per sequence."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +61,8 @@ def test_inputs_may_be_rewritten_as_soon_as_a_plan_runs(limits: StepLimits) -> N
     np.testing.assert_array_equal(rows, tensor.dense())
 
 
+# Experts chosen by a kernel, by sorts, one after the other and with factors of their own; states; latent keys.
+UNUSUAL = ["qwen3_moe"]
 STEPS: list[list[Part]] = [
     [(0, IDS[:3]), (0, OTHER[:2])],
     [(3, IDS[3:6]), (2, OTHER[2:3])],
@@ -82,6 +86,37 @@ def test_a_bucket_holds_several_tokens_of_each_sequence(tmp_path: Path) -> None:
         runs.fill(step, parts)
         plan.run()
         assert np.abs(be.read(plan.result) - eager.eager(parts)).max() <= 1e-5
+
+
+@contextmanager
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ops do everything but launch kernels, as where these are compiled before a step."""
+    from tahr.backends.cuda.compiling import ZeroMemory, compiling
+
+    if not interprets():
+        with compiling():
+            yield
+        return
+    from triton.runtime.interpreter import InterpretedFunction
+
+    with monkeypatch.context() as patch, ZeroMemory():
+        patch.setattr(InterpretedFunction, "run", lambda *args, **options: None)
+        yield
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_ops_without_their_kernels_leave_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that kernels have not written serves as indices, and states and keys are as they were."""
+    be = backends_here.backend("cuda")
+    monkeypatch.setattr("tahr.backends.cuda.kernels.experts.MOST_LAID_OUT", 0)  # so that torch takes kernels' indices
+    loaded = load(open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]))), be)
+    plain, runs = (Runs(loaded, be, n_seqs=2) for _ in range(2))
+    for parts in STEPS[:2]:
+        step = be.step_inputs(runs.limits)
+        runs.fill(step, parts)
+        with without_kernels(monkeypatch):
+            runs.decoder.forward(be, step, runs.kv)
+        np.testing.assert_array_equal(runs.eager(parts), plain.eager(parts))
 
 
 def test_recording_reads_no_inputs() -> None:
