@@ -110,13 +110,13 @@ class CudaSampler:
         self._free: list[HostBuffers] = []
         self._work = torch.empty(0, dtype=torch.int32, device=device)
         self._kept: KeptFields | None = None
-        self._compiler: Thread | None = None
+        self._loader: Thread | None = None
         self._rooms: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
 
     def load_kernels(self, ahead: Ahead) -> None:
         """Begin to load the kernels that are being compiled; their launchers take a second."""
-        self._compiler = Thread(target=self._load_kernels, args=(ahead,), name="tahr-load-sampling")
-        self._compiler.start()
+        self._loader = Thread(target=self._load_kernels, args=(ahead,), name="tahr-load-sampling")
+        self._loader.start()
 
     def _load_kernels(self, ahead: Ahead) -> None:
         ahead.wait()
@@ -125,11 +125,15 @@ class CudaSampler:
             fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
             self._run(logits, fields, fields, 1, ahead.n_vocab, self._picks)
 
+    def wait_for_kernels(self) -> None:
+        """Return when nothing loads kernels any more."""
+        if self._loader:
+            self._loader.join()
+            self._loader = None
+
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
         """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
-        if self._compiler:
-            self._compiler.join()
-            self._compiler = None
+        self.wait_for_kernels()
         n, picks = len(rows), self._picks_aside if rows.aside else self._picks
         assert n <= len(picks), "there is no room for so many samples at once"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
