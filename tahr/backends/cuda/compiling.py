@@ -71,11 +71,13 @@ class LoadingMode(AsyncCompileMode):  # type: ignore[misc]
         return super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
 
     def __exit__(self, *reason: Any) -> None:
+        if reason[0]:
+            for future in self.raw_futures:
+                future.cancel()
         try:
-            if reason[0] is None:
-                super().__exit__(*reason)
+            super().__exit__(*reason)
         finally:
-            active_mode.set(None)  # whatever interrupted the waiting
+            active_mode.set(None)  # even if the waiting is interrupted
 
 
 def loaded(kernel: Any) -> Any:
@@ -88,8 +90,8 @@ def loaded(kernel: Any) -> Any:
 def compiling() -> Iterator[LoadingMode]:
     """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them.
 
-    Memory that they would have written holds zeros, or what it held before. An exception does not wait for kernels
-    that are not being compiled yet.
+    Memory that they would have written holds zeros, or what it held before. An exception waits only for those that
+    are being compiled.
     """
     n_threads, device = min(MAX_THREADS, os.cpu_count() or 1), torch.cuda.current_device()
     pool = ThreadPoolExecutor(n_threads, "tahr-compile", torch.cuda.set_device, (device,))
@@ -101,4 +103,4 @@ def compiling() -> Iterator[LoadingMode]:
     finally:
         COMPILE_ONLY.active = False
         INSTALLATION.change(-1)
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
