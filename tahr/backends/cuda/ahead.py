@@ -1,43 +1,94 @@
 """What starting on a GPU takes long for and needs no torch: it is done while torch is imported.
 
+Kernels are compiled by processes of their own into Triton's cache: threads would share the interpreter with the import.
 Nothing here must succeed: the device's context is made by torch, and kernels are compiled at their launch, where this
 has not been done.
+
+usage: python -m tahr.backends.cuda.ahead KERNEL N_VOCAB WIDTH ARCH
 """
 
+import atexit
+import hashlib
+import os
+import subprocess
+import sys
+import time
 from contextlib import suppress
-from threading import Thread
+from importlib import metadata
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from threading import Thread, main_thread
 from typing import Any
 
 from tahr.backends.cuda.presence import capability, make_context
 
+N_KERNELS = 2  # that sample
+SOURCES = [Path(__file__).parent / "kernels" / name for name in ("sample.py", "search.py")]
+MAX_SECONDS = 30.0
+POLL_SECONDS = 0.01
+
 
 class Ahead:
-    """Threads that prepare the device, and the kernels that sample from a vocabulary, for whoever waits for them."""
+    """Prepares the device, and the kernels that sample from a vocabulary, for whoever waits for them."""
 
     def __init__(self, n_vocab: int, width: int) -> None:
         """`width` is that of a row of logits, the first `n_vocab` of which are tokens."""
         self.n_vocab, self.width = n_vocab, width
-        self._context = Thread(target=make_context, name="tahr-cuda-context")
-        self._context.start()
-        self._compilers = [Thread(target=self._compile, args=(i,), name="tahr-compile-ahead") for i in range(2)]
-        for compiler in self._compilers:
-            compiler.start()
+        Thread(target=make_context, name="tahr-cuda-context").start()
+        self._compilers: list[subprocess.Popen[bytes]] = []
+        with suppress(Exception):  # a Python that cannot be started again, a Triton that is not a package
+            wanted = [(kernel, n_vocab, width, capability()) for kernel in range(N_KERNELS)]
+            self._compilers += [begin(each) for each in wanted if not note_of(*each).exists()]
+        self._deadline = time.monotonic() + MAX_SECONDS
+        atexit.register(self._end)
 
     def wait(self) -> None:
-        """Return when kernels are compiled, or have failed to."""
+        """Return when kernels are compiled, have failed to, or take too long, or when the program ends."""
+        while any(compiler.poll() is None for compiler in self._compilers):
+            if time.monotonic() > self._deadline or not main_thread().is_alive():
+                break
+            time.sleep(POLL_SECONDS)
+        self._end()
+
+    def _end(self) -> None:
         for compiler in self._compilers:
-            compiler.join()
-
-    def _compile(self, index: int) -> None:
-        # Triton's internals differ from version to version; the launch compiles what is missing, or says what is wrong.
-        with suppress(Exception):
-            from tahr.backends.cuda.kernels.sample import launches
-
-            kernel, arguments = launches(self.n_vocab, self.width)[index]
-            compile_kernel(kernel, capability(), arguments)
+            compiler.kill()
+            compiler.wait()
+        atexit.unregister(self._end)
 
 
-def compile_kernel(kernel: Any, arch: int, arguments: list[Any]) -> None:
+def begin(arguments: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+    """A process that compiles one kernel; it finds the modules that this one does."""
+    command = [sys.executable, "-P", "-m", "tahr.backends.cuda.ahead", *map(str, arguments)]
+    environ, nowhere = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, subprocess.DEVNULL
+    return subprocess.Popen(command, env=environ, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+
+
+def note_of(*arguments: int) -> Path:
+    """The file in Triton's cache that says that a kernel is there: finding its key would take an import of Triton."""
+    home = Path(os.environ.get("TRITON_HOME") or Path.home())
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    facts = [repr(arguments).encode(), metadata.version("triton").encode(), *(path.read_bytes() for path in SOURCES)]
+    return cache / f"tahr-sampling-{hashlib.sha256(b'|'.join(facts)).hexdigest()[:32]}"
+
+
+class TorchHidden(MetaPathFinder):
+    """Lets no import find torch: Triton 3.6 imports it to recognise tensors, and there are none."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "torch":
+            raise ModuleNotFoundError("torch takes seconds to import")
+
+
+def compile_ahead(kernel: int, n_vocab: int, width: int, arch: int) -> None:
+    """What the process does."""
+    from tahr.backends.cuda.kernels.sample import launches
+
+    compile_kernel(*launches(n_vocab, width)[kernel], arch)
+    note_of(kernel, n_vocab, width, arch).touch()
+
+
+def compile_kernel(kernel: Any, arguments: list[Any], arch: int) -> None:
     """Compile a kernel into Triton's cache as a launch with these arguments does; types stand for tensors."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -52,3 +103,8 @@ def compile_kernel(kernel: Any, arch: int, arguments: list[Any]) -> None:
     bound, specialised, _ = bind(*given, **options)
     parsed, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialised, None)
     triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=parsed.__dict__)
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, TorchHidden())
+    compile_ahead(*map(int, sys.argv[1:]))
