@@ -23,6 +23,7 @@ tests=(
     "reference,cuda tests/test_cuda.py -k not(adapters)"
     "reference,cuda tests/test_cuda_attention.py"
     "reference,cuda tests/test_cuda_steps.py tests/test_state_memory.py"
+    "reference,cuda tests/test_cuda_compiling.py tests/test_cuda_ahead.py"
     "reference,cuda tests/test_cuda_packed.py tests/test_quantised_checkpoints.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py tests/test_families.py"
