@@ -30,6 +30,7 @@ SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 MAX_VAIN = 4  # steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched
+MOST_COMPILED = 512  # tokens of a step whose kernels are compiled before it runs: the library's products run twice
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
 
@@ -270,7 +271,8 @@ class GraphPlan:
     def run(self) -> None:
         self._inputs.device.upload(self._inputs.n_seqs)
         if self._result is None:
-            self._memory.compile(self._run_ops)
+            if self._inputs.limits.n_tokens <= MOST_COMPILED:
+                self._memory.compile(self._run_ops)
         elif self._graph is None and self._has_room:
             self._capture()
         if self._graph is None:
