@@ -70,8 +70,8 @@ if [[ ${STEPS:-tests cells} == *sanitize* ]]; then
     sanitize() { # tool
         TAHR_TEST_BACKENDS=reference,cuda PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTEST_TIMEOUT=0 \
             timeout "${SANITIZE_S:-90}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
-            "$python" -c "$launch" "$extra" pytest tests/test_cuda.py tests/test_cuda_attention.py tests/test_cuda_packed.py -k "$kernels" -q -x \
-            --no-header -p no:cacheprovider >"$extra/$1.log" 2>&1
+            "$python" -c "$launch" "$extra" pytest tests/test_cuda.py tests/test_cuda_attention.py \
+            tests/test_cuda_packed.py -k "$kernels" -q -x --no-header -p no:cacheprovider >"$extra/$1.log" 2>&1
     }
     sanitize memcheck &
     job=$!
