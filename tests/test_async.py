@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.accept import accept_token
+from tahr.engine.engine import Event
+from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Dispatcher
+from tahr.library.outputs import Request
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
@@ -304,15 +306,28 @@ def test_a_bad_request_fails_alone_and_at_once(stories: Path, alone: list[str]) 
     run(stories, test)
 
 
+def test_a_request_says_once_that_it_has_something_new_and_again_at_its_end() -> None:
+    seq = Sequence([1], SamplingParams(), 8)
+    request = Request(seq)
+    assert request.add(Event(seq, ("a",), (2,))) and not request.add(Event(seq, ("b",), (3,)))
+    chunk = request.next_chunk()
+    assert chunk and chunk.text == "ab" and chunk.token_ids == [2, 3]
+    assert request.add(Event(seq, ("c",), (4,))) and not request.finished
+    seq.finish_reason = "length"
+    assert request.add(Event(seq, (), (5,))) and request.finished
+
+
 def test_a_request_that_fails_on_the_way_fails_alone(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(seq: Any, *args: Any) -> Any:
+    append = Sequence.append
+
+    def broken(seq: Sequence, token: int, now: float) -> None:
         if seq.params.seed == 13 and seq.n_generated == 3:
             raise ZeroDivisionError("unlucky")
-        return accept_token(seq, *args)
+        append(seq, token, now)
 
-    monkeypatch.setattr("tahr.engine.engine.accept_token", broken)
+    monkeypatch.setattr(Sequence, "append", broken)
 
     async def test(llm: AsyncLLM) -> None:
         bad, good = await asyncio.gather(

@@ -96,7 +96,7 @@ def test_work_grows_with_the_tokens_not_with_their_square(tokens: list[int]) -> 
     detokenizer = Detokenizer(counting)  # type: ignore[arg-type]
     for token in tokens:
         detokenizer.push(token)
-    assert counting.n_asked == len(tokens)
+    assert counting.n_asked <= len(tokens) + len(set(tokens))
     held, _ = detokenizer._characters.getstate()
     assert len(held) <= 3  # all that is kept is the start of one character
 

@@ -344,8 +344,7 @@ class Engine:
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
         if ahead and ahead.later:
             return events + self._accept_before_masks(sampled, tokens, now, ahead)
-        events += [self._accept_token(seq, token, now) for seq, token in zip(sampled, tokens, strict=True)]
-        return events
+        return events + self._accept_tokens(sampled, tokens, now)
 
     def _took_as_usual(self, step: InFlight) -> bool:
         """Whether no plan was compiled or captured since a step began: its own, or that of the step launched after."""
@@ -425,6 +424,34 @@ class Engine:
         seq.first_row = len(known) if len(known) < seq.n_prompt - 1 else NO_ROW
 
     # ---- one request ------------------------------------------------------------------------------------------
+
+    def _accept_tokens(
+        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float
+    ) -> list[Event]:
+        """What `_accept_token` does, for each sequence; in short for those that go on and need nothing but text."""
+        events: list[Event] = []
+        for seq, found in zip(sampled, tokens, strict=True):
+            if (
+                not seq.is_plain
+                or seq.finish_reason
+                or isinstance(found, TahrError)
+                or (token := found[0]) in seq.ends
+                or len(seq.tokens) + 1 >= seq.max_length
+            ):
+                events.append(self._accept_token(seq, found, now))
+                continue
+            writer = seq.writer
+            assert writer
+            try:
+                seq.append(token, now)
+                deltas = writer.push(token)
+            except Exception as error:  # whatever one request did wrong must not stop the others
+                events.append(self._fail(seq, error))
+                continue
+            if writer.stopped:
+                self._end(seq, "length" if writer.is_cut else "stop")
+            events.append(new_event(Event, (seq, deltas, (token,))))
+        return events
 
     def _accept_token(
         self, seq: Sequence, sampled: SampledToken | TahrError, now: float, taken: Forced | None = None

@@ -78,6 +78,7 @@ class Sequence:
     request: "SampleRequest | None" = None  # what the sampler knows of it
     grammar: "GrammarState | None" = None  # of that request
     may_be_forced: bool = False  # by its grammar, or because a block of thinking must end
+    is_plain: bool = False  # a token that does not end it becomes text, and that is all
     lora: AdapterStack = NO_STACK  # the adapters its weights are changed by
     adapter: str = ""  # their digest: part of its block hashes
     ends: frozenset[int] = frozenset()  # tokens that end it
@@ -119,6 +120,7 @@ class Sequence:
         self.n_prompt = self.stats.n_prompt_tokens = len(self.tokens)
         self.grammar = self.request.grammar if self.request else None
         self.may_be_forced = self.grammar is not None or self.params.thinking_budget is not None
+        self.is_plain = not self.may_be_forced and self.params.logprobs is None
         if self.params.prompt_logprobs is not None and self.n_prompt > 1:
             self.first_row = 0  # how likely each prompt token was, given those before it
 

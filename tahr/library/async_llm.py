@@ -99,7 +99,7 @@ class AsyncLLM:
         self._queues: dict[int, OutputQueue] = {}  # by request; only the engine's thread touches it
         self._lock = threading.Lock()  # of what chunks are made from
         self._interval_s = stream_interval_s
-        self._dispatchers: dict[Loop, Dispatcher] = {}
+        self._dispatchers: dict[Loop, Dispatcher] = {}  # without those of closed loops, after the next step
         self._commands: list[Callable[[], None]] = []
         self._jobs: dict[asyncio.Future[Floats], EmbeddingJob] = {}  # only the engine's thread touches it
         self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
@@ -297,7 +297,6 @@ class AsyncLLM:
     def _dispatcher_of(self, loop: Loop) -> Dispatcher:
         with self._lock:
             if loop not in self._dispatchers:
-                self._dispatchers = {each: kept for each, kept in self._dispatchers.items() if not each.is_closed()}
                 self._dispatchers[loop] = Dispatcher(loop, self._lock, self._interval_s)
             return self._dispatchers[loop]
 
@@ -377,6 +376,9 @@ class AsyncLLM:
             if request.finished:
                 self._remove(request)
         self._notify(queues)
+        for loop in list(self._dispatchers):
+            if loop.is_closed():
+                self._leave(loop)
         if self._jobs:
             self._finish_jobs()
             self._settle()
@@ -445,10 +447,15 @@ class AsyncLLM:
     def _notify(self, queues: ListOf[OutputQueue]) -> None:
         """Tell the readers of these, in each of their loops (there is one, as a rule)."""
         for dispatcher in {queue.dispatcher for queue in queues}:
-            theirs = [queue for queue in queues if queue.dispatcher is dispatcher]
-            if not dispatcher.notify(theirs):  # the loop has been closed, and its readers with it
-                for request in [queue.request for queue in theirs if queue.request]:
-                    self._remove(request)
+            dispatcher.notify([queue for queue in queues if queue.dispatcher is dispatcher])
+
+    def _leave(self, loop: Loop) -> None:
+        """A loop has been closed, and its readers with it: abort their requests."""
+        with self._lock:
+            dispatcher = self._dispatchers.pop(loop)
+        for queue in list(self._queues.values()):
+            if queue.dispatcher is dispatcher and queue.request:
+                self._remove(queue.request)
 
 
 def settle(outcomes: ListOf[Outcome]) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
+from contextlib import suppress
 
 from tahr.library.outputs import Chunk, Request
 
@@ -31,26 +32,22 @@ class Dispatcher:
         self._woken = False  # and the loop has not run yet
         self._in_interval = False
 
-    def notify(self, queues: "ListOf[OutputQueue]") -> bool:
-        """On the engine's thread: these have something new. False if the loop is closed."""
-        if self.loop.is_closed():
-            return False
+    def notify(self, queues: "ListOf[OutputQueue]") -> None:
+        """On the engine's thread: these have something new."""
         with self.lock:
             for queue in queues:
                 self._add(queue)
             if self._woken or not self._urgent:
-                return True
+                return
             self._woken = True
-        try:
+        with suppress(RuntimeError):  # the loop has been closed: no task waits any more
             self.loop.call_soon_threadsafe(self.deliver)
-        except RuntimeError:  # closed just now
-            return False
-        return True
 
     def _add(self, queue: "OutputQueue") -> None:
-        if self._in_interval and (queue.finished or not (queue.begun or queue.whole)):
+        finished = queue.finished
+        if self._in_interval and (finished or not (queue.begun or queue.whole)):
             self._urgent[queue] = None
-        elif not queue.scheduled and (queue.finished or not queue.whole):
+        elif not queue.scheduled and (finished or not queue.whole):
             (self._delayed if self._in_interval else self._urgent)[queue] = None
         else:
             return

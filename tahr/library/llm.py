@@ -375,19 +375,22 @@ class LLM:
         return self.grammars.state(params.grammar, params.grammar_after) if params.grammar else None
 
     def step(self) -> list[Request]:
-        """Let every request advance; those that have something new."""
+        """Let every request advance; what `dispatch` returns."""
         with self.lock:
             return self.dispatch(self.engine.step())
 
     def dispatch(self, events: list[Event]) -> list[Request]:
-        """Give the events of a step to their requests; those that have something new."""
-        advanced: dict[int, Request] = {}
+        """Give the events of a step to their requests.
+
+        Those that have something new which they had not when a chunk was last asked for, or a choice that has ended.
+        """
+        requests = self._requests
+        advanced: dict[Request, None] = {}
         for event in events:
-            request = self._requests.get(event.sequence.id)
-            if request:
-                request.add(event)
-                advanced[request.id] = request
-        return list(advanced.values())
+            request = requests.get(event[0].id)
+            if request is not None and request.add(event):
+                advanced[request] = None
+        return list(advanced)
 
     def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""

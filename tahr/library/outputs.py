@@ -113,29 +113,33 @@ class Request:
         self.choices = {seq.id: Choice(seq, index) for index, seq in enumerate(self.sequences)}
         self.id = first.id
         self.has_one_choice = not first.forks
+        self.finished = False  # all choices are
+        self._is_advanced = False  # something was added since a chunk was last asked for
 
-    @property
-    def finished(self) -> bool:
-        for choice in self.choices.values():  # noqa: SIM110  (asked per token, and a generator costs more)
-            if not choice.finished:
-                return False
-        return True
+    def add(self, event: Event) -> bool:
+        """An event of one of its sequences. Runs for every token.
 
-    def add(self, event: Event) -> None:
-        """An event of one of its sequences."""
-        choice = self.choices[event.sequence.id]
-        choice.deltas += event.deltas
-        choice.new_tokens += event.tokens
-        if event.sequence.done:
+        Whether a reader must be notified: the first event since a chunk was last asked for, or the end of a choice.
+        """
+        seq, deltas, tokens = event
+        choice = self.choices[seq.id]
+        choice.deltas += deltas
+        choice.new_tokens += tokens
+        if seq.finish_reason:
             self.update_finished()
+            return True
+        is_known, self._is_advanced = self._is_advanced, True
+        return not is_known
 
     def update_finished(self) -> None:
         """See which choices are finished; one that failed before the end of its prefill ends the others too."""
         for choice in self.choices.values():
             choice.finished = choice.finished or choice.sequence.done
+        self.finished = all(choice.finished for choice in self.choices.values())
 
     def next_chunk(self) -> Chunk | None:
         """The next chunk of any choice; None if there is nothing new."""
+        self._is_advanced = False
         for choice in self.choices.values():
             if chunk := choice.next_chunk():
                 return chunk

@@ -61,9 +61,10 @@ def merge(deltas: Sequence[Delta]) -> Deltas:
     """The same with neighbours of one kind joined, so that a reader who was away gets few pieces."""
     if len(deltas) <= 1:
         return tuple(deltas)
-    if all(isinstance(delta, str) for delta in deltas):
+    try:
         return ("".join(deltas),)  # type: ignore[arg-type]
-    return tuple(joined(list(group)) for _, group in groupby(deltas, kind_of))
+    except TypeError:  # not all are text
+        return tuple(joined(list(group)) for _, group in groupby(deltas, kind_of))
 
 
 def kind_of(delta: Delta) -> tuple[type, int]:

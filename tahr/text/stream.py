@@ -19,6 +19,29 @@ class TokenBytes(Protocol):
     def token_bytes(self, token: int) -> bytes: ...
 
 
+class WholeTexts(dict[int, str | None]):
+    """The text of each token that is whole characters by itself; None for the others, and for special tokens.
+
+    Filled as tokens are looked up; a tokenizer has one for all its detokenizers.
+    """
+
+    def __init__(self, tokenizer: TokenBytes) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token: int) -> str | None:
+        text = None if self._tokenizer.is_special(token) else whole_text(self._tokenizer.token_bytes(token))
+        self[token] = text
+        return text
+
+
+def whole_text(data: bytes) -> str | None:
+    """Bytes as text, if they are whole characters."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 class Detokenizer:
     """Decodes one token at a time; everything it returned, joined, is what `Tokenizer.decode` returns.
 
@@ -32,8 +55,10 @@ class Detokenizer:
         skip_special: bool = True,
         continuing: bool = False,
         shown: frozenset[int] = frozenset(),
+        texts: WholeTexts | None = None,  # the tokenizer's
     ) -> None:
         self._tokenizer = tokenizer
+        self._texts = WholeTexts(tokenizer) if texts is None else texts
         self._skip_special = skip_special
         self._shown = shown  # special tokens that are text nevertheless
         self._drop_space = tokenizer.drops_first_space and not continuing
@@ -41,14 +66,15 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The characters this token completes, which may be none."""
+        text = self._texts[token]
+        if text is not None and not (self._drop_space or self._characters.buffer):  # nearly always
+            return text
         if self._skip_special and self._tokenizer.is_special(token) and token not in self._shown:
             return ""
         data = self._tokenizer.token_bytes(token)
         if self._drop_space and data:
             self._drop_space = False
             data = data.removeprefix(b" ")
-        if data.isascii() and not self._characters.buffer:  # nearly always: nothing is kept, and nothing is waited for
-            return data.decode()
         return self._characters.decode(data)
 
     def flush(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tahr.errors import TokenizerError
 from tahr.text.long_text import LONG, next_cut, substitute
-from tahr.text.stream import Detokenizer
+from tahr.text.stream import Detokenizer, WholeTexts
 from tahr.text.vocab import LibraryErrors, Vocab, alias
 
 N_CHARS_AT_FIRST = 8  # per token: more than most texts have
@@ -24,6 +24,7 @@ class Tokenizer:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._special_of_marks: dict[tuple[str, ...], frozenset[int]] = {}  # one entry per format of replies
+        self._whole_texts = WholeTexts(self)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -120,7 +121,7 @@ class Tokenizer:
 
         It shows the special tokens `shown` as text, also where it skips the others.
         """
-        return Detokenizer(self, skip_special=skip_special, continuing=continuing, shown=shown)
+        return Detokenizer(self, skip_special=skip_special, continuing=continuing, shown=shown, texts=self._whole_texts)
 
     def split_special(self, text: str) -> list[str | int]:
         """The text in parts: special tokens by their ids, and what stands between them."""
