@@ -197,6 +197,38 @@ def test_a_pause_joins_what_comes_but_the_first_and_the_last(
     asyncio.run(main())
 
 
+class SlowQueue:
+    """A queue whose delivery takes CPU time."""
+
+    finished = whole = scheduled = False
+    begun = True
+
+    def deliver(self) -> None:
+        end = time.thread_time() + 0.004
+        while time.thread_time() < end:
+            pass
+
+
+@pytest.mark.parametrize(("n_streams", "least_s", "most_s"), [(1, 0.032, 0.04), (20, 0.04, 0.04), (0, 0.01, 0.01)])
+def test_deliveries_that_take_long_are_made_less_often(n_streams: int, least_s: float, most_s: float) -> None:
+    delays: list[float] = []
+
+    class TimerLoop:
+        def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+            callback()
+
+        def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+            delays.append(delay_s)
+
+    dispatcher = Dispatcher(TimerLoop(), threading.Lock(), 0.01)  # type: ignore[arg-type]
+    dispatcher.deliver()
+    dispatcher.notify([SlowQueue() for _ in range(n_streams)])  # type: ignore[misc]
+    dispatcher._end_interval()
+    if not n_streams:
+        dispatcher.deliver()
+    assert delays[0] == 0.01 and least_s <= delays[1] <= most_s
+
+
 def test_a_loop_that_is_closed_while_it_rests_leaves_nothing_running(stories: Path, alone: list[str]) -> None:
     llm = AsyncLLM(llm=LLM(str(stories), config=EngineConfig(n_threads=2)), stream_interval_s=30)
     left: list[Any] = []

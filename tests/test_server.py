@@ -3,6 +3,7 @@
 import base64
 import json
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -474,3 +475,14 @@ def test_every_chunk_and_reply_is_json(client: httpx.Client) -> None:
     with client.stream("POST", CHAT, json={"messages": tricky, "stream": True}) as response:
         events = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
     assert "".join(json.loads(e)["choices"][0]["delta"].get("content", "") for e in events[:-1]) == whole
+
+
+def test_threads_take_short_turns_while_a_server_runs() -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        with serving(ScriptedEngine()):
+            assert sys.getswitchinterval() < 0.001
+        assert sys.getswitchinterval() == 0.005
+    finally:
+        sys.setswitchinterval(before)

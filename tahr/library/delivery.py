@@ -7,11 +7,13 @@ what the task does with it, so readers pass a callback and the loop calls it dir
 
 On a machine whose cores all compute, each wake-up pushes a kernel off its core and finds the caches cold. With an
 interval between two deliveries, what comes meanwhile is delivered as one chunk, and the engine need not even wake the
-loop; only the first chunk of a stream and its last are never delayed.
+loop; only the first chunk of a stream and its last are never delayed. The interval grows with the number of streams:
+the loop and the engine share one interpreter, and what a delivery takes is taken from the engine.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
@@ -20,6 +22,8 @@ from tahr.library.outputs import Chunk, Request
 
 Loop = asyncio.AbstractEventLoop
 OnChunk = Callable[[Chunk], bool]  # whether the reader wants more at once
+MOST_SHARE = 1 / 8  # of its time that the loop may spend on deliveries before the interval grows,
+MOST_LONGER = 4  # up to so many times what it is with few streams
 
 
 class Dispatcher:
@@ -31,6 +35,7 @@ class Dispatcher:
         self._delayed: dict[OutputQueue, None] = {}  # until the interval is over
         self._woken = False  # and the loop has not run yet
         self._in_interval = False
+        self._delivery_s = 0.0  # CPU time of the last delivery at the end of an interval
 
     def notify(self, queues: "ListOf[OutputQueue]") -> None:
         """On the engine's thread: these have something new."""
@@ -64,14 +69,17 @@ class Dispatcher:
 
     def _begin_interval(self) -> None:
         self._in_interval = True
-        self.loop.call_later(self.interval_s, self._end_interval)
+        interval_s = max(self.interval_s, min(self._delivery_s / MOST_SHARE, self.interval_s * MOST_LONGER))
+        self.loop.call_later(interval_s, self._end_interval)
 
     def _end_interval(self) -> None:
         with self.lock:
             queues, self._delayed = self._delayed, {}
             self._in_interval = bool(queues)
+        began = time.thread_time()
         for queue in queues:
             queue.deliver()
+        self._delivery_s = time.thread_time() - began
         if queues:
             self._begin_interval()
 

@@ -29,6 +29,9 @@ from tahr.server.state import MakeModel, ServerState
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read
 N_NEW_OBJECTS = 10_000  # between two collections: a request leaves next to no cycles, and Python's 700 are two requests
+# How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
+# steps of a GPU.
+SWITCH_S = 0.0005
 ENDING_S = 0.5  # before the end of the grace, or a tenth of it: running requests end, so that the process can
 
 Load = Callable[[], list[ServedModel]]
@@ -52,7 +55,7 @@ class HttpServer:
         self._load, self._announce = load, announce
         self._listener = bind(settings)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))
-        self._gc_threshold = gc.get_threshold()
+        self._gc_threshold, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
         self._signal = 0
         self._loader: threading.Thread | None = None
 
@@ -120,6 +123,7 @@ class HttpServer:
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
         gc.set_threshold(N_NEW_OBJECTS)
+        sys.setswitchinterval(SWITCH_S)
         self.state.models.open()
         self._announce(self.address, models)
 
@@ -147,6 +151,7 @@ class HttpServer:
         self.state.close()
         gc.unfreeze()
         gc.set_threshold(*self._gc_threshold)
+        sys.setswitchinterval(self._switch_s)
         self._load = list  # the function may hold what it has loaded
 
 
