@@ -24,7 +24,7 @@ import told_texts
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
-from tahr.grammar.masks import by_lexer
+from tahr.grammar.masks import MaskFiller
 from tahr.text.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.weights.gguf import open_gguf
@@ -66,11 +66,9 @@ ws ::= (" " | "\n" [ \t]{0,20})?
 def walk(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, text: str) -> Iterator[tuple[float, float]]:
     """The seconds of CPU time that a mask takes at every token of a text, and those of taking the token."""
     state = compiler.state(grammar)
-    words = np.zeros(state.vocabulary.n_words, np.uint32)
-    address, size = words.ctypes.data, words.nbytes
     for token in tokenizer.encode(text, add_special=False, parse_special=False):
         began = time.thread_time()
-        state.matcher.unsafe_compute_mask_ptr(address, size)
+        state.matcher.mask()
         masked = time.thread_time()
         state.advance(token)
         state.forced_tokens()
@@ -120,14 +118,15 @@ def characters(path: str) -> None:
 
 
 def threads(path: str, n: str = "64") -> None:
-    """Medians of what the grammars of a step cost: masks in either order, tokens one by one and side by side."""
-    from llguidance import LLExecutor
+    """Medians of what the grammars of a step cost by threads: tokens taken and forced ones looked up, then masks."""
+    from tahr import _native as native
 
     tokenizer = tokenizer_of(path)
     compiler, grammar = GrammarCompiler(tokenizer), Grammar("json_schema", RECORDS)
     paths = [told_texts.path_of(compiler, tokenizer, grammar, told_texts.records(i), 200) for i in range(int(n))]
-    for n_threads in (1, 2, 4, 8, 16):
-        executor, us = LLExecutor(num_threads=n_threads), dict[str, list[float]]()
+    for n_threads in (1, 2, 4, 8, 12, 15):
+        filler, us = MaskFiller(), dict[str, list[float]]()
+        filler.__dict__["_threads"] = native.GrammarThreads(n_threads)
 
         def timed(name: str, call: Callable[[], Any], us: dict[str, list[float]] = us) -> Any:
             began = time.perf_counter()
@@ -137,27 +136,16 @@ def threads(path: str, n: str = "64") -> None:
 
         states = [compiler.state(grammar) for _ in paths]
         masks = np.zeros((len(states), states[0].vocabulary.n_words), np.uint32)
-        rows = list(enumerate(states))
-        orders = {"masks as they come": rows, "masks by lexer": by_lexer(rows)}
-        for step in range(120):
-            tokens = [(state.matcher, path[state._n_matched].token) for state, path in zip(states, paths, strict=True)]
-            if step % 2:
-                timed("tokens side by side", partial(executor.consume_token_par, tokens))
-                for state in states:
-                    state._n_matched += 1
-            else:
-                pairs = [(state, token) for state, (_, token) in zip(states, tokens, strict=True)]
-                timed("tokens one by one", lambda pairs=pairs: [state.advance(token) for state, token in pairs])
-            found = timed("forced tokens looked up", lambda states=states: [state.forced_tokens() for state in states])
-            for state, forced in zip(states, found, strict=True):
+        for _ in range(120):
+            each = zip(states, paths, strict=True)
+            tokens = [(state, path[state.matcher.n_consumed].token, True) for state, path in each]
+            job = timed("tokens taken", partial(filler.begin, list(enumerate(states)), masks, tokens))
+            timed("masks waited for at once", job.wait)
+            for state, forced in zip(states, job.forced, strict=True):
                 for token in forced:
                     state.advance(token)
-            name = list(orders)[step // 2 % 2]
-            matchers = [(state.matcher, row) for row, state in orders[name]]
-            fill = executor.unsafe_compute_mask_ptr
-            timed(name, partial(fill, matchers, masks.ctypes.data, masks.shape[1] * 4, len(masks)))
         found = ", ".join(f"{name} {statistics.median(each):.0f}" for name, each in us.items())
-        print(f"{n_threads} threads, {len(states)} sequences, {len({s.lexer for s in states})} lexers (us): {found}")
+        print(f"{n_threads} threads beside the caller's, {len(states)} sequences (us): {found}")
     compiler.close()
 
 

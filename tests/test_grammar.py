@@ -20,6 +20,8 @@ from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
 from tahr.grammar import compiler as compiler_module
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.grammar.masks import MaskFiller
+from tahr.grammar.state import GrammarState
 from tahr.text.tokenizer import Tokenizer
 
 PERSON = {
@@ -258,7 +260,7 @@ def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.Mo
     while any(seq.n_generated < 5 for seq in sequences):
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner.sampler, "begin_masks", lambda *_: 1 / 0)
+        broken.setattr(eng.runner.sampler.filler, "begin", lambda *_: 1 / 0)
         while not all(seq.done for seq in sequences):
             eng.step()
     assert {seq.finish_reason for seq in sequences} == {"error"}
@@ -316,9 +318,17 @@ def test_sampling_parameters_count_inside_the_mask() -> None:
 # ---- states -----------------------------------------------------------------------------------------------------
 
 
-def allowed(state: object) -> set[int]:
-    bits = np.unpackbits(np.frombuffer(state.matcher.compute_bitmask(), np.uint8), bitorder="little")  # type: ignore[attr-defined]
-    return set(np.flatnonzero(bits).tolist())
+def bits_of(mask: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+def letter(text: str) -> int:
+    """The token of a letter alone."""
+    return next(token for token in range(tokenizer().n_vocab) if tokenizer().token_bytes(token) == text.encode())
+
+
+def allowed(state: GrammarState) -> set[int]:
+    return bits_of(np.frombuffer(state.matcher.mask(), np.uint8))
 
 
 def test_what_the_mask_allows_can_be_taken_and_nothing_else() -> None:
@@ -446,19 +456,42 @@ def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatc
     mine.close()
 
 
-def test_sequences_of_one_grammar_share_a_lexer_only_with_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masks of matchers that share one are filled one after the other."""
-    n_compiled, compile_again = [0], compiler_module.matcher_of
+def test_new_sequences_of_a_grammar_know_what_ended_ones_have_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = GrammarCompiler(tokenizer()).compile(Grammar("regex", "[a-c]{3,5}"))
+    fresh, used = compiled.state(), compiled.state()
+    first = allowed(fresh)
+    for each in "abc":
+        used.advance(letter(each))
+    n_seen, after = used.matcher.n_seen, allowed(used)
+    assert after != first and compiled.state().matcher.n_seen == 0
+    del used
+    later = compiled.state()
+    assert (later.matcher.n_seen, later.matcher.n_consumed) == (n_seen, 0) and allowed(later) == first
+    monkeypatch.setattr(compiler_module, "MAX_SEEN", n_seen)  # a lexer does not grow for ever
+    later.advance(letter("a"))
+    del later
+    assert compiled.state().matcher.n_seen == n_seen
 
-    def counted(*args: object) -> object:
-        n_compiled[0] += 1
-        return compile_again(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compiler_module, "matcher_of", counted)
-    monkeypatch.setattr(compiler_module, "MAX_LEXERS", 3)
-    grammar = Grammar("regex", "[a-c]{3,5}")
-    states = [compiler().state(grammar) for _ in range(9)]
-    assert n_compiled == [3]
-    states += [compiler().state(grammar) for _ in range(20)]
-    assert n_compiled == [3]
-    assert all((state.allowed(512) == states[0].allowed(512)).all() for state in states)
+def test_grammars_take_tokens_and_fill_masks_side_by_side_as_they_do_alone() -> None:
+    """Among them one that forces tokens, one that forbids its token and one that has not begun."""
+    digits, letters = Grammar("regex", "[0-9]{3,6}"), Grammar("regex", "[ab](?:forced){3}[ab]")
+    made = [
+        compiler().state(grammar, after)
+        for grammar, after in [(digits, ()), (letters, ()), (digits, ()), (digits, (5,))]
+    ]
+    one, a, x = map(letter, "1ax")
+    tokens = [(made[0], one, True), (made[1], a, True), (made[2], x, True), (made[3], 5, True)]
+    masks = np.zeros((4, made[0].vocabulary.n_words), np.uint32)
+    alone = [state.fork() for state in made]
+    job = MaskFiller().begin(list(enumerate(made)), masks, tokens)
+    alone[0].advance(one)
+    alone[1].advance(a)
+    alone[3].advance(5)
+    assert list(job.forced[0]) == [] == list(job.forced[3])
+    assert job.forced[1] == alone[1].forced_tokens() != []
+    assert isinstance(job.forced[2], GrammarError)
+    made[1].advance(job.forced[1][0])  # its mask is not wanted, so the matcher is free
+    assert job.wait() == {}
+    assert bits_of(masks[0]) == allowed(alone[0]) == allowed(made[0])
+    assert bits_of(masks[3]) == allowed(alone[3])

@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "kept_hash": set(),
     "config": {"errors", "grammar.spec", "kept_hash"},
-    "grammar": {"errors", "text"},
+    "grammar": {"errors", "text", "_native"},
     "weights": {"errors"},
     "text": {"errors"},
     "hub": {"errors"},

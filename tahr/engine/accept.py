@@ -6,9 +6,8 @@ from collections.abc import Sequence as ListOf
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequence import Sequence, State
 from tahr.errors import TahrError
+from tahr.grammar.masks import GrammarToken
 from tahr.text.deltas import Deltas
-
-Forced = ListOf[int] | Exception  # tokens that a grammar forces, or why it cannot go on
 
 
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
@@ -52,16 +51,15 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: boo
     return deltas, None
 
 
-def taken_by_grammar(seq: Sequence, sampled: SampledToken | TahrError) -> Forced:
-    """Let the grammar of a sequence take a token that is accepted later; what it forces then, or what is wrong."""
-    grammar = seq.grammar
-    if grammar is None or seq.finish_reason or isinstance(sampled, TahrError):
-        return ()
-    try:
-        grammar.advance(sampled.token)
-        return () if grammar.finished or sampled.token in seq.ends else forced_by_grammar(seq)
-    except Exception as error:  # whatever one request did wrong must not stop the others
-        return error
+def tokens_for_grammars(
+    sequences: ListOf[Sequence], tokens: ListOf[SampledToken | TahrError]
+) -> dict[int, GrammarToken]:
+    """The tokens that grammars have to take before these are accepted, by their places."""
+    return {
+        place: (seq.grammar, sampled.token, seq.params.logprobs is None)
+        for place, (seq, sampled) in enumerate(zip(sequences, tokens, strict=True))
+        if seq.grammar is not None and not seq.finish_reason and not isinstance(sampled, TahrError)
+    }
 
 
 def forced_by_grammar(seq: Sequence) -> ListOf[int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
-from tahr.engine.accept import Forced, accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammar
+from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, tokens_for_grammars
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -27,6 +27,7 @@ from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
 from tahr.engine.work import WorkItem
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.grammar.masks import Forced
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
@@ -357,12 +358,14 @@ class Engine:
 
         Grammars take all tokens first, so that masks are filled while tokens become text.
         """
-        taken = list(map(taken_by_grammar, sampled, tokens))
+        places = tokens_for_grammars(sampled, tokens)
+        taken: list[Forced | None] = [()] * len(sampled)
         events: list[Event] = []
         try:
-            ahead.begin_masks({seq.id for seq, forced in zip(sampled, taken, strict=True) if forced})
+            for place, forced in zip(places, ahead.begin_masks(list(places.values())), strict=True):
+                taken[place] = forced
         except BaseException as error:
-            events = self._fail_last(error)
+            events, taken = self._fail_last(error), [None] * len(sampled)
         return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
     def _verify(
@@ -458,7 +461,7 @@ class Engine:
     ) -> Event:
         """Append a token and turn it into text; an error here belongs to this request alone.
 
-        `taken` is what `taken_by_grammar` gave, if that was called for this token.
+        `taken` is what its grammar forces after it, if that has taken it already.
         """
         if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1

@@ -1,6 +1,6 @@
 """Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -18,6 +18,7 @@ from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
 from tahr.engine.work import WorkColumns, WorkItem, columns_of
 from tahr.errors import TahrError
+from tahr.grammar.masks import Forced, GrammarToken
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
@@ -68,15 +69,11 @@ class InFlight:
     batch: "SampleBatch | None" = None  # of `later`: masks are being filled
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile
 
-    def begin_masks(self, forced: Collection[int] = ()) -> None:
-        """Begin the masks, now that the grammars have taken the tokens before.
-
-        Sequences, by id, that have `forced` tokens need none.
-        """
+    def begin_masks(self, tokens: ListOf[GrammarToken] = ()) -> list[Forced]:
+        """Let grammars take the tokens before, and begin the masks; what each token forces."""
         assert self.later
         self.batch = self.later.batch()
-        void = [row for row, seq in enumerate(self.sampled) if seq.id in forced] if forced else ()
-        self.later.sampler.begin_masks(self.batch, void)
+        return self.batch.begin_masks(self.later.sampler.filler, tokens)
 
     def begin_sample(self) -> ListOf[int]:
         """Begin the masks unless that has been done; the samples whose tokens the device will not know by itself."""

@@ -6,7 +6,7 @@ processors), the mask of a grammar, then top-n-sigma, XTC, typical-p, top-a, eta
 mask matter, and the best token is taken. `backends.sampling` says what each stage means.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from functools import partial
 from itertools import repeat
@@ -36,18 +36,18 @@ class Sampler:
         self._n_vocab = n_vocab
         self._aside = aside  # see `SampleRows.aside`
         self._batch: SampleBatch | None = None
-        self._filler = MaskFiller()
+        self.filler = MaskFiller()
         self._memory = [words(0, 0), words(0, 0)]  # of masks
 
     def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
         """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
         batch = self.batch(requests, source)
         if batch.has_masks:
-            batch.begin_masks(self._filler)
+            batch.begin_masks(self.filler)
         return batch
 
     def batch(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
-        """The same without the masks, for a caller that begins them with `begin_masks`."""
+        """The same without the masks, for a caller that begins them."""
         batch = self._batch
         if batch is None or not batch.holds(requests, source):
             batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._mask_memory)
@@ -56,11 +56,6 @@ class Sampler:
         if batch.has_masks:
             batch.finish_masks()  # of a step that failed before it sampled
         return batch
-
-    def begin_masks(self, batch: SampleBatch, void: Collection[int] = ()) -> None:
-        """Begin the masks of a batch while the caller goes on; rows whose samples are `void` need none."""
-        if batch.has_masks:
-            batch.begin_masks(self._filler, void, goes_on=True)
 
     def _mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for the masks of a batch. The batch before the last one has been sampled, so its memory is free."""

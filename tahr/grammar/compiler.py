@@ -1,15 +1,13 @@
 """Compiles grammars for one model: within limits, a few at a time, each only once while it is in use."""
 
 import importlib.util
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import finalize
 
 from tahr.errors import GrammarBusy, GrammarError
 from tahr.grammar.source import llguidance_text
@@ -20,64 +18,36 @@ from tahr.grammar.vocabulary import GrammarVocabulary
 from tahr.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from tahr import _native as native
 
 MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # of their sources
 N_AT_ONCE = 2  # compilations
 PATIENCE_S = 30.0  # how long one waits for others
-STATES_PER_LEXER = 4  # states of a grammar that share a lexer, before there is another
-MAX_LEXERS = min(16, os.cpu_count() or 1)  # of one grammar: each takes memory, and time to compile
+MAX_SEEN = 4096  # tokens from which a matcher may learn before others are copied from it: its lexer grows by them
 
 
 class CompiledGrammar:
-    """A grammar ready for use; every sequence follows it by a state of its own.
+    """A grammar ready for use; every sequence follows it by a matcher of its own.
 
-    Copies of a matcher share one lexer, which serves one of them at a time. So a grammar that many sequences follow is
-    compiled more than once, or threads would wait for each other instead of filling its masks side by side.
+    A matcher learns on its way: the states of its lexer are found once. So new ones are copies of the one that has
+    learned most among those whose sequences have ended.
     """
 
-    def __init__(self, vocabulary: GrammarVocabulary, make: Callable[[], "LLMatcher"]):
-        self._vocabulary, self._make = vocabulary, make
-        self._lock = threading.Lock()
-        self._lexers = [SharedLexer(make())]
-        self._growing = False
+    def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher"):
+        self._vocabulary, self._matcher = vocabulary, matcher  # at the beginning
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the next state compiles the grammar once more; while one does, others take what there is."""
-        full = all(lexer.n_states() >= STATES_PER_LEXER for lexer in self._lexers)
-        return full and len(self._lexers) < MAX_LEXERS and not self._growing
-
-    def state(self, after: tuple[int, ...] = (), may_compile: bool = True) -> GrammarState:
+    def state(self, after: tuple[int, ...] = ()) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
-        with self._lock:
-            grows = may_compile and self.crowded
-            self._growing |= grows
-        if grows:
-            self._grow()
-        with self._lock:
-            lexer = min(self._lexers, key=SharedLexer.n_states)
-            state = GrammarState(self._vocabulary, lexer.matcher.deep_copy(), after, id(lexer))
-            lexer.states.add(state)
+        matcher = self._matcher.copy()
+        state = GrammarState(self._vocabulary, matcher, after)
+        finalize(state, self._learn, matcher).atexit = False
         return state
 
-    def _grow(self) -> None:
-        try:
-            self._lexers.append(SharedLexer(self._make()))
-        finally:
-            self._growing = False
-
-
-@dataclass(frozen=True, eq=False)
-class SharedLexer:
-    """States whose matchers share a lexer."""
-
-    matcher: "LLMatcher"  # at the beginning
-    states: "WeakSet[GrammarState]" = field(default_factory=WeakSet)
-
-    def n_states(self) -> int:
-        return len(self.states)
+    def _learn(self, matcher: "native.GrammarMatcher") -> None:
+        """Keep the matcher of a state that nothing uses any more, if it knows more than the one kept."""
+        if self._matcher.n_seen < matcher.n_seen <= MAX_SEEN and not matcher.busy and matcher.reset():
+            self._matcher = matcher
 
 
 class GrammarCompiler:
@@ -98,9 +68,7 @@ class GrammarCompiler:
     def state_at_once(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState | None:
         """The same as `state`, if nothing need be compiled for it; else None."""
         found = self._lookup(grammar)
-        if found is None or (isinstance(found, CompiledGrammar) and found.crowded):
-            return None
-        return checked(found).state(after, may_compile=False)
+        return None if found is None else checked(found).state(after)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """The grammar, compiled now or before; an error says what cannot be compiled."""
@@ -127,7 +95,7 @@ class GrammarCompiler:
             with self._building:
                 vocabulary = self.vocabulary
                 index = vocabulary.index
-            return CompiledGrammar(vocabulary, partial(matcher_of, index, text))
+            return CompiledGrammar(vocabulary, matcher_of(index, text))
         except GrammarError as error:
             return error
 
@@ -182,15 +150,17 @@ def checked(found: CompiledGrammar | GrammarError) -> CompiledGrammar:
 def check_installed() -> None:
     if importlib.util.find_spec("llguidance") is None:
         raise GrammarError("Grammars need the package llguidance, which is not installed: pip install llguidance.")
+    if importlib.util.find_spec("tahr._native") is None:
+        raise GrammarError("Grammars need Tahr's native module, which was not built: install Tahr with pip.")
 
 
-def matcher_of(index: "LLTokenizer", text: str) -> "LLMatcher":
+def matcher_of(index: "native.GrammarIndex", text: str) -> "native.GrammarMatcher":
     """A matcher at the beginning of a text."""
-    from llguidance import LLMatcher, LLParserLimits
+    from tahr import _native as native
 
-    matcher = LLMatcher(index, text, log_level=0, limits=LLParserLimits(**LIMITS))  # type: ignore[arg-type]
-    first = matcher.deep_copy()
-    first.compute_bitmask()
-    if message := matcher.get_error() or first.get_error():
+    matcher = native.GrammarMatcher(index, text, LIMITS)
+    first = matcher.copy()
+    first.mask()
+    if message := matcher.error() or first.error():
         raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
     return matcher

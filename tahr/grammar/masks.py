@@ -1,9 +1,7 @@
-"""Fills the masks of a batch on other threads, so that the forward pass need not wait for them."""
+"""Lets the grammars of a batch take their tokens, and fills its masks while the caller goes on."""
 
 import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,68 +10,85 @@ from tahr.grammar.state import GrammarState
 from tahr.grammar.vocabulary import Words
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher
+    from tahr import _native as native
 
-MAX_THREADS = 16
+MAX_THREADS = 8
 
 MaskedRow = tuple[int, GrammarState]  # a row of the masks, and the state that allows its tokens
-
-
-def by_lexer(rows: Sequence[MaskedRow]) -> list[MaskedRow]:
-    """The rows in the order to fill them: states that share a lexer take turns, so they should be one thread's."""
-    return sorted(rows, key=lambda row: row[1].lexer)
+GrammarToken = tuple[GrammarState, int, bool]  # a token that a grammar has to take; whether forced ones are looked up
+Forced = Sequence[int] | Exception  # tokens that a grammar forces, or why it cannot go on
 
 
 class MaskJob:
     """Masks that are being filled."""
 
-    __slots__ = ("_future", "_rows")
+    __slots__ = ("_job", "_rows", "forced")
 
-    def __init__(self, rows: Sequence[MaskedRow], future: "Future[None] | None"):
-        self._rows, self._future = rows, future
+    def __init__(self, forced: list[Forced], rows: Sequence[MaskedRow], job: "native.GrammarJob | None"):
+        self.forced = forced  # by the tokens that were taken: what must follow each
+        self._rows, self._job = rows, job
 
     def wait(self) -> dict[int, GrammarError]:
         """Wait for the masks; the rows that have none, because their grammar cannot go on, and why."""
-        if self._future:
-            self._future.result()
-        return {row: state.error() for row, state in self._rows if state.matcher.is_error()}
+        failed = [self._rows[i] for i in self._job.wait()] if self._job else []
+        return {row: state.error() for row, state in failed}
 
 
 class MaskFiller:
-    """The threads that fill masks; they start with the first grammar."""
+    """The threads that fill masks; they start with the first grammar. Whoever waits for masks fills some, too."""
 
     @cached_property
-    def _executor(self) -> "LLExecutor":
-        from llguidance import LLExecutor
+    def _threads(self) -> "native.GrammarThreads":
+        from tahr import _native as native
 
-        return LLExecutor(num_threads=min(MAX_THREADS, os.cpu_count() or 1))
+        return native.GrammarThreads(max(1, min(MAX_THREADS, (os.cpu_count() or 1) - 1)))
 
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        """Waits for the executor, whose calls return when all masks of a job are filled."""
-        return ThreadPoolExecutor(1, "tahr-masks")
+    def begin(self, rows: Sequence[MaskedRow], masks: Words, tokens: Sequence[GrammarToken] = ()) -> MaskJob:
+        """Let grammars take tokens, and begin to fill rows of `masks`, each by the state beside it.
 
-    def begin(self, rows: Sequence[MaskedRow], masks: Words, goes_on: bool = False) -> MaskJob:
-        """Begin to fill rows of `masks`, each by the state beside it; see `by_lexer` for their order.
-
-        A caller that `goes_on` in Python, rather than in code without the interpreter's lock, waits until the threads
-        have begun: they would not get the lock otherwise.
+        Rows of grammars that force tokens get no mask: what is sampled from them does not count.
         """
-        active = [(row, state) for row, state in rows if state.active]
-        for row, state in rows:
-            if not state.active:
-                masks[row] = state.free_mask
-        matchers = [(state.matcher, row) for row, state in active]
-        if not matchers:
-            return MaskJob(active, None)
-        begun = threading.Lock()
-        begun.acquire()
-        future = self._threads.submit(self._fill, matchers, masks, begun)
-        if goes_on:
-            begun.acquire()
-        return MaskJob(active, future)
+        together: list[GrammarToken] = []
+        alone: dict[int, Forced] = {}
+        for place, each in enumerate(tokens):
+            if each[0].is_matching:
+                together.append(each)
+            else:
+                alone[place] = taken_alone(*each)
+        active = [each for each in rows if each[1].active]
+        if len(active) < len(rows):
+            for row, state in rows:
+                if not state.active:
+                    masks[row] = state.free_mask
+        job = self._begin(together, active, masks) if together or active else None
+        forced = taken_together(together, job) if job else []
+        for place, found in alone.items():
+            forced.insert(place, found)
+        return MaskJob(forced, active, job)
 
-    def _fill(self, matchers: "list[tuple[LLMatcher, int]]", masks: Words, begun: threading.Lock) -> None:
-        n_rows, n_words = masks.shape
-        begun.release()
-        self._executor.unsafe_compute_mask_ptr(matchers, masks.ctypes.data, n_words * 4, n_rows)
+    def _begin(self, tokens: Sequence[GrammarToken], rows: Sequence[MaskedRow], masks: Words) -> "native.GrammarJob":
+        return self._threads.begin(
+            [state.matcher for state, _, _ in tokens],
+            [token for _, token, _ in tokens],
+            [wants_forced for _, _, wants_forced in tokens],
+            [state.matcher for _, state in rows],
+            [row for row, _ in rows],
+            masks,
+        )
+
+
+def taken_together(tokens: Sequence[GrammarToken], job: "native.GrammarJob") -> list[Forced]:
+    """What each token forces, or why its grammar cannot go on."""
+    found = job.forced()
+    if None in found:
+        return [each[0].error() if forced is None else forced for each, forced in zip(tokens, found, strict=True)]
+    return list(found)  # type: ignore[arg-type]
+
+
+def taken_alone(state: GrammarState, token: int, wants_forced: bool) -> Forced:
+    """The same for a grammar that has not begun, or whose text is complete."""
+    try:
+        state.advance(token)
+    except GrammarError as error:
+        return error
+    return state.forced_tokens() if wants_forced and not state.finished else ()

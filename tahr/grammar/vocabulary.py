@@ -1,6 +1,7 @@
 """A model's vocabulary as llguidance reads it: the bytes of every token, and text to tokens for what is forced."""
 
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from tahr.errors import GrammarError
 from tahr.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from tahr import _native as native
 
 Words = NDArray[np.uint32]
 
@@ -18,40 +19,22 @@ Words = NDArray[np.uint32]
 # so that a bounded string finds one near its end too.
 STRING = r'[^"\\\x00-\x1F\x7F]'
 SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{STRING}{{1,{n}}}" for n in (3, 5, 8, 12, 20, 30)), STRING + "+"]
-MAX_KNOWN, MAX_KNOWN_LETTERS = 4096, 256  # texts whose tokens are remembered, and how long they may be
 MARKER = b"\xff"  # llguidance's sign of a special token; no text has this byte
 
 
-class TokenTable:
-    """What llguidance asks of a tokenizer. It must not refer to the index, or neither would ever be freed."""
+def token_texts(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of each token, with llguidance's sign before those of special ones; none for ids that no token has."""
+    return [token_text(tokenizer, token) for token in range(tokenizer.n_vocab)]
 
-    is_tokenizer_wrapper = True
-    bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
-        self.eos_token_id = min(tokenizer.eos_ids)
-        # The same few keys and signs are forced again and again.
-        self._known = lru_cache(maxsize=MAX_KNOWN)(partial(continuation, tokenizer))
-
-    @property
-    def tokens(self) -> list[bytes]:
-        """The bytes of each token; none for ids that no token has."""
-        known = self._tokenizer
-        texts = [known.token_bytes(i) if known.piece(i) else b"" for i in range(known.n_vocab)]
-        return [b"" if text.startswith(MARKER) else text for text in texts]
-
-    @property
-    def special_token_ids(self) -> list[int]:
-        return [i for i in range(self._tokenizer.n_vocab) if self._tokenizer.is_special(i)]
-
-    def __call__(self, text: str) -> list[int]:
-        """Tokens with exactly the bytes of a text that continues another one; none if the tokenizer has no such."""
-        return list(self._known(text)) if len(text) <= MAX_KNOWN_LETTERS else continuation(self._tokenizer, text)
+def token_text(tokenizer: Tokenizer, token: int) -> bytes:
+    text = tokenizer.token_bytes(token) if tokenizer.piece(token) else b""
+    text = b"" if text.startswith(MARKER) else text
+    return MARKER + text if tokenizer.is_special(token) else text
 
 
 def continuation(tokenizer: Tokenizer, text: str) -> list[int]:
-    """What `TokenTable` answers for a text."""
+    """Tokens with exactly the bytes of a text that continues another one; none if the tokenizer has no such."""
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special=False, parse_special=False)
@@ -72,13 +55,21 @@ class GrammarVocabulary:
         self.eos_ids = sorted(tokenizer.eos_ids)
         self.n_vocab = tokenizer.n_vocab
         self.n_words = -(-self.n_vocab // 32)
-        self._table = TokenTable(tokenizer)
+        self._tokenizer = tokenizer
 
     @cached_property
-    def index(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer
+    def index(self) -> "native.GrammarIndex":
+        """llguidance's own view of the tokens. It refers to the tokenizer, not to this, or neither would be freed."""
+        from tahr import _native as native
 
-        return LLTokenizer(self._table, eos_token=self.eos_ids, slices=SLICES)  # type: ignore[arg-type]
+        library = import_module("llguidance._lib").__file__
+        tokens, tokenize = token_texts(self._tokenizer), partial(continuation, self._tokenizer)
+        try:
+            return native.GrammarIndex(str(library), tokens, self.eos_ids, SLICES, tokenize)
+        except RuntimeError as error:
+            raise GrammarError(
+                f"The installed llguidance cannot be used ({error}): pip install 'llguidance>=1.9,<2'."
+            ) from error
 
     @cached_property
     def all_but_ends(self) -> Words:

@@ -1,7 +1,7 @@
 """Requests that are sampled together, as the arrays `Backend.sample` reads."""
 
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import replace
 from operator import sub
@@ -12,7 +12,7 @@ from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRow
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
-from tahr.grammar.masks import MaskFiller, MaskJob, by_lexer
+from tahr.grammar.masks import Forced, GrammarToken, MaskFiller, MaskJob
 
 UNEDITED = EditTable()
 
@@ -35,7 +35,7 @@ class SampleBatch:
         self._repeats = len(set(map(id, states))) < len(states)
         self.learners = [i for i, state in enumerate(states) if state.learns]
         n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
-        self._masked = by_lexer([(i, request.grammar) for i, request in enumerate(requests) if request.grammar])
+        self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
         self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
         self.rows = SampleRows(
@@ -59,14 +59,11 @@ class SampleBatch:
             self.source, self.rows.source[:] = list(source), source
         return True
 
-    def begin_masks(self, filler: MaskFiller, void: Collection[int] = (), goes_on: bool = False) -> None:
-        """Begin to fill the masks of the next sample, but those of rows whose samples are `void`.
-
-        `goes_on` is `MaskFiller.begin`'s.
-        """
+    def begin_masks(self, filler: MaskFiller, tokens: ListOf[GrammarToken] = ()) -> list[Forced]:
+        """Let grammars take the tokens before, and begin the masks of the next sample; what each token forces."""
         assert self._masks is None and self.rows.mask is not None, "there are masks to fill, and none is being filled"
-        masked = [each for each in self._masked if each[0] not in void] if void else self._masked
-        self._masks = filler.begin(masked, self.rows.mask, goes_on)
+        self._masks = filler.begin(self._masked, self.rows.mask, tokens)
+        return self._masks.forced
 
     def finish_masks(self) -> Mapping[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""

@@ -107,7 +107,7 @@ std::vector<int64_t> run_tape_timed(const Recorder& recorder, Pool& pool) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  m.doc() = "Kernels, threads and tapes of the CPU backend.";
+  m.doc() = "Kernels, threads and tapes of the CPU backend, and threads that follow grammars.";
   nb::set_leak_warnings(false);  // Python may end with a frozen heap, whose objects it never frees
   m.def("isas", available_isas, "Instruction sets with kernels for this processor, the fastest first.");
   m.def("cpu_features", cpu_features, "Processor features the kernels look for and this processor has.");
@@ -156,6 +156,7 @@ NB_MODULE(_native, m) {
   bind_matrix_ops(tape);
   bind_recurrence(m, tape);
   bind_sampling(m);
+  bind_grammar(m);
 }
 
 }  // namespace tahr

@@ -38,6 +38,7 @@ struct At {
 void bind_row_ops(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_recurrence(nanobind::module_& module, nanobind::class_<Recorder>& tape);
 void bind_sampling(nanobind::module_& module);
+void bind_grammar(nanobind::module_& module);
 void bind_matrix_ops(nanobind::class_<Recorder>& tape);
 
 }  // namespace tahr

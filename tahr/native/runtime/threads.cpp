@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "pause.h"
+
 namespace tahr {
 
 namespace {
@@ -12,14 +14,6 @@ namespace {
 constexpr int MAX_PAUSES = 1000;
 // An idle worker goes to sleep later: the next step of a sequence comes within this (tenths of a millisecond).
 constexpr int MAX_IDLE_PAUSES = 6000;
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores; this waits about as long as x86's pause
-#endif
-}
 
 }  // namespace
 
