@@ -1,12 +1,12 @@
 """What becomes of a sequence when it gets a token: its text, its end, and what the next step may know of it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequence import Sequence, State
 from tahr.errors import TahrError
-from tahr.grammar.masks import GrammarToken
+from tahr.grammar.masks import Forced, GrammarToken
 from tahr.text.deltas import Deltas
 
 
@@ -51,15 +51,21 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: boo
     return deltas, None
 
 
-def tokens_for_grammars(
-    sequences: ListOf[Sequence], tokens: ListOf[SampledToken | TahrError]
-) -> dict[int, GrammarToken]:
-    """The tokens that grammars have to take before these are accepted, by their places."""
-    return {
+def taken_by_grammars(
+    sequences: ListOf[Sequence],
+    tokens: ListOf[SampledToken | TahrError],
+    take: Callable[[ListOf[GrammarToken]], ListOf[Forced]],
+) -> list[Forced | None]:
+    """Let grammars take tokens that are accepted later; what each of these forces then, or what is wrong."""
+    places = {
         place: (seq.grammar, sampled.token, seq.params.logprobs is None)
         for place, (seq, sampled) in enumerate(zip(sequences, tokens, strict=True))
         if seq.grammar is not None and not seq.finish_reason and not isinstance(sampled, TahrError)
     }
+    taken: list[Forced | None] = [()] * len(sequences)
+    for place, forced in zip(places, take(list(places.values())), strict=True):
+        taken[place] = forced
+    return taken
 
 
 def forced_by_grammar(seq: Sequence) -> ListOf[int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
-from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, tokens_for_grammars
+from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
@@ -358,12 +358,9 @@ class Engine:
 
         Grammars take all tokens first, so that masks are filled while tokens become text.
         """
-        places = tokens_for_grammars(sampled, tokens)
-        taken: list[Forced | None] = [()] * len(sampled)
         events: list[Event] = []
         try:
-            for place, forced in zip(places, ahead.begin_masks(list(places.values())), strict=True):
-                taken[place] = forced
+            taken = taken_by_grammars(sampled, tokens, ahead.begin_masks)
         except BaseException as error:
             events, taken = self._fail_last(error), [None] * len(sampled)
         return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
