@@ -22,7 +22,7 @@ from typing import Any
 
 from tahr.backends.cuda.presence import capability, make_context
 
-N_KERNELS = 2  # that sample
+N_KERNELS = 3  # that sample: see `launches`
 SOURCES = [Path(__file__).parent / "kernels" / name for name in ("sample.py", "search.py")]
 MAX_SECONDS = 30.0
 POLL_SECONDS = 0.01
@@ -88,7 +88,7 @@ def compile_ahead(kernel: int, n_vocab: int, width: int, arch: int) -> None:
     note_of(kernel, n_vocab, width, arch).touch()
 
 
-def compile_kernel(kernel: Any, arguments: list[Any], arch: int) -> None:
+def compile_kernel(kernel: Any, arguments: list[Any], n_warps: int, arch: int) -> None:
     """Compile a kernel into Triton's cache as a launch with these arguments does; types stand for tensors."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -96,7 +96,7 @@ def compile_kernel(kernel: Any, arguments: list[Any], arch: int) -> None:
     from triton.compiler.compiler import make_backend
     from triton.runtime.jit import MockTensor, create_function_from_signature
 
-    target, options = GPUTarget("cuda", arch, 32), {"num_warps": 8}
+    target, options = GPUTarget("cuda", arch, 32), {"num_warps": n_warps}
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     given = [MockTensor(each) if isinstance(each, triton.language.dtype) else each for each in arguments]

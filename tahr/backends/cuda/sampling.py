@@ -80,7 +80,7 @@ class KeptFields:
         self._there = torch.empty(self._fields.size, dtype=torch.int32, device=device)
         # Pinned, and left as they are until the samples are collected.
         self._masks = None if rows.mask is None else torch.from_numpy(rows.mask.view(np.int32))
-        self._masks_there = self._there if self._masks is None else torch.empty_like(self._masks, device=device)
+        self._masks_there = self._there[:0] if self._masks is None else torch.empty_like(self._masks, device=device)
 
     def hold(self, rows: SampleRows) -> bool:
         """Whether another step has the same samples, but for their counters and masks."""
@@ -90,7 +90,7 @@ class KeptFields:
     def send(self, rows: SampleRows, by: HostBuffer) -> tuple[torch.Tensor, torch.Tensor]:
         """Enqueue the fields, with the counters and sources of this step, and the masks; where they will be.
 
-        Without masks, no row has one.
+        Without masks, theirs are empty.
         """
         fields, sent = self._fields, by.take(self._fields.size)
         fields[2], fields[3] = rows.params["counter"], rows.source
@@ -123,7 +123,8 @@ class CudaSampler:
         with suppress(Exception), compiling():  # what fails here fails again at the launch, where it counts
             logits = torch.empty((1, ahead.width), dtype=torch.float32, device=self._device)
             fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
-            self._run(logits, fields, fields, 1, ahead.n_vocab, self._picks)
+            for masks in (fields[:0], fields):  # without, and with
+                self._run(logits, fields, masks, 1, ahead.n_vocab, self._picks)
 
     def wait_for_kernels(self) -> None:
         """Return when nothing loads kernels any more."""
@@ -188,15 +189,17 @@ class CudaSampler:
     def _run(
         self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int, picks: torch.Tensor
     ) -> None:
+        """Launch the kernels; no sample has a mask where `masks` is empty."""
         sizes = kernels.row_sizes(n, logits.stride(0), n_vocab)
         best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, sizes.n_tiles, sizes.n_groups)
         kernels.scan_kernel[(n, sizes.n_tiles)](
             best, best_at, totals, n_broken, group_best, fields, logits, masks, *sizes,
-            *kernels.SCAN_BLOCKS, num_warps=8,
+            *kernels.SCAN_BLOCKS, masks.numel() > 0, num_warps=kernels.SCAN_WARPS,
         )  # fmt: skip
         kernels.choose_kernel[(n,)](
             picks, best, best_at, totals, n_broken, group_best, values,
-            ids, listed, fields, logits, masks, *sizes, *sizes.choose_blocks, num_warps=8,
+            ids, listed, fields, logits, masks, *sizes, *sizes.choose_blocks,
+            num_warps=kernels.CHOOSE_WARPS,
         )  # fmt: skip
 
     def _room(self, n: int, n_tiles: int, n_groups: int) -> list[torch.Tensor]:
@@ -341,7 +344,7 @@ def masks_of(rows: SampleRows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
             of_row[i] = rows.mask[i] & of_row[i] if i in of_row else rows.mask[i]
     mask_rows = np.full(len(rows), -1, np.int32)
     mask_rows[list(of_row)] = np.arange(len(of_row))
-    masks = np.stack(list(of_row.values())) if of_row else np.zeros((1, 1), np.uint32)
+    masks = np.stack(list(of_row.values())) if of_row else np.zeros((0, n_words), np.uint32)
     return mask_rows, masks.view(np.int32)
 
 

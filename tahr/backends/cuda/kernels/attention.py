@@ -202,7 +202,7 @@ def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
 def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> None:
     """Write the rows of sequences that have one query."""
     store, pages, inputs, spec, cut = call.store, call.pages, call.inputs, call.spec, cut_keys(call, n_seqs)
-    kernels.decode_kernel[(n_seqs, call.n_kv, cut.n_splits)](
+    kernels.decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
         out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,

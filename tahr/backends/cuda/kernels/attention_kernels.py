@@ -323,11 +323,14 @@ def prefill_kernel(
 
 @triton.jit
 def shares(length, lowest, n_splits, block_n: tl.constexpr, least: tl.constexpr):
-    """Which tile of keys is the first, how many tiles a split has (`least` at least), and how many splits have some."""
+    """Which tile of keys is the first, how many tiles a split has, and how many splits have some.
+
+    Splits are about as long as each other; with several, each has `least` tiles, but for the last.
+    """
     floor = lowest // block_n
     n_tiles = tl.cdiv(length, block_n) - floor
-    share = tl.maximum(tl.cdiv(n_tiles, n_splits), least)
-    return floor, share, tl.maximum(tl.cdiv(n_tiles, share), 1)
+    share = tl.cdiv(n_tiles, tl.maximum(tl.minimum(n_tiles // least, n_splits), 1))
+    return floor, share, tl.maximum(tl.cdiv(n_tiles, tl.maximum(share, 1)), 1)
 
 
 DECODE_COUNTS = ["page_table", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
@@ -348,7 +351,7 @@ def decode_kernel(
     """
     let_next_start()
     wait_for_previous()
-    seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     alive = seq < tl.load(counts + 2)
     token = tl.where(alive, tl.load(query_start + seq), seq)
     if mixed:  # noqa: SIM102  (decided when the kernel is compiled)

@@ -123,7 +123,7 @@ def rope_decode_kernel(
     its first tile before it waits for the kernels before it.
     """
     let_next_start()
-    seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     alive = seq < tl.load(counts + 2)
     length = tl.where(alive, tl.load(seq_lens + seq), 0)
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
@@ -178,7 +178,7 @@ def rope_decode(
     q_gain, k_gain, eps = (norms.query.data, norms.key.data, norms.eps) if norms else (cos_sin, cos_sin, 0.0)
     store, pages, inputs, n_seqs = call.store, call.pages, call.inputs, len(q)
     out, cut = q.new_empty((n_seqs, q.shape[1]), dtype=dtype), cut_keys(call, n_seqs)
-    rope_decode_kernel[(n_seqs, call.n_kv, cut.n_splits)](
+    rope_decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
         out, *cut.parts, q, k, v, store[0], store[1], cos_sin, q_gain, k_gain, pages, slots, inputs.seq_lens,
         inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), q.stride(0),
         k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2, call.page_size,

@@ -41,6 +41,7 @@ class RowSizes(NamedTuple):
 
 
 SCAN_BLOCKS = (GROUP, TILE_GROUPS)  # and those of `scan_kernel`
+SCAN_WARPS, CHOOSE_WARPS = 4, 8
 
 
 def row_sizes(n: int, stride: int, n_vocab: int) -> RowSizes:
@@ -48,13 +49,19 @@ def row_sizes(n: int, stride: int, n_vocab: int) -> RowSizes:
     return RowSizes(n, stride, n_vocab, n_groups, -(-n_groups // TILE_GROUPS), -(-n_vocab // 32))
 
 
-def launches(n_vocab: int, width: int) -> list[tuple[Any, list[Any]]]:
-    """Both kernels with what they are launched with for rows of `width` f32 logits; types stand for tensors."""
+def launches(n_vocab: int, width: int) -> list[tuple[Any, list[Any], int]]:
+    """The kernels with what they are launched with for rows of `width` f32 logits, and by how many warps.
+
+    Types stand for tensors.
+    """
     f32, i32, sizes = tl.float32, tl.int32, row_sizes(1, width, n_vocab)
     scanned = [f32, i32, f32, i32, f32]  # best, best_at, totals, n_broken, group_best
     return [
-        (choose_kernel, [i32, *scanned, f32, i32, i32, i32, f32, i32, *sizes, *sizes.choose_blocks]),
-        (scan_kernel, [*scanned, i32, f32, i32, *sizes, *SCAN_BLOCKS]),
+        (choose_kernel, [i32, *scanned, f32, i32, i32, i32, f32, i32, *sizes, *sizes.choose_blocks], CHOOSE_WARPS),
+        *(
+            (scan_kernel, [*scanned, i32, f32, i32, *sizes, *SCAN_BLOCKS, has_masks], SCAN_WARPS)
+            for has_masks in (False, True)
+        ),
     ]
 
 
@@ -69,12 +76,17 @@ def float_field(rows, n, index: tl.constexpr):
 
 
 @triton.jit
-def load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words):
-    """Logits as f32, -inf where there is no token or the mask of the row (a negative one: none) bans it."""
+def load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words, has_masks: tl.constexpr = True):
+    """Logits as f32, -inf where there is no token or the mask of the row (a negative one: none) bans it.
+
+    Without `has_masks` no row has one: 256 rows are scanned in 53 instead of 229 us on an H200.
+    """
     values = tl.load(x + tokens, mask=inside, other=float("-inf")).to(tl.float32)
-    masked = inside & (tokens < tl.where(mask_row >= 0, n_vocab, 0))
-    word = tl.load(masks + tl.maximum(mask_row, 0).to(tl.int64) * n_words + tokens // 32, mask=masked, other=-1)
-    return tl.where(((word >> (tokens % 32)) & 1) != 0, values, float("-inf"))
+    if has_masks:
+        masked = inside & (tokens < tl.where(mask_row >= 0, n_vocab, 0))
+        word = tl.load(masks + tl.maximum(mask_row, 0).to(tl.int64) * n_words + tokens // 32, mask=masked, other=-1)
+        values = tl.where(((word >> (tokens % 32)) & 1) != 0, values, float("-inf"))
+    return values
 
 
 @triton.jit
@@ -96,7 +108,7 @@ def uniform(rows, n):
 @triton.jit(do_not_specialize=["n"])  # one compiled kernel for any number of samples
 def scan_kernel(
     best, best_at, totals, n_broken, group_best, rows, logits, masks, n, stride, n_vocab, n_groups, n_tiles, n_words,
-    group: tl.constexpr, tile_groups: tl.constexpr,
+    group: tl.constexpr, tile_groups: tl.constexpr, has_masks: tl.constexpr,
 ):  # fmt: skip
     """One program per sample and tile: its best logit and token, the sum of its weights, how many are not numbers."""
     tile = tl.program_id(1)
@@ -106,7 +118,8 @@ def scan_kernel(
     if kind == 1:  # columns of the folded row, in the order in which they are drawn from
         columns = tile * tile_groups + tl.arange(0, tile_groups)[None, :]
         tokens = tl.arange(0, group)[:, None] * n_groups + columns
-        values = load_logits(x, tokens, (columns < n_groups) & (tokens < n_vocab), masks, mask_row, n_vocab, n_words)
+        inside = (columns < n_groups) & (tokens < n_vocab)
+        values = load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words, has_masks)
         broken = (values != values) | (values == float("inf"))
         values = tl.where(broken, float("-inf"), values)
         top = tl.max(tl.max(values, 0), 0)
@@ -118,7 +131,7 @@ def scan_kernel(
     elif kind != 3:
         groups = tile * tile_groups + tl.arange(0, tile_groups)
         tokens = groups[:, None] * group + tl.arange(0, group)[None, :]
-        values = load_logits(x, tokens, tokens < n_vocab, masks, mask_row, n_vocab, n_words)
+        values = load_logits(x, tokens, tokens < n_vocab, masks, mask_row, n_vocab, n_words, has_masks)
         broken = (values != values) | (values == float("inf"))
         values = tl.where(broken, float("-inf"), values)
         tops = tl.max(values, 1)
