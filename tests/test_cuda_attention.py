@@ -34,11 +34,18 @@ DECODES = [
 ]
 
 
-@pytest.fixture(params=[1, 264], ids=["one split of many tiles", "many splits"])
+@pytest.fixture(params=[1, 264, 0], ids=["one split of many tiles", "many splits", "splits of two tiles and more"])
 def n_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the keys of a sequence are shared out."""
-    if "cuda" in backends_here.NAMES:
-        monkeypatch.setattr("tahr.backends.cuda.kernels.attention.N_PROGRAMS", request.param)
+    if "cuda" not in backends_here.NAMES:
+        return
+    from tahr.backends.cuda.kernels import attention
+
+    if request.param:
+        monkeypatch.setattr(attention, "N_PROGRAMS", request.param)
+    else:
+        monkeypatch.setattr(attention, "N_FEW", 0)
+        monkeypatch.setattr(attention, "SOME_PAIRS", attention.Splits(4, 2, 16, n_stages=2))
 
 
 @needs_cuda

@@ -63,7 +63,7 @@ class Splits:
 N_FEW, N_SOME = 128, 1024
 FEW_PAIRS, SOME_PAIRS, MANY_PAIRS = (
     Splits(MOST_SPLITS, 1, 32),
-    Splits(8, 4, 64, n_stages=2),
+    Splits(4, 8, 64, n_stages=2),
     Splits(1, 1, 128, n_stages=2),
 )
 
