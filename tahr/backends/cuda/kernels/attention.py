@@ -137,14 +137,14 @@ def attend_mixed(call: AttentionCall, n_seqs: int, new: StepRows | None = None) 
     if not call.is_plain:
         return attend_exact(call, n_seqs)
     store, pages, inputs, spec = call.store, call.pages, call.inputs, call.spec
-    out = torch.zeros_like(call.q)  # rows of padding stay zero
+    out = torch.empty_like(call.q)
     tiles = (*LARGE_TILES, *SMALL_TILES) if is_large(len(call.q), call.group) else SMALL_TILES
     tile, (new_keys, new_values) = fitting(tiles, call), new or (call.q, call.q)
     kernels.prefill_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
         out, call.q, store[0], store[1], new_keys, new_values, pages, inputs.query_start, inputs.positions,
-        inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), new_keys.stride(0),
-        new_values.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size, call.group, *call.has_per_head,
-        n_seqs > 1, new is not None, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
+        inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), len(call.q),
+        new_keys.stride(0), new_values.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size, call.group,
+        *call.has_per_head, n_seqs > 1, new is not None, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
         tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
     )  # fmt: skip
     if n_seqs > 1:

@@ -260,13 +260,26 @@ def attend_rows(
     return total, weight, best
 
 
-@triton.jit(do_not_specialize=["page_table", "query_start", "positions", "counts", "window", "table_stride"])
+@triton.jit
+def clear_padding(out, n_live, n_rows, kv_head, n_q: tl.constexpr, group: tl.constexpr, block_d: tl.constexpr):
+    """The rows behind the live ones become zero, shared by the programs of a key head."""
+    first, n_programs, cols = n_live + tl.program_id(0), tl.num_programs(0), tl.arange(0, block_d)
+    for i in range(tl.cdiv(n_rows - first, n_programs) * group):
+        row = (first + i // group * n_programs).to(tl.int64)
+        at = out + (row * n_q + kv_head * group + i % group) * block_d
+        tl.store(at + cols, tl.zeros((block_d,), out.dtype.element_ty))
+
+
+PREFILL_COUNTS = ["page_table", "query_start", "positions", "counts", "window", "table_stride", "n_rows"]
+
+
+@triton.jit(do_not_specialize=PREFILL_COUNTS)
 def prefill_kernel(
     out, q, keys, values, new_keys, new_values, page_table, query_start, positions, counts, scale, window, softcap,
-    sinks, slopes, table_stride, key_stride, value_stride, n_q: tl.constexpr, n_kv: tl.constexpr, stored: tl.constexpr,
-    page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr,
-    skips_decodes: tl.constexpr, has_rows: tl.constexpr, has_window: tl.constexpr, has_cap: tl.constexpr,
-    dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    sinks, slopes, table_stride, n_rows, key_stride, value_stride, n_q: tl.constexpr, n_kv: tl.constexpr,
+    stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
+    has_slopes: tl.constexpr, skips_decodes: tl.constexpr, has_rows: tl.constexpr, has_window: tl.constexpr,
+    has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first.
 
@@ -276,6 +289,7 @@ def prefill_kernel(
     let_next_start()
     wait_for_previous()
     kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
+    clear_padding(out, tl.load(counts), n_rows, kv_head, n_q, group, block_d)
     if n_seqs == 0:
         return
     seq, tile = sequence_of(tl.num_programs(0) - 1 - tl.program_id(0), query_start, n_seqs, group, block_m)
