@@ -61,6 +61,7 @@ class Splits:
 
 # By pairs of a sequence and a key head. Where there are many, they fill the card by themselves. As measured on an H200.
 N_FEW, N_SOME = 128, 1024
+N_FUSED = 1024  # pairs up to which one kernel turns and writes keys, too
 FEW_PAIRS, SOME_PAIRS, MANY_PAIRS = (
     Splits(MOST_SPLITS, 1, 32),
     Splits(4, 8, 64, n_stages=2),
@@ -232,7 +233,7 @@ def fuses_rope(n_parts: int, spec: AttentionSpec, memory: LayerMemory) -> bool:
     """
     limits, shape = memory.step.limits, memory.kv_shape
     is_plain = not shape.latent and cuda_kv.block_of(memory.data) == 0
-    fits = limits.n_tokens_per_seq == 1 and limits.n_seqs * shape.n_heads <= N_SOME
+    fits = limits.n_tokens_per_seq == 1 and limits.n_seqs * shape.n_heads <= N_FUSED
     return n_parts == 3 and is_plain and fits and spec.causal and not spec.chunked
 
 
