@@ -65,7 +65,7 @@ N_FUSED = 1024  # pairs up to which one kernel turns and writes keys, too
 FEW_PAIRS, SOME_PAIRS, MANY_PAIRS = (
     Splits(MOST_SPLITS, 1, 32),
     Splits(4, 8, 64, n_stages=2),
-    Splits(1, 1, 128, n_stages=2),
+    Splits(1, 1, 64, n_stages=2),
 )
 
 
