@@ -258,6 +258,9 @@ class ScriptedEngine:
         rows = np.array([[len(text), sum(text), pooling, 1] for text in texts], np.float32)[:, : options.dimensions]
         return rows / np.linalg.norm(rows, axis=1, keepdims=True) if options.normalize else rows
 
+    def warm_when_idle(self) -> None:
+        pass
+
     def snapshot(self) -> StatsSnapshot:
         return replace(self.stats, requests_running=len(self.live))
 

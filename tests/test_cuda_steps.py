@@ -22,6 +22,7 @@ from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.speculation.setup import Draft
 from tahr.models import load, open_model
+from test_idle_warming import facts_of, memory_of, warm_all
 
 pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 
@@ -176,6 +177,62 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
         return [seq.tokens for seq in sequences]
 
     assert texts(drafts=True) == texts(drafts=False)
+
+
+WARMED = ["qwen3_moe", "qwen3_next", "granite4_h", "deepseek_v3"]  # experts, states of both kinds, latent keys
+
+
+@pytest.mark.parametrize("case", WARMED)
+def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    be = backends_here.backend("cuda")
+    monkeypatch.setattr(be, "wants_warming", lambda: True)
+    source = open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case])))
+    asked = EngineConfig(context_size=16, page_size=4, max_batch_size=2, kv_dtype="f32", prefill_chunk_size=4)
+    eng = build_engine(be, load(source, be).decoder, asked)[0]
+    if interprets():  # two sizes, and plans that have nothing to capture: steps take seconds
+        monkeypatch.setattr("tahr.engine.runner.N_FIRST_RUNS", 1)
+        monkeypatch.setattr(eng.runner._logits, "buckets", [eng.runner.buckets[1], eng.runner.buckets[-1]])
+
+    def reply() -> list[int]:
+        seq = eng.submit([1, 5, 9, 2, 3], replace(REQUESTS[1], max_tokens=3), Tally)
+        run(eng, seq)
+        return seq.tokens
+
+    wanted = reply()
+    plans = eng.runner._logits
+    plans.plans, plans.last = {}, None
+    before = memory_of(eng), facts_of(eng)
+    assert warm_all(eng) > 0 and (memory_of(eng), facts_of(eng)) == before
+    assert plans.plans.keys() == set(plans.buckets)
+    assert reply() == wanted
+
+
+@pytest.mark.parametrize(
+    ("limits", "n_decode_tokens"),
+    [
+        (StepLimits(8448, 256, 576, 10), 1),  # a server's
+        (StepLimits(8704, 256, 1344, 10), 4),
+        (StepLimits(4097, 1, 66, 10), 1),
+        (StepLimits(20, 4, 72, 10), 1),
+        (StepLimits(64, 2, 64, 10), 1),
+    ],
+)
+def test_buckets_hold_every_step_closely(limits: StepLimits, n_decode_tokens: int) -> None:
+    found = backends_here.backend("cuda").buckets(limits, n_decode_tokens)
+    assert len(found) == len(set(found)) <= 200
+    assert all(each.n_seqs <= each.n_tokens and each.n_rows <= each.n_tokens for each in found)
+    rng = np.random.default_rng(1)
+    for _ in range(2000):
+        n = int(rng.integers(1, limits.n_tokens + 1))
+        n_seqs = int(rng.integers(1, min(n, limits.n_seqs) + 1))
+        n_rows = int(rng.integers(1, min(n, limits.n_rows) + 1))
+        bucket = next(each for each in found if each.hold(n, n_rows, n_seqs, n))
+        is_sampled = n_rows <= n_seqs
+        assert bucket.n_tokens <= (n + max(128, n // 16) if n >= 1024 and is_sampled else max(16, 2 * n))
+        if n_seqs == 1 and is_sampled:
+            assert bucket.n_seqs == bucket.n_rows == 1 or bucket.n_rows == n_decode_tokens
+        if is_sampled:
+            assert bucket.n_rows <= limits.n_seqs * n_decode_tokens, "logits are made of rows that nobody wants"
 
 
 LENGTHS = [(70,), (3, 40, 65)] if interprets() else [(1500,), (90, 3, 300, 700, 41), (200,) * 20]

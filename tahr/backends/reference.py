@@ -204,7 +204,7 @@ class ReferenceBackend(api.Backend):
             slots = memory.slot_mapping[: step.n_tokens]
             stored = [encode(k, key_type), *(encode(v, value_type) for v in kv[1:])]
             memory.data[slots] = np.concatenate(stored, axis=2)
-        return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), -1))
+        return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), qkv[0].width))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
         step, store, shape = memory.step, memory.store, memory.kv_shape

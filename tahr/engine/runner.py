@@ -142,6 +142,7 @@ class Runner:
         self._adapter_rows: AdapterRows | None = None
         self._making_rows = Lock()
         self._sample_plan: SamplePlan | None = None
+        self._n_warm = 0  # plans of the first buckets that have made their first runs
 
     def launch(self, work: list[WorkItem], before: Callable[[], object] | None = None) -> InFlight:
         """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
@@ -185,10 +186,43 @@ class Runner:
         return plan.result
 
     def _count_first_run(self, plan: Plan) -> None:
+        self.n_first_runs += self._take_first_run(plan)
+
+    def _take_first_run(self, plan: Plan) -> bool:
+        """Whether this is one of the first runs of a plan."""
         n_left = self._fresh.pop(id(plan), 0)
-        self.n_first_runs += n_left > 0
         if n_left > 1:
             self._fresh[id(plan)] = n_left - 1
+        return n_left > 0
+
+    def warm_next(self) -> bool:
+        """Make one of the first runs of a plan that no step has needed yet; False if there is none to make.
+
+        Nothing may be in flight. It runs on a step without tokens, which changes no page and no state, and is waited
+        for. The smallest sizes come first: they compile the kernels that most steps need.
+        """
+        plan = self._cold_plan() if self.backend.wants_warming() else None
+        if plan is None:
+            return False
+        counts = self.step.counts.copy()
+        self.step.counts[:] = 0
+        try:
+            plan.run()
+            self.backend.fetch(plan.result).collect()
+        finally:
+            self.step.counts[:] = counts  # the next step may have the same, and then leaves them as they are
+        self._take_first_run(plan)
+        return True
+
+    def _cold_plan(self) -> Plan | None:
+        """The first plan that has first runs left, whether it has made any or not."""
+        plans = self._hidden if self.decoder.encoding else self._logits
+        while self._n_warm < len(plans.buckets):
+            plan = self.plan_for(plans.buckets[self._n_warm], plans)
+            if id(plan) in self._fresh:
+                return plan
+            self._n_warm += 1
+        return None
 
     def adapter_rows(self) -> AdapterRows:
         """Where adapters are kept, and which rows of a step meet them; made when the first one is loaded."""

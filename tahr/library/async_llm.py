@@ -34,6 +34,7 @@ from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.text.tool_calls.parser import ReplyFormat
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
+IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
 N_COMPILING = 2  # grammars at once
 MAX_COMPILING = 64  # of them and those that wait
@@ -105,6 +106,7 @@ class AsyncLLM:
         self._outcomes: dict[Loop, list[Outcome]] = {}  # of commands that have run; only the engine's thread touches it
         self._wake = threading.Condition()
         self._closing = False
+        self._idle_work: IdleWork | None = None  # only the engine's thread touches it
         self._compiling = ThreadPoolExecutor(N_COMPILING, "tahr-grammar")
         self._n_compiling = 0
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
@@ -234,6 +236,14 @@ class AsyncLLM:
             raise ConfigError(f"abort is given {short(request)}, but it needs a stream or the id of one.")
         await self._call(lambda: self._abort(request_id))
 
+    def when_idle(self, work: IdleWork) -> None:
+        """From now on, call `work` on the engine's thread whenever there is nothing to do, until it returns False.
+
+        It is given a function that waits for something to do, so many seconds at most, and says whether there is
+        something: then it must return.
+        """
+        self._post(lambda: setattr(self, "_idle_work", work))
+
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""
         return self.llm.stats()
@@ -347,8 +357,10 @@ class AsyncLLM:
 
     def _run_commands(self) -> bool:
         """Wait until there is something to do; False when closing."""
+        if self._idle_work and not self._has_work() and not self._idle_work(self._has_work_within):
+            self._idle_work = None
         with self._wake:
-            while not (self._commands or self._closing or self.llm.engine.busy):
+            while not self._has_work():
                 self._wake.wait()
             commands, self._commands = self._commands, []
             closing = self._closing
@@ -359,6 +371,13 @@ class AsyncLLM:
                 log.exception("A command of the engine's thread failed; requests go on.")
         self._settle()
         return not closing
+
+    def _has_work(self) -> bool:
+        return bool(self._commands or self._closing or self.llm.engine.busy)
+
+    def _has_work_within(self, seconds: float) -> bool:
+        with self._wake:
+            return self._wake.wait_for(self._has_work, seconds)
 
     def _settle(self) -> None:
         """Give the outcomes of commands and jobs to the tasks that wait for them."""

@@ -90,6 +90,9 @@ class ServedEngine(Protocol):
     async def remove_adapter(self, name: str) -> "LoadedAdapter":
         """Let no new request use an adapter; those that do finish first."""
 
+    def warm_when_idle(self) -> None:
+        """From now on, prepare while there is nothing to do what requests would have to wait for."""
+
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""
 

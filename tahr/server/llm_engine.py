@@ -8,6 +8,7 @@ from tahr.library.async_llm import AsyncLLM, Stream
 from tahr.library.chat_options import PreparedRequest
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.engine_port import PromptProgress
+from tahr.server.idle_warming import IdleWarming
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +85,10 @@ class LlmEngine:
     async def remove_adapter(self, name: str) -> "LoadedAdapter":
         """Let no new request use an adapter."""
         return await self._llm.remove_lora(name)
+
+    def warm_when_idle(self) -> None:
+        """Prepare steps of all sizes while there is nothing to do."""
+        self._llm.when_idle(IdleWarming(self._llm.llm.engine, self.name).run)
 
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""

@@ -285,8 +285,14 @@ def give_back_memory() -> None:
 async def warm_up(engine: ServedEngine) -> None:
     """One token, so that the first client does not pay for first uses, and readiness means what it says.
 
-    An encoder, which generates none, embeds one.
+    The engine goes on by itself whenever it is idle.
     """
+    await compute_one(engine)
+    engine.warm_when_idle()
+
+
+async def compute_one(engine: ServedEngine) -> None:
+    """Generate a token; an encoder, which generates none, embeds one."""
     if engine.inputs.encoding:
         await engine.embed([[engine.tokenizer.bos_id or 0]], EmbeddingOptions())
         return

@@ -199,6 +199,10 @@ class Backend(ABC):
         """
         return [limits]
 
+    def wants_warming(self) -> bool:
+        """Whether plans should run before steps need them, because their first runs are slow, and memory is left."""
+        return False
+
     # ---- adapters ---------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -158,6 +158,9 @@ class CudaBackend(api.Backend):
     def buckets(self, limits: api.StepLimits, n_decode_tokens: int = 1) -> Sequence[api.StepLimits]:
         return buckets(limits, n_decode_tokens)
 
+    def wants_warming(self) -> bool:
+        return self._graphs is not None and self._graphs.make_room()
+
     # ---- sampling ---------------------------------------------------------------------------------------------
 
     def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:

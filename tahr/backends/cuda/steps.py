@@ -26,7 +26,9 @@ TOKENS = [
     *(n for i in range(7, FINE) for n in (1 << i, 3 << (i - 1))),
     *(n for i in range(FINE, 30) for n in range(1 << i, 2 << i, max(ROW_TILE, 1 << (i - 4)))),
 ]
-SEQ_COUNTS = [1, 8, 64]  # sequences of a step of any kind
+# Sequences of a step of any kind. Large steps lose little by 64 in place of 8: programs of sequences that are not there
+# end at once, and the keys of those that are there are shared out no less.
+SEQ_COUNTS, FEW_SEQ_COUNTS = [1, 8, 64], [1, 64]
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 MAX_VAIN = 4  # steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched
@@ -110,7 +112,8 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
     """Sizes of plans, smallest first: steps in which all sequences decode, then steps of any kind by their tokens.
 
     A step is padded to its bucket, so sizes lie close together; sequences and rows cost little and come in few sizes.
-    Sequences that decode have one token each, or up to `n_decode_tokens` with drafts.
+    Sequences that decode have one token each, or up to `n_decode_tokens` with drafts. Rows beyond those to sample from
+    are seldom wanted: steps with more come last, in coarse sizes.
     """
     most = limits.n_seqs
     decoding = [
@@ -118,13 +121,24 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
         for k in sorted({1, n_decode_tokens})
         for n in up_to(most, POWERS)
     ]
-    sizes = [(n, n) for n in SEQ_COUNTS if n < most] + [(most, limits.n_rows)]
     mixed = [
-        replace(limits, n_tokens=n_tokens, n_seqs=n_seqs, n_rows=n_rows)
-        for n_tokens in up_to(limits.n_tokens, TOKENS)
-        for n_seqs, n_rows in sizes
+        replace(limits, n_tokens=n, n_seqs=n_seqs, n_rows=min(n_seqs * n_decode_tokens, n, limits.n_rows))
+        for n in up_to(limits.n_tokens, TOKENS)
+        for n_seqs in seq_counts(n, most)
     ]
-    return decoding + mixed
+    n_sampled = min(most * n_decode_tokens, limits.n_rows)
+    scored = [
+        replace(limits, n_tokens=n, n_rows=min(n, limits.n_rows))
+        for n in up_to(limits.n_tokens, POWERS)
+        if n > n_sampled < limits.n_rows
+    ]
+    return decoding + mixed + scored
+
+
+def seq_counts(n_tokens: int, most: int) -> list[int]:
+    """Sequences of steps of so many tokens: never more than tokens."""
+    counts = SEQ_COUNTS if n_tokens < 1 << FINE else FEW_SEQ_COUNTS
+    return up_to(min(most, n_tokens), counts)
 
 
 def up_to(most: int, sizes: Iterable[int]) -> list[int]:
@@ -223,10 +237,15 @@ class GraphMemory:
             run()
             self._n_vain = 0 if mode.n_kernels else self._n_vain
 
+    def make_room(self) -> bool:
+        """Whether there is memory for a capture, which cannot take back by itself what torch keeps for later."""
+        if torch.cuda.mem_get_info()[0] < LEAST_FREE_BYTES:
+            torch.cuda.empty_cache()
+        return bool(torch.cuda.mem_get_info()[0] >= LEAST_FREE_BYTES)
+
     def capture(self, run: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph of what `run` launches, and its result; the device goes on with what it has to do meanwhile."""
-        if torch.cuda.mem_get_info()[0] < LEAST_FREE_BYTES:
-            torch.cuda.empty_cache()  # a capture cannot take back what torch keeps for later
+        self.make_room()
         if not self._graphs:
             self.pool = torch.cuda.graph_pool_handle()  # torch takes a pool back with the last graph that used it
         graph = torch.cuda.CUDAGraph()

@@ -48,6 +48,9 @@ class DraftModelProposer:
         """It computes what it has missed of the text first."""
         return self._costs.seconds(len(seq.tokens) - state_of(seq).n_drafted)
 
+    def warm_next(self) -> bool:
+        return self.runner.warm_next()
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         began, n_first, work = perf_counter(), self.runner.n_first_runs, self._catch_up(requests)
         n_tokens, depth = sum(item.n_tokens for item in work), 0

@@ -21,6 +21,9 @@ class NgramProposer:
     def first_seconds(self, seq: Sequence) -> float:
         return 0.0
 
+    def warm_next(self) -> bool:
+        return False
+
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         for seq, n_most in requests:
             seq.set_drafts(self._buffer(seq).continuation(n_most))

@@ -29,3 +29,6 @@ class Proposer(Protocol):
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         """Give each sequence its drafts; none where there is nothing to guess."""
+
+    def warm_next(self) -> bool:
+        """Prepare one more kind of step before it is needed; False if none is left."""

@@ -1,0 +1,262 @@
+"""Steps prepared while an engine is idle: they leave no trace, end, and make no request wait for more than one."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines import alone, engine, greedy, here, loaded, run, submit
+from late_backend import arrays_of
+from tahr import AsyncLLM, EngineConfig, SamplingParams
+from tahr.backends.api import Backend, Plan, StepInputs, StepLimits, Tensor
+from tahr.engine.builder import build_engine
+from tahr.engine.engine import Engine
+from tahr.engine.runner import N_FIRST_RUNS
+from tahr.engine.speculation.setup import Draft
+from tahr.server import idle_warming
+from tahr.server.idle_warming import IdleWarming
+from tahr.server.llm_engine import LlmEngine
+from test_engine import prompts
+from toy_state_space import ToyBackend, toy
+
+MOST_RUNS = 1000
+
+
+class ColdPlan:
+    """Notes on how many tokens it runs."""
+
+    def __init__(self, plan: Plan, inputs: StepInputs):
+        self._plan, self._inputs = plan, inputs
+        self.n_tokens: list[int] = []
+
+    @property
+    def result(self) -> Tensor:
+        return self._plan.result
+
+    def run(self) -> None:
+        self.n_tokens.append(self._inputs.n_tokens)
+        self._plan.run()
+
+
+class ColdBackend:
+    """A backend with plans for several sizes, whose first runs are slow, they say."""
+
+    def __init__(self, inner: Backend):
+        self._inner = inner
+        self.plans: list[ColdPlan] = []
+        self.has_room = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def buckets(self, limits: StepLimits, n_decode_tokens: int = 1) -> list[StepLimits]:
+        return [replace(limits, n_tokens=n, n_rows=n, n_seqs=min(n, limits.n_seqs)) for n in (1, 2, 16)] + [limits]
+
+    def wants_warming(self) -> bool:
+        return self.has_room
+
+    def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> ColdPlan:
+        self.plans.append(ColdPlan(self._inner.record(step, inputs), inputs))
+        return self.plans[-1]
+
+
+def cold_engine(path: Path, **options: Any) -> tuple[Engine, ColdBackend]:
+    device = ColdBackend(here())
+    config = EngineConfig(context_size=256, page_size=8, prefill_chunk_size=16)
+    return build_engine(device, loaded(path)[0].decoder, config, **options)[0], device  # type: ignore[arg-type]
+
+
+def warm_all(eng: Engine) -> int:
+    """How many runs that took."""
+    return next(n for n in range(MOST_RUNS) if not eng.warm_next())
+
+
+def memory_of(eng: Engine) -> list[bytes]:
+    """All pages and states."""
+    be, kv = eng.runner.backend, eng.runner.kv
+    pages = [be.read_pages(kv, range(n), group) for group, n in enumerate(kv.layout.n_pages)]
+    states = be.read_states(kv, range(kv.layout.n_slots)) if kv.layout.n_slots > 1 else []
+    return [np.array(layer).tobytes() for layers in [*pages, states] for layer in layers]
+
+
+def facts_of(eng: Engine) -> dict[str, Any]:
+    """What must not change: statistics, the prefix cache, what is known of speed, the inputs of the last step."""
+    facts = {"pace": eng.scheduler.pace.n_tokens, "first_runs": eng.runner.n_first_runs}
+    return asdict(eng.snapshot()) | facts | {k: v.tobytes() for k, v in arrays_of(eng.runner.step).items()}
+
+
+def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
+    eng, device = cold_engine(stories)
+    assert warm_all(eng) == N_FIRST_RUNS * 4 and not eng.warm_next()
+    assert [plan.n_tokens for plan in device.plans] == [[0] * N_FIRST_RUNS] * 4
+    assert device.plans[0]._inputs.limits.n_tokens == 1, "the smallest come first"
+
+
+def test_a_plan_that_a_request_has_run_is_warm_already(stories: Path) -> None:
+    eng, device = cold_engine(stories)
+    run(eng, submit(eng, prompts(stories)[0], greedy(4)))
+    n_runs = {plan._inputs.limits.n_tokens: len(plan.n_tokens) for plan in device.plans}
+    assert n_runs[1] >= N_FIRST_RUNS
+    assert warm_all(eng) == sum(max(0, N_FIRST_RUNS - n_runs.get(b.n_tokens, 0)) for b in eng.runner.buckets)
+
+
+def test_warming_leaves_no_trace(stories: Path) -> None:
+    eng, _ = cold_engine(stories)
+    wanted = [alone(stories, prompt) for prompt in prompts(stories)]
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories)[:2])) == wanted[:2]
+    before = memory_of(eng), facts_of(eng)
+    assert warm_all(eng) and (memory_of(eng), facts_of(eng)) == before
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert eng.snapshot().prefix_tokens_reused > 0
+
+
+def test_warming_between_steps_of_one_size_changes_no_token(stories: Path) -> None:
+    """What a step writes of its inputs depends on what the last one wrote."""
+    eng, _ = cold_engine(stories)
+    seq, n_warmed = submit(eng, prompts(stories)[1]), 0
+    while not seq.done:
+        eng.step()
+        n_warmed += eng.warm_next()
+    assert n_warmed and seq.tokens[seq.n_prompt :] == alone(stories, prompts(stories)[1])
+
+
+@pytest.mark.parametrize("is_hybrid", [False, True])
+def test_states_stay_as_they_are(is_hybrid: bool) -> None:
+    device = ColdBackend(ToyBackend())
+    config = EngineConfig(context_size=64, page_size=4, kv_dtype="f32", prefill_chunk_size=16)
+    eng = build_engine(device, toy(device, is_hybrid).decoder, config)[0]  # type: ignore[arg-type]
+    seq, other = (submit(eng, [1, 5, 9, 2], greedy(8)) for _ in range(2))
+    while not seq.n_generated:
+        eng.step()
+    before = memory_of(eng)
+    assert any(any(each) for each in before) and warm_all(eng) and memory_of(eng) == before
+    run(eng, seq, other)
+    assert seq.tokens == other.tokens
+
+
+def test_no_memory_ends_it(stories: Path) -> None:
+    eng, device = cold_engine(stories)
+    assert eng.warm_next()
+    device.has_room = False
+    assert not eng.warm_next()
+
+
+def test_there_is_nothing_to_warm_where_plans_are_cheap(stories: Path) -> None:
+    eng = engine(stories)
+    assert not eng.warm_next() and not eng.runner._logits.plans
+
+
+def test_an_encoder_warms_its_hidden_rows(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eng, _ = cold_engine(stories)
+    monkeypatch.setattr(eng.runner.decoder, "encoding", object())
+    assert warm_all(eng) == N_FIRST_RUNS * len(eng.runner._hidden.buckets) and not eng.runner._logits.plans
+
+
+def test_draft_models_are_warmed_too(stories: Path) -> None:
+    eng, device = cold_engine(stories, draft=Draft("itself", loaded(stories)[0].decoder))
+    assert warm_all(eng) == N_FIRST_RUNS * 8 and len(device.plans) == 8
+    assert eng.speculator and not eng.speculator.proposer.warm_next()
+
+
+# ---- when ---------------------------------------------------------------------------------------------------------
+
+
+class ScriptedWarming:
+    """An engine that has so many runs to make, or fails at one."""
+
+    def __init__(self, n_left: int, fails_at: int = -1):
+        self.n_left, self.fails_at, self.busy = n_left, fails_at, False
+
+    def warm_next(self) -> bool:
+        if self.n_left == self.fails_at:
+            raise RuntimeError("out of order")
+        self.n_left -= self.n_left > 0
+        return self.n_left > 0
+
+
+@pytest.fixture(autouse=True)
+def no_other_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_warming, "ENGINES", idle_warming.WarmingEngines())
+
+
+class Waits:
+    """Waits for no work, but for the n-th time; notes for how long."""
+
+    def __init__(self, work_at: int):
+        self.work_at, self.seconds = work_at, list[float]()
+
+    def __call__(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) == self.work_at
+
+
+def test_it_waits_for_quiet_and_looks_for_work_after_every_run() -> None:
+    eng, wait = ScriptedWarming(10), Waits(4)
+    warming = IdleWarming(eng, "it")  # type: ignore[arg-type]
+    assert warming.run(wait) and eng.n_left == 7
+    assert wait.seconds == [idle_warming.QUIET_S, 0, 0, 0]
+    assert not warming.run(Waits(-1)) and eng.n_left == 0
+
+
+def test_a_fault_ends_it_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    eng = ScriptedWarming(10, fails_at=5)
+    with caplog.at_level(logging.WARNING):
+        assert not IdleWarming(eng, "it").run(Waits(-1))  # type: ignore[arg-type]
+    assert eng.n_left == 5 and len(caplog.records) == 1 and "it" in caplog.messages[0]
+
+
+def test_an_engine_waits_while_another_has_work() -> None:
+    eng, other, wait = ScriptedWarming(3), ScriptedWarming(0), Waits(3)
+    warming = IdleWarming(eng, "it")  # type: ignore[arg-type]
+    IdleWarming(other, "another")  # type: ignore[arg-type]
+    other.busy = True
+    assert warming.run(wait) and eng.n_left == 3 and wait.seconds == [idle_warming.QUIET_S] * 3
+    other.busy = False
+    assert not warming.run(Waits(-1))
+
+
+# ---- behind a server ----------------------------------------------------------------------------------------------
+
+
+class SlowRuns:
+    """Runs of 20 ms each, far more than the test waits for."""
+
+    def __init__(self) -> None:
+        self.n, self.began = 0, threading.Event()
+
+    def __call__(self) -> bool:
+        self.n += 1
+        self.began.set()
+        time.sleep(0.02)
+        return True
+
+
+def test_requests_come_first(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_warming, "QUIET_S", 0.01)
+    params, runs = SamplingParams(temperature=0, max_tokens=20), SlowRuns()
+
+    async def main() -> None:
+        llm = AsyncLLM(str(stories), config=EngineConfig(n_threads=2))
+        wanted = (await llm.generate("The dog", params)).text
+        monkeypatch.setattr(llm.llm.engine, "warm_next", runs)
+        await asyncio.sleep(0.05)
+        assert not runs.n, "a library does not warm"
+        LlmEngine(llm).warm_when_idle()
+        await asyncio.to_thread(runs.began.wait, 10)
+        n_steps, n_before = llm.stats().steps, runs.n
+        assert (await llm.generate("The dog", params)).text == wanted
+        assert runs.n <= n_before + 1 and llm.stats().steps > n_steps
+        runs.began.clear()
+        await asyncio.to_thread(runs.began.wait, 10)  # it goes on
+        began = time.monotonic()
+        await llm.close()
+        assert runs.began.is_set() and time.monotonic() - began < 1 and not llm.alive
+
+    asyncio.run(asyncio.wait_for(main(), 60))
