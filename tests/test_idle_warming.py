@@ -21,7 +21,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.runner import N_FIRST_RUNS
 from tahr.engine.speculation.setup import Draft
 from tahr.server import idle_warming
-from tahr.server.idle_warming import IdleWarming
+from tahr.server.idle_warming import IdleWarming, warm_next
 from tahr.server.llm_engine import LlmEngine
 from test_engine import prompts
 from toy_state_space import ToyBackend, toy
@@ -75,7 +75,7 @@ def cold_engine(path: Path, **options: Any) -> tuple[Engine, ColdBackend]:
 
 def warm_all(eng: Engine) -> int:
     """How many runs that took."""
-    return next(n for n in range(MOST_RUNS) if not eng.warm_next())
+    return next(n for n in range(MOST_RUNS) if not warm_next(eng))
 
 
 def memory_of(eng: Engine) -> list[bytes]:
@@ -94,7 +94,7 @@ def facts_of(eng: Engine) -> dict[str, Any]:
 
 def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
     eng, device = cold_engine(stories)
-    assert warm_all(eng) == N_FIRST_RUNS * 4 and not eng.warm_next()
+    assert warm_all(eng) == N_FIRST_RUNS * 4 and not warm_next(eng)
     assert [plan.n_tokens for plan in device.plans] == [[0] * N_FIRST_RUNS] * 4
     assert device.plans[0]._inputs.limits.n_tokens == 1, "the smallest come first"
 
@@ -123,7 +123,7 @@ def test_warming_between_steps_of_one_size_changes_no_token(stories: Path) -> No
     seq, n_warmed = submit(eng, prompts(stories)[1]), 0
     while not seq.done:
         eng.step()
-        n_warmed += eng.warm_next()
+        n_warmed += warm_next(eng)
     assert n_warmed and seq.tokens[seq.n_prompt :] == alone(stories, prompts(stories)[1])
 
 
@@ -143,14 +143,14 @@ def test_states_stay_as_they_are(is_hybrid: bool) -> None:
 
 def test_no_memory_ends_it(stories: Path) -> None:
     eng, device = cold_engine(stories)
-    assert eng.warm_next()
+    assert warm_next(eng)
     device.has_room = False
-    assert not eng.warm_next()
+    assert not warm_next(eng)
 
 
 def test_there_is_nothing_to_warm_where_plans_are_cheap(stories: Path) -> None:
     eng = engine(stories)
-    assert not eng.warm_next() and not eng.runner._logits.plans
+    assert not warm_next(eng) and not eng.runner._logits.plans
 
 
 def test_an_encoder_warms_its_hidden_rows(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +173,7 @@ class ScriptedWarming:
 
     def __init__(self, n_left: int, fails_at: int = -1):
         self.n_left, self.fails_at, self.busy = n_left, fails_at, False
+        self.runner, self.speculator = self, None
 
     def warm_next(self) -> bool:
         if self.n_left == self.fails_at:
@@ -245,7 +246,7 @@ def test_requests_come_first(stories: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def main() -> None:
         llm = AsyncLLM(str(stories), config=EngineConfig(n_threads=2))
         wanted = (await llm.generate("The dog", params)).text
-        monkeypatch.setattr(llm.llm.engine, "warm_next", runs)
+        monkeypatch.setattr(llm.llm.engine.runner, "warm_next", runs)
         await asyncio.sleep(0.05)
         assert not runs.n, "a library does not warm"
         LlmEngine(llm).warm_when_idle()

@@ -222,14 +222,6 @@ class Engine:
         if not seq.done:
             self._end(seq, "error" if error else "cancelled", error)
 
-    def warm_next(self) -> bool:
-        """Prepare one more kind of step before any request needs it; False if none is left.
-
-        The engine must not be `busy`. Statistics count requests' steps only.
-        """
-        assert not self._in_flight
-        return self.runner.warm_next() or (self.speculator is not None and self.speculator.proposer.warm_next())
-
     @property
     def busy(self) -> bool:
         return bool(self._in_flight or self.scheduler.has_work)

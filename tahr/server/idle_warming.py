@@ -64,7 +64,7 @@ class IdleWarming:
         """Prepare one; whether there may be more."""
         began = time.perf_counter()
         try:
-            more = self._engine.warm_next()
+            more = warm_next(self._engine)
         except Exception:
             log.warning("Preparing steps of %s ahead failed; requests go on without.", self._name, exc_info=True)
             return False
@@ -73,3 +73,9 @@ class IdleWarming:
         elif self._n_runs:
             log.info("warmed model=%s runs=%d seconds=%.2f", self._name, self._n_runs, self._seconds)
         return more
+
+
+def warm_next(engine: "Engine") -> bool:
+    """Prepare one more kind of step of an engine that has nothing in flight; False if none is left."""
+    speculator = engine.speculator
+    return engine.runner.warm_next() or (speculator is not None and speculator.proposer.warm_next())
