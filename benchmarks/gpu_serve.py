@@ -1,9 +1,10 @@
 """A GPU behind `tahr run` and `tahr serve`: seconds until the first token, and tokens/s over HTTP.
 
-usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold]
+usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold] [--idle S]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). The model is a file of random
 bf16 weights in the page cache. Cold means that no kernel has been compiled before, warm that all have.
+After so many idle seconds a server has compiled and captured its steps; without them the first clients wait for that.
 """
 
 import argparse
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("shape", nargs="?", default="0.6B", choices=SHAPES)
     parser.add_argument("--clients", default="1,32,256")
     parser.add_argument("--skip-cold", action="store_true")
+    parser.add_argument("--idle", type=float, default=0.0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / f"qwen3-{args.shape}.gguf"
@@ -88,6 +90,7 @@ def main() -> None:
         began = time.perf_counter()
         with serving(str(model), "--backend", "cuda") as server:
             print(f"{args.shape}: the server is ready after {time.perf_counter() - began:.1f} s", flush=True)
+            time.sleep(args.idle)
             for n in map(int, args.clients.split(",")):
                 load = [
                     "--concurrency",
