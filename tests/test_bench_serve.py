@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.bench_serve import figures
-from tahr.bench_serve.client import parse_target
+from tahr.bench_serve.client import Connections, parse_target
 from tahr.bench_serve.loads import RandomMaker
 from tahr.bench_serve.measured import FAULTS, Events, Load, Record, is_bulk, measure
 from tahr.bench_serve.plan import BenchPlan, Level, parse_slo
@@ -245,15 +245,19 @@ def test_a_cut_connection_is_a_malformed_stream(capsys: pytest.CaptureFixture[st
     assert {name: n for name, n in report["faults"].items() if n} == {"malformed_stream": 1}
 
 
+async def measured(url: str, load: Load, timeout_s: float) -> Record:
+    return await measure(Connections(parse_target(url)), load, timeout_s)
+
+
 def test_a_request_that_takes_too_long() -> None:
     with running(Stub(fault="timeout")) as stub:
         load = Load("/v1/completions", {"prompt": [1], "max_tokens": 2}, 2, 1)
-        record = asyncio.run(measure(parse_target(stub.url), load, 0.2))
+        record = asyncio.run(measured(stub.url, load, 0.2))
     assert record.faults == ["timeout"] and 0.19 < record.e2el_s < 2
 
 
 def test_nobody_there() -> None:
-    record = asyncio.run(measure(parse_target("http://127.0.0.1:1"), Load("/x", {}, 1), 5))
+    record = asyncio.run(measured("http://127.0.0.1:1", Load("/x", {}, 1), 5))
     assert record.faults == ["connection_failed"]
     assert main(["bench-serve", "--base-url", "http://127.0.0.1:1"]) == 5
 
@@ -382,3 +386,41 @@ def test_our_own_server_under_our_own_bench(capsys: pytest.CaptureFixture[str]) 
         assert main([*base, "--output-len", "5", "--input-len", "50", "--concurrency", "5", "--fail-on-error"]) == 0
     [report] = json.loads(capsys.readouterr().out)
     assert report["prompt_tokens_per_run"] == [1000] and report["output_tokens_per_run"] == [100]
+
+
+# ---- connections --------------------------------------------------------------------------------------------
+
+STREAMED = [
+    "HTTP/1.1 200 OK", "content-type: text/event-stream", "content-length: 110", "",
+    'data: {"choices": [{"text": "hi"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}', "", "data: [DONE]",
+    "", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n_each", "n_connections"), [(9, 1), (1, 3)])
+def test_a_connection_is_used_until_the_server_closes_it(n_each: int, n_connections: int) -> None:
+    """The server closes each connection when the request after its last one has come: nobody could have known."""
+    opened: list[Any] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError):
+            for i in range(n_each + 1):
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(len(load.data))
+                if i < n_each:
+                    writer.write("\r\n".join(STREAMED).encode())
+        writer.close()
+
+    async def test() -> list[Record]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        connections = Connections(parse_target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        records = [await measure(connections, load, 5) for _ in range(3)]
+        connections.close()
+        server.close()
+        await asyncio.gather(*opened)
+        return records
+
+    load = Load("/v1/completions", {"prompt": [1], "max_tokens": 1, "ignore_eos": True}, 1, 1)
+    assert [record.faults for record in asyncio.run(test())] == [[], [], []]
+    assert len(opened) == n_connections

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tahr.bench_serve.client import Target, fetch
+from tahr.bench_serve.client import Connections, Target, fetch
 from tahr.bench_serve.drive import press
 from tahr.bench_serve.figures import LoadRun, run_of
 from tahr.bench_serve.loads import Encode, Maker, make_maker
@@ -81,8 +81,10 @@ async def bench(server: BenchTarget, plan: BenchPlan, encode: Encode, say: Say) 
 
 
 async def bench_level(server: BenchTarget, plan: BenchPlan, maker: Maker, level: Level, say: Say) -> Cell:
+    connections = Connections(server.target)
+
     async def one(load: Load) -> Record:
-        return await measure(server.target, load, plan.timeout_s)
+        return await measure(connections, load, plan.timeout_s)
 
     if plan.n_warmup:
         say(f"{level.label}: warming up with {plan.n_warmup} requests")
@@ -93,6 +95,7 @@ async def bench_level(server: BenchTarget, plan: BenchPlan, maker: Maker, level:
         say(f"{level.label}: run {number + 1} of {plan.n_repeats}, {plan.n_prompts} requests")
         records = await press(level, maker.make(name, plan.n_prompts), one, f"{plan.seed}/{name}/arrivals")
         runs.append(run_of(records, plan.slo_ms))
+    connections.close()
     return Cell(level, runs)
 
 

@@ -1,13 +1,14 @@
 """One request: what was sent, when its tokens came, and what was wrong with the response."""
 
 import asyncio
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from tahr.bench_serve.client import BrokenResponse, Response, Target, sent
+import msgspec
+
+from tahr.bench_serve.client import BrokenResponse, Connections, Response
 
 # All that can be wrong with a response. Only the last leaves the request a success.
 FAULTS = {
@@ -36,6 +37,10 @@ class Load:
     body: dict[str, Any]
     n_output: int
     n_prompt: int | None = None
+    data: bytes = b""  # the body as it is sent
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", msgspec.json.encode(self.body))
 
     def allows(self, n_output: int) -> bool:
         """Whether so many tokens are what was asked for."""
@@ -111,13 +116,27 @@ class Events:
         return bool(self.data or self._rest.strip())
 
 
-async def measure(target: Target, load: Load, timeout_s: float) -> Record:
+async def measure(connections: Connections, load: Load, timeout_s: float) -> Record:
     """Send one request and record its response; never raises for what a server does."""
     record = Record(perf_counter())
+    reader, refusal = EventStreamReader(record), list[bytes]()
+
+    def on_part(response: Response, data: bytes) -> None:
+        if response.status == 200:
+            reader.feed(response.now, data)
+        else:
+            refusal.append(data)
+
     try:
-        async with asyncio.timeout(timeout_s), sent(target, "POST", load.path, load.body) as response:
-            record.sent_at = response.sent_at
-            await watch(response, load, record)
+        async with asyncio.timeout(timeout_s):
+            response = await connections.send("POST", load.path, load.data, on_part)
+        record.sent_at = response.sent_at
+        if response.status == 200:
+            reader.judge(load, response.headers.get("content-type", ""))
+        else:
+            fault = "http_500" if response.status >= 500 else "http_refused"
+            said = b"".join(refusal)[:200].decode(errors="replace")
+            record.blame(fault, f"Status {response.status}: {said}")
     except TimeoutError:
         record.blame("timeout", f"No end after {timeout_s:g} seconds.")
     except BrokenResponse as error:
@@ -126,21 +145,6 @@ async def measure(target: Target, load: Load, timeout_s: float) -> Record:
         record.blame("connection_failed", f"The connection failed: {error}.")
     record.ended_at = record.ended_at or perf_counter()
     return record
-
-
-async def watch(response: Response, load: Load, record: Record) -> None:
-    reader = EventStreamReader(record)
-    body = b""
-    async for at, data in response.arrivals():
-        if response.status == 200:
-            reader.feed(at, data)
-        else:
-            body += data
-    if response.status != 200:
-        fault = "http_500" if response.status >= 500 else "http_refused"
-        record.blame(fault, f"Status {response.status}: {body[:200].decode(errors='replace')}")
-    else:
-        reader.judge(load, response.headers.get("content-type", ""))
 
 
 class EventStreamReader:
@@ -166,12 +170,12 @@ class EventStreamReader:
 
     def _read_chunk(self, at: float, event: str) -> None:
         try:
-            chunk = json.loads(event)
+            chunk = msgspec.json.decode(event)
             if "error" in chunk:
                 return self.record.blame("panic", f"The stream says: {event[:200]}")
             self._usage = chunk.get("usage") or self._usage
             text = "".join(text_of(choice) for choice in chunk["choices"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (msgspec.DecodeError, TypeError, KeyError, AttributeError):
             return self.record.blame("malformed_stream", f"This event is no chunk: {event[:200]}")
         if text:
             self._text += text

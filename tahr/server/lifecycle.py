@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
@@ -19,6 +18,7 @@ import uvicorn
 from tahr.errors import ServerError
 from tahr.server.app import App
 from tahr.server.http.errors import HttpError
+from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.protocol import BoundedProtocol
 from tahr.server.model_pool import on_daemon_thread, warm_up
 from tahr.server.models import ServedModel
@@ -188,12 +188,3 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
         proxy_headers=False,
         timeout_graceful_shutdown=int(state.settings.grace_s) + CLOSE_S,
     )
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it exists."""
-    if not find_spec("uvloop"):
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop

@@ -79,9 +79,11 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from tahr.bench_serve.bench import check_errors
+    from tahr.server.http.event_loop import loop_factory
 
     plan = plan_of(args)
-    server, cells = asyncio.run(measure(args, plan))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        server, cells = runner.run(measure(args, plan))
     write(args, server, plan, cells)
     check_errors(plan, cells)
     return 0
