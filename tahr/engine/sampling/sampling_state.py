@@ -1,9 +1,12 @@
 """What one request brings to the sampling of its tokens."""
 
+import sys
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from copy import copy
+from functools import lru_cache
 from math import log2, nan
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +19,9 @@ from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.logit_processors import LogitProcessors
 from tahr.errors import ConfigError
 from tahr.grammar.state import GrammarState
+
+ROW_VALUES = attrgetter(*OFF)
+KEY_AT: int = SAMPLE_ROW.fields["key"][1]  # type: ignore[index]  # its place in a row, 8 bytes
 
 
 class SamplingState:
@@ -32,7 +38,7 @@ class SamplingState:
         resolve: Resolve | None = None,  # turns DRY's breakers from text to tokens: see `dry.breaker_finder`
         index: int = 0,
     ):
-        self.params = precedence(params)
+        self.params = (complete if params.grammar is None else precedence)(params)
         self.processors = LogitProcessors(self.params, eos_tokens, resolve)
         self.learns = bool(self.params.mirostat and self.params.temperature)
         self.n_logprobs = self.params.logprobs
@@ -69,12 +75,26 @@ class SamplingState:
         return {"logit_bias": dict(p.logit_bias), **{name: getattr(p, name) for name in p.TOKEN_LISTS}}
 
 
+@lru_cache(maxsize=256)
+def complete(params: SamplingParams) -> SamplingParams:
+    """All settings filled in; most requests ask for the same."""
+    return precedence(params)
+
+
 def sample_row(params: SamplingParams, index: int) -> bytes:
     """A request as `Backend.sample` reads it; the counter and mirostat's mu are filled in at each step."""
+    key = key_of(params.seed, index).to_bytes(8, sys.byteorder)
+    row = keyless_row(ROW_VALUES(params))
+    return row[:KEY_AT] + key + row[KEY_AT + 8 :]
+
+
+@lru_cache(maxsize=256)
+def keyless_row(values: tuple[float | None, ...]) -> bytes:
+    """The row of all requests with these values of `OFF`, but for the key of their random numbers."""
     row = np.zeros((), SAMPLE_ROW)
-    row["key"], row["mirostat_mu"] = key_of(params.seed, index), nan
-    for name, off in OFF.items():
-        row[name] = off if (value := getattr(params, name)) is None else value
+    row["mirostat_mu"] = nan
+    for (name, off), value in zip(OFF.items(), values, strict=True):
+        row[name] = off if value is None else value
     return row.tobytes()
 
 

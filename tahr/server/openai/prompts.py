@@ -202,6 +202,8 @@ def texts_of(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:
 def separate(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:
     """One entry per text."""
     entries = inputs if isinstance(inputs, list) else [inputs]
+    if set(map(type, entries)) == {int}:  # one prompt of tokens: it may be long
+        return [entries]  # type: ignore[list-item]
     tokens = [each for each in entries if isinstance(each, int)]
     if tokens and len(tokens) == len(entries):
         return [tokens]
