@@ -10,6 +10,7 @@ from tahr.backends.api import (
     LORA_TILE,
     MAX_ADAPTERS,
     MAX_STACK,
+    Ints,
     LinearShape,
     LoraBank,
     LoraFactors,
@@ -17,12 +18,23 @@ from tahr.backends.api import (
     Rows,
     StepLimits,
 )
-from tahr.backends.cuda.kernels.lora import ENTRY, RECORD, LoraCall, ShrunkRows, expand, room, shrink
+from tahr.backends.cuda.kernels.lora import (
+    ENTRY,
+    RECORD,
+    ROWS,
+    SCALES,
+    LoraCall,
+    ShrunkRows,
+    TileTables,
+    expand,
+    room,
+    shrink,
+)
 from tahr.backends.cuda.steps import N_STAGING, Staging
 from tahr.backends.cuda.weights import SHORT
 from tahr.weights.tensor import HostTensor
 
-HEADER = 8  # int32 numbers before the records: how many tiles each round has
+HEADER = 8  # int32 numbers before the records: how many tiles each round has; records begin at a multiple of 32 bytes
 MAX_TARGETS = 3  # linears whose adapters one kernel adds
 DTYPES = {short: dtype for dtype, short in SHORT.items()}
 Prepared = dict[str, tuple[torch.Tensor, torch.Tensor, float]]
@@ -37,31 +49,73 @@ class AddedColumns(NamedTuple):
 
 
 class DeviceLoraRows:
-    """The rows of one kind, on both sides."""
+    """The rows of one kind: on the host as they are filled, on the device tile by tile."""
 
-    def __init__(self, n: int, device: torch.device):
-        n_numbers = HEADER + MAX_STACK * n * RECORD
-        self._host = torch.zeros(n_numbers, dtype=torch.int32)
-        self._there = torch.zeros(n_numbers, dtype=torch.int32, device=device)
-        self._staging = [Staging(n_numbers) for _ in range(N_STAGING)] if device.type == "cuda" else []
-        numbers = self._host.numpy()
-        records = numbers[HEADER:].reshape(MAX_STACK, n, RECORD)
-        scales = numbers.view(np.float32)[HEADER:].reshape(MAX_STACK, n, RECORD)[:, :, 4]
-        self.host = LoraRows(numbers[:MAX_STACK], records[:, :, :3], records[:, :, 3], scales)
-        self.n_tiles = self._there[:HEADER]
-        self.records = self._there[HEADER:].view(MAX_STACK, n, RECORD).unbind()
+    def __init__(self, n: int, n_seqs: int, device: torch.device):
+        self.host, n_most = LoraRows.empty(n), most_tiles(n, n_seqs)
+        self._numbers = np.zeros(HEADER + MAX_STACK * n_most * RECORD, np.int32)
+        self._there = torch.zeros(len(self._numbers), dtype=torch.int32, device=device)
+        self._staging = [Staging(len(self._numbers)) for _ in range(N_STAGING)] if device.type == "cuda" else []
+        self._tiles = self._numbers[HEADER:].reshape(MAX_STACK, n_most, RECORD)
+        self._records = self._there[HEADER:].view(MAX_STACK, n_most, RECORD)
+        self._n_known = [0] * MAX_STACK  # tiles of each round that the device knows, or has known until the last change
+        self._factors: dict[int, torch.Tensor] = {}  # by round: see `TileTables`
 
-    def send(self) -> None:
+    def round(self, k: int, table: torch.Tensor) -> TileTables:
+        """What kernels are told of a round. Captured graphs hold on to it: it is made once."""
+        if k not in self._factors:
+            shape = len(table), self._tiles.shape[1], ENTRY
+            self._factors[k] = torch.zeros(shape, dtype=torch.int64, device=table.device)
+            self._look_up(k, table)
+        return TileTables(self._there[k : k + 1], self._records[k], self._factors[k])
+
+    def send(self, table: torch.Tensor) -> None:
         """Bring what the host wrote to the device, behind everything enqueued."""
-        n_rounds = int(np.count_nonzero(self.host.n_tiles))
-        last = max(0, n_rounds - 1)
-        n_entries = int(self.host.tiles[last, : self.host.n_tiles[last], 1:].sum(1).max(initial=0))
-        n = HEADER + (last * self.host.rows.shape[1] + n_entries) * RECORD
+        n_tiles = self.host.n_tiles.tolist()
+        n_changed = [max(pair) for pair in zip(n_tiles, self._n_known, strict=True)]
+        for k, n in enumerate(n_changed):
+            self._tiles[k, :n] = self._tiles_of(k, n)
+        self._numbers[:MAX_STACK] = n_tiles
+        last = max((k for k, n in enumerate(n_changed) if n), default=0)
+        n_numbers = HEADER + (last * self._tiles.shape[1] + n_changed[last]) * RECORD
+        self._copy(n_numbers)
+        self._n_known = n_changed
+        self.look_up(table)
+        self._n_known = n_tiles
+
+    def _tiles_of(self, k: int, n: int) -> Ints:
+        """Records of the first n tiles of a round; those past the last one say slot 0, which holds nothing."""
+        found = np.zeros((n, RECORD), np.int32)
+        slots, first, n_rows = self.host.tiles[k, : self.host.n_tiles[k]].T
+        places = np.arange(LORA_TILE)
+        live, entries = places < n_rows[:, None], first[:, None] + places
+        entries = np.where(live, entries, 0)
+        tiles = found[: len(slots)]
+        tiles[:, 0] = slots
+        tiles[:, ROWS : ROWS + LORA_TILE] = np.where(live, self.host.rows[k][entries], -1)
+        tiles[:, SCALES:] = self.host.scales[k][entries].view(np.int32)
+        return found
+
+    def look_up(self, table: torch.Tensor) -> None:
+        """Note for each tile what the table says of its slot now."""
+        for k in self._factors:
+            self._look_up(k, table)
+
+    def _look_up(self, k: int, table: torch.Tensor) -> None:
+        if n := self._n_known[k]:
+            self._factors[k][:, :n] = table.index_select(1, self._records[k, :n, 0])
+
+    def _copy(self, n: int) -> None:
         if not self._staging:
-            self._there[:n].copy_(self._host[:n])
+            self._there[:n].copy_(torch.from_numpy(self._numbers[:n]))
             return
         self._staging.append(self._staging.pop(0))
-        self._staging[0].send(self._host[:n].numpy(), self._there[:n])
+        self._staging[0].send(self._numbers[:n], self._there[:n])
+
+
+def most_tiles(n_rows: int, n_seqs: int) -> int:
+    """Of a round: each sequence may have an adapter of its own."""
+    return min(n_rows, n_rows // LORA_TILE + n_seqs)
 
 
 class CudaLoraBank(LoraBank):
@@ -78,7 +132,9 @@ class CudaLoraBank(LoraBank):
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
-        self._there = {kind: DeviceLoraRows(rows.rows.shape[1], device) for kind, rows in self.rows.items()}
+        self._there = {
+            kind: DeviceLoraRows(rows.rows.shape[1], limits.n_seqs, device) for kind, rows in self.rows.items()
+        }
         self.rows = {kind: there.host for kind, there in self._there.items()}
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> Prepared:
@@ -94,15 +150,21 @@ class CudaLoraBank(LoraBank):
             entries[self._index[name]] = torch.tensor([a.data_ptr(), b.data_ptr(), a.shape[0], bits])
         self._table[:, slot] = entries.to(self._device)
         self._kept[slot] = prepared
+        self._look_up()
         self.grow(prepared, max(a.shape[0] for a, _, _ in prepared.values()))
 
     def clear(self, slot: int) -> None:
         self._table[:, slot] = 0
+        self._look_up()
         self._kept.pop(slot, None)
+
+    def _look_up(self) -> None:
+        for there in self._there.values():
+            there.look_up(self._table)
 
     def send(self) -> None:
         for there in self._there.values():
-            there.send()
+            there.send(self._table)
 
     def begin(self, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> list[AddedColumns]:
         """Let rows of x meet the first factors of the adapters of these linears.
@@ -133,11 +195,9 @@ class CudaLoraBank(LoraBank):
                     yield begin + sum(heights[:i]), call
             return
         there = self._there[Rows.LOGITS if rows is Rows.LOGITS else Rows.TOKENS]
-        table = self._table[self._index[names[0]]]
-        most_tiles = min(n, n // LORA_TILE + self._n_seqs)
-        for k, records in enumerate(there.records[: self.n_rounds]):
-            n_tiles = there.n_tiles[k : k + 1]
-            yield 0, LoraCall(records, n_tiles, most_tiles, table, heights, self.most_rank, self.dtype)
+        first, n_most = self._index[names[0]], most_tiles(n, self._n_seqs)
+        for k in range(self.n_rounds):
+            yield 0, LoraCall(there.round(k, self._table), first, n_most, heights, self.most_rank, self.dtype)
 
     def _is_run(self, names: Sequence[str]) -> bool:
         """Whether the tables of these linears follow each other."""
