@@ -1,13 +1,14 @@
 """What adapters cost: requests without and with one, on an engine with adapters, beside an engine without any.
 
 usage: benchmarks/lora.py [--model MODEL] [--backend cpu|cuda] [--adapters 8] [--rank 16] [--requests 32] [--tokens 64]
-                          [--rounds 5] [--threads N] [--cpu-time] [--check]
+                          [--rounds 5] [--lora-rows 128] [--threads N] [--cpu-time] [--check]
 
 On the CPU the model is a real one (smollm2:135m); on CUDA it is Qwen3's 8B shape with random bf16 weights, as in
-gpu_cells.py. Adapters are random, in bf16, of all linears but the head. Both engines share the weights and take turns.
-A rate is that of decode alone: tokens per second once all requests have their first. --cpu-time counts the seconds this
-process ran instead of those that passed: with one thread that is fair on a machine that others use too. --check exits
-with 1 if base requests have less than 98 % of the engine without adapters, or those with one less than 85 % of these.
+gpu_cells.py, with room for --lora-rows ranks of adapters (0: none). Adapters are random, in bf16, of all linears but
+the head. Both engines share the weights and take turns. A rate is that of decode alone: tokens per second once all
+requests have their first. --cpu-time counts the seconds this process ran instead of those that passed: with one thread
+that is fair on a machine that others use too. --check exits with 1 if base requests have less than 98 % of the engine
+without adapters, or those with one less than 85 % of these.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def random_model(args: argparse.Namespace) -> tuple[Backend, Decoder]:
     from gpu_cells import SHAPES, RandomBackend, make_decoder  # needs torch
 
     backend = RandomBackend()
-    return backend, make_decoder(SHAPES[args.model or "8B"], backend)[0]
+    return backend, make_decoder(SHAPES[args.model or "8B"], backend, args.lora_rows)[0]
 
 
 MODELS: dict[str, Callable[[argparse.Namespace], tuple[Backend, Decoder]]] = {"cpu": real_model, "cuda": random_model}
@@ -98,6 +99,7 @@ def main() -> int:
     parser.add_argument("--backend", choices=list(MODELS), default="cpu")
     for name, default in (("adapters", 8), ("rank", 16), ("requests", 32), ("tokens", 64), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--lora-rows", type=int, default=128)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -122,6 +124,7 @@ def main() -> int:
             rate = decode_rate(each, loras, args)
             if turn:  # the first is for plans and caches
                 rates[name].append(rate)
+    print(engine.runner.adapter_rows().bank.note)
     return report(rates, adapter, args)
 
 

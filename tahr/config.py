@@ -406,9 +406,8 @@ def preset(name: str) -> SamplingParams:
     return PRESETS[name]
 
 
-KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"} | {
-    "int8": "q8_0", "q8": "q8_0", "fp8_e4m3": "fp8"
-}  # fmt: skip
+KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16",
+            "int8": "q8_0", "q8": "q8_0", "fp8_e4m3": "fp8"}  # fmt: skip
 
 
 def kv_type(name: str | None) -> str | None:
@@ -458,6 +457,7 @@ class EngineConfig:
     cache_max_tokens: int | None = None
     cache_max_bytes: int | None = None
     loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
+    lora_rows: int | None = None  # ranks of adapters, in all, with room behind a GPU's matrices; None: LORA_ROWS
     spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
     spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
     spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
@@ -482,6 +482,7 @@ class EngineConfig:
         "cache_max_entries": whole(0),
         "cache_max_tokens": whole(0),
         "cache_max_bytes": whole(0, 2**62),
+        "lora_rows": whole(0, 8192),
         "spec_tokens": whole(1, 64),
     }
 

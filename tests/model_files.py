@@ -141,7 +141,11 @@ def stored_bf16(arrays: Arrays) -> dict[str, tuple[str, tuple[int, ...], bytes]]
     return {name: ("BF16", a.shape, (a.view(np.uint32) >> 16).astype("<u2").tobytes()) for name, a in arrays.items()}
 
 
-STORED = {"F32": stored_hf, "BF16": stored_bf16}
+def stored_f16(arrays: Arrays) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    return {name: ("F16", a.shape, a.astype("<f2").tobytes()) for name, a in arrays.items()}
+
+
+STORED = {"F32": stored_hf, "BF16": stored_bf16, "F16": stored_f16}
 
 
 def to_gguf(config: Config, arrays: Arrays) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tahr import hub
 from tahr.backends import LogitWidth, open_backend
-from tahr.backends.api import Backend, MemoryLayout, StepLimits
+from tahr.backends.api import LORA_TILE, Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.capacity import Capacity, cache_pages, fit_memory, state_bytes, step_sizes, with_step_defaults
@@ -40,6 +40,8 @@ from tahr.models.runnable import refuse_unsupported
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named
+
+LORA_ROWS = 128  # kept where adapters are loaded at start: eight of rank 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def assemble(
     tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
     logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
     backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
-    loaded = load(source, backend, quantize=config.quantize)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=kept_lora_rows(config, backend))
     check_vocabulary(tokenizer, loaded.config, files.name)
     draft = load_draft(config, backend, tokenizer, progress)
     engine, note = build_engine(
@@ -146,6 +148,7 @@ def assemble(
     )
     engine.adapters.model_name = files.name
     notes = [note for each in adapters for note in load_adapter(engine, each)]
+    notes += [engine.runner.adapter_rows().bank.note] if adapters else []
     return Assembled(
         name=files.name,
         engine=engine,
@@ -153,7 +156,7 @@ def assemble(
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.config,
         sampling=recommended_sampling(files, source, loaded.config),
-        log=[*loaded.log, note, *notes, *filter(None, [ollama_template(files)[1]])],
+        log=[*loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
@@ -196,6 +199,17 @@ def lora_files(config: EngineConfig) -> list[LoraFile]:
         if not Path(each.path).expanduser().exists():
             raise AdapterError(f"There is no adapter at {each.path!r}: name a folder of PEFT's, or a GGUF file.")
     return files
+
+
+def kept_lora_rows(config: EngineConfig, backend: Backend) -> int:
+    """The rows that the backend keeps for adapters behind each matrix; none where it does not multiply them so."""
+    if config.lora_rows and not backend.keeps_lora_rows:
+        raise ConfigError(
+            "lora_rows is room for adapters behind the matrices of a GPU whose results may depend on the batch: leave "
+            "it out here."
+        )
+    asked = (LORA_ROWS if config.loras else 0) if config.lora_rows is None else config.lora_rows
+    return -(-asked // LORA_TILE) * LORA_TILE if backend.keeps_lora_rows else 0
 
 
 def load_adapter(engine: Engine, file: LoraFile) -> list[str]:

@@ -136,15 +136,23 @@ BACKEND_ROUNDINGS = ("fp8",)  # of matrices, done by backends themselves
 
 
 def load(
-    source: OpenedModel, backend: Backend, progress: Progress | None = None, quantize: str | None = None
+    source: OpenedModel,
+    backend: Backend,
+    progress: Progress | None = None,
+    quantize: str | None = None,
+    lora_rows: int = 0,
 ) -> Loaded:
-    """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor."""
+    """Build the model on `backend`, quantising a float checkpoint if asked to; `progress` is called per tensor.
+
+    The backend keeps `lora_rows` for adapters behind the matrix of each linear, see `Backend.join`.
+    """
     config = source.model_config()
     encoding = source.encoding(config)
     if encoding and encoding.max_tokens:
         config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
     tensors = canonical(source, config)
-    weights = Weights(config, tensors, backend, progress, change=changing(config, quantize, backend))
+    change = changing(config, quantize, backend)
+    weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows)
     try:
         decoder = family_of(config).build(config, weights)
         if encoding:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -160,6 +160,7 @@ class Weights:
         prefix: str = "",
         counts: LoadCounts | None = None,
         change: Change | None = None,
+        lora_rows: int = 0,
     ):
         self.config = config
         self.tensors = tensors
@@ -168,11 +169,12 @@ class Weights:
         self.prefix = prefix
         self.counts = LoadCounts() if counts is None else counts
         self.change = change
+        self.lora_rows = lora_rows  # that the backend keeps for adapters behind each linear of a layer
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
-        prefix = f"{self.prefix}{name}."
-        return Weights(self.config, self.tensors, self.backend, self.progress, prefix, self.counts, self.change)
+        prefix, given = f"{self.prefix}{name}.", (self.config, self.tensors, self.backend, self.progress)
+        return Weights(*given, prefix, self.counts, self.change, self.lora_rows)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
         """The matrix `name`."""
@@ -180,13 +182,28 @@ class Weights:
 
     def linear(self, name: str, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
         """The linear `name`."""
-        weight = self.matrix(f"{name}.weight", n_rows, n_cols)
-        self.counts.linears[self.prefix + name] = LinearShape(n_rows, n_cols, weight.kernel)
-        return Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
+        linear = self._linear(name, n_rows, n_cols, bias)
+        return self._join([linear]).parts[0] if self._n_kept else linear
 
     def joined(self, heights: Mapping[str, int], n_cols: int, bias: bool = False) -> JoinedLinears:
         """Linears of the same rows, given how many rows each gives out."""
-        return self.backend.join([self.linear(name, n_rows, n_cols, bias) for name, n_rows in heights.items()])
+        return self._join([self._linear(name, n_rows, n_cols, bias) for name, n_rows in heights.items()])
+
+    @property
+    def _n_kept(self) -> int:
+        """Rows to keep behind a linear: none behind a head, which few adapters change."""
+        return self.lora_rows if self.prefix else 0
+
+    def _join(self, linears: Sequence[Linear]) -> JoinedLinears:
+        joined = self.backend.join(linears, self._n_kept)
+        for part in joined.parts:
+            self.counts.linears[part.name] = replace(self.counts.linears[part.name], room=joined.room)
+        return joined
+
+    def _linear(self, name: str, n_rows: int, n_cols: int, bias: bool) -> Linear:
+        weight = self.matrix(f"{name}.weight", n_rows, n_cols)
+        self.counts.linears[self.prefix + name] = LinearShape(n_rows, n_cols, weight.kernel)
+        return Linear(weight, self.vector(f"{name}.bias", n_rows) if bias else None, self.prefix + name)
 
     def stack(self, name: str, n: int, n_rows: int, n_cols: int, bias: bool = False) -> Linear:
         """`n` linears as one: stored so, or one tensor per index."""

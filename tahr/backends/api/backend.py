@@ -56,6 +56,7 @@ class Backend(ABC):
     lora: LoraBank | None = None  # the adapters that linears add at present, see `adapting`
     rounds_to: Sequence[str] = ()  # what it can round float matrices to by itself when it takes them
     overlaps: bool = False  # a step may be launched before the one before it is collected; see `StepInputs.ids`
+    keeps_lora_rows: bool = False  # see `join`
     has_own_memory: bool = False  # weights, keys and values are in a device's memory, not in the host's
     step_defaults: StepDefaults = StepDefaults()
 
@@ -89,8 +90,12 @@ class Backend(ABC):
     def step_inputs(self, limits: StepLimits, aside: bool = False) -> StepInputs:
         """Input arrays this backend can read. The negative ids of steps `aside` refer to samples `aside`."""
 
-    def join(self, linears: Sequence[Linear]) -> JoinedLinears:
-        """Linears that will be computed together. Their own matrices may be given up for views of a common one."""
+    def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
+        """Linears that will be computed together. Their own matrices may be given up for views of a common one.
+
+        A backend that `keeps_lora_rows` keeps room for the first factors of adapters behind their matrices, so many
+        rows for each linear, where it multiplies the matrices in a form that allows it.
+        """
         return JoinedLinears(tuple(linears))
 
     def check_attention(self, spec: AttentionSpec, shape: KVShape, n_heads: int) -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ LORA_TILE = 16  # rows that meet an adapter together
 
 @dataclass(frozen=True, slots=True)
 class LinearShape:
-    """A linear that an adapter may change: its matrix is [n_rows, n_cols]; `kernel` is that of its `Weight`."""
+    """A linear that an adapter may change. Its matrix is [n_rows, n_cols], `kernel` that of its `Weight`, `room` that
+    of the `JoinedLinears` it belongs to."""
 
     n_rows: int
     n_cols: int
     kernel: str = ""
+    room: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,12 @@ class LoraBank(ABC):
         self.rows = {Rows.TOKENS: LoraRows.empty(limits.n_tokens), Rows.LOGITS: LoraRows.empty(limits.n_rows)}
 
     @property
-    def plan_key(self) -> tuple[int, int]:
+    def note(self) -> str:
+        """How linears add adapters at present, for the load log; empty if there is only one way."""
+        return ""
+
+    @property
+    def plan_key(self) -> tuple[int, ...]:
         """What a recorded step depends on besides the step's size: it is recorded again when this changes."""
         return len(self.targets), self.most_rank
 

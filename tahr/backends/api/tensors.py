@@ -71,8 +71,10 @@ class Linear:
 class JoinedLinears:
     """Linears of the same rows, such as queries, keys and values. `Backend.join` makes them when a model is loaded.
 
-    `data` is what the backend keeps to compute them together; the matrices of `parts` may be views of it.
+    `data` is what the backend keeps to compute them together; the matrices of `parts` may be views of it. `room` is
+    where it keeps the first factors of adapters of these linears, if it does so behind the matrices.
     """
 
     parts: tuple[Linear, ...]
     data: Any = None
+    room: Any = None

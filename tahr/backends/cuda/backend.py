@@ -69,6 +69,7 @@ class CudaBackend(api.Backend):
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
         self.deterministic, self.has_own_memory = deterministic, self.device.type == "cuda"
+        self.keeps_lora_rows = not deterministic
         self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -101,8 +102,8 @@ class CudaBackend(api.Backend):
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
 
-    def join(self, linears: Sequence[api.Linear]) -> api.JoinedLinears:
-        return join(linears)
+    def join(self, linears: Sequence[api.Linear], lora_rows: int = 0) -> api.JoinedLinears:
+        return join(linears, lora_rows if self.keeps_lora_rows else 0)
 
     def tensor(self, values: Floats) -> Tensor:
         return made(torch.tensor(values, dtype=F32, device=self.device), Rows.FIXED, F32)
@@ -245,8 +246,12 @@ class CudaBackend(api.Backend):
         """The outputs of linears, which lie side by side, with what adapters add to them."""
         if not isinstance(self.lora, CudaLoraBank):
             return self._multiply(x, w, bias)
-        heights = [linear.weight.n_rows for linear in linears]
-        begun = self.lora.begin(values(x), x.rows, [linear.name for linear in linears], heights)
+        heights, names = [linear.weight.n_rows for linear in linears], [linear.name for linear in linears]
+        if room := self.lora.room_of(names):
+            found = self._multiply(x, *room.begin(self.lora.n_used))
+            self.lora.finish_behind(found, x.rows, names, heights)
+            return found[:, : room.n_out]
+        begun = self.lora.begin(values(x), x.rows, names, heights)
         found = self._multiply(x, w, bias)
         self.lora.finish(found, begun)
         return found

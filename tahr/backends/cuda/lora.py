@@ -20,6 +20,7 @@ from tahr.backends.api import (
 )
 from tahr.backends.cuda.kernels.lora import (
     ENTRY,
+    MAX_TARGETS,
     RECORD,
     ROWS,
     SCALES,
@@ -27,15 +28,16 @@ from tahr.backends.cuda.kernels.lora import (
     ShrunkRows,
     TileTables,
     expand,
+    expand_behind,
     room,
     shrink,
 )
+from tahr.backends.cuda.lora_room import LoraRoom, RowRun, RowRuns, whole_tiles
 from tahr.backends.cuda.steps import N_STAGING, Staging
 from tahr.backends.cuda.weights import SHORT
 from tahr.weights.tensor import HostTensor
 
 HEADER = 8  # int32 numbers before the records: how many tiles each round has; records begin at a multiple of 32 bytes
-MAX_TARGETS = 3  # linears whose adapters one kernel adds
 DTYPES = {short: dtype for dtype, short in SHORT.items()}
 Prepared = dict[str, tuple[torch.Tensor, torch.Tensor, float]]
 
@@ -51,8 +53,9 @@ class AddedColumns(NamedTuple):
 class DeviceLoraRows:
     """The rows of one kind: on the host as they are filled, on the device tile by tile."""
 
-    def __init__(self, n: int, n_seqs: int, device: torch.device):
-        self.host, n_most = LoraRows.empty(n), most_tiles(n, n_seqs)
+    def __init__(self, n: int, n_seqs: int, runs: Ints, device: torch.device):
+        """`runs` says of each slot which rows it has behind linears: the first, and how many."""
+        self.host, self._runs, n_most = LoraRows.empty(n), runs, most_tiles(n, n_seqs)
         self._numbers = np.zeros(HEADER + MAX_STACK * n_most * RECORD, np.int32)
         self._there = torch.zeros(len(self._numbers), dtype=torch.int32, device=device)
         self._staging = [Staging(len(self._numbers)) for _ in range(N_STAGING)] if device.type == "cuda" else []
@@ -80,7 +83,8 @@ class DeviceLoraRows:
         n_numbers = HEADER + (last * self._tiles.shape[1] + n_changed[last]) * RECORD
         self._copy(n_numbers)
         self._n_known = n_changed
-        self.look_up(table)
+        for k in self._factors:
+            self._look_up(k, table)
         self._n_known = n_tiles
 
     def _tiles_of(self, k: int, n: int) -> Ints:
@@ -91,17 +95,13 @@ class DeviceLoraRows:
         live, entries = places < n_rows[:, None], first[:, None] + places
         entries = np.where(live, entries, 0)
         tiles = found[: len(slots)]
-        tiles[:, 0] = slots
+        tiles[:, 0], tiles[:, 1:3] = slots, self._runs[slots]
         tiles[:, ROWS : ROWS + LORA_TILE] = np.where(live, self.host.rows[k][entries], -1)
         tiles[:, SCALES:] = self.host.scales[k][entries].view(np.int32)
         return found
 
-    def look_up(self, table: torch.Tensor) -> None:
-        """Note for each tile what the table says of its slot now."""
-        for k in self._factors:
-            self._look_up(k, table)
-
     def _look_up(self, k: int, table: torch.Tensor) -> None:
+        """Note for each tile of a round what the table says of its slot now."""
         if n := self._n_known[k]:
             self._factors[k][:, :n] = table.index_select(1, self._records[k, :n, 0])
 
@@ -120,7 +120,11 @@ def most_tiles(n_rows: int, n_seqs: int) -> int:
 
 class CudaLoraBank(LoraBank):
     """Factors take the type of the model's matrices. Kernels find them by addresses, so a slot may change at any time
-    between two steps, and a captured graph goes on."""
+    between two steps, and a captured graph goes on.
+
+    Where linears have a `LoraRoom`, first factors move there while all adapters find rows; steps then multiply `n_used`
+    of them. An adapter that finds none sends all back to kernels of their own, which read first factors anywhere.
+    """
 
     def __init__(self, shapes: Mapping[str, LinearShape], limits: StepLimits, device: torch.device):
         super().__init__(shapes, limits)
@@ -132,10 +136,37 @@ class CudaLoraBank(LoraBank):
         self._index = {name: i for i, name in enumerate(shapes)}
         self._table = torch.zeros((len(shapes), MAX_ADAPTERS + 1, ENTRY), dtype=torch.int64, device=device)
         self._kept: dict[int, Prepared] = {}
+        self._rooms: dict[str, LoraRoom] = {
+            name: shape.room
+            for name, shape in shapes.items()
+            if shape.room and shape.room.matrix.dtype == self.dtype and shape.room.claim(self)
+        }
+        self._free = RowRuns(min((each.n_rows for each in self._rooms.values()), default=0))
+        self._runs = np.zeros((MAX_ADAPTERS + 1, 2), np.int32)
+        self._most_used = 0
         self._there = {
-            kind: DeviceLoraRows(rows.rows.shape[1], limits.n_seqs, device) for kind, rows in self.rows.items()
+            kind: DeviceLoraRows(rows.rows.shape[1], limits.n_seqs, self._runs, device)
+            for kind, rows in self.rows.items()
         }
         self.rows = {kind: there.host for kind, there in self._there.items()}
+
+    @property
+    def n_used(self) -> int:
+        """Rows behind each linear that steps multiply; 0 while an adapter is not there."""
+        return self._most_used if len(self._free.by_slot) == len(self._kept) else 0
+
+    @property
+    def plan_key(self) -> tuple[int, ...]:
+        return *super().plan_key, self.n_used
+
+    @property
+    def note(self) -> str:
+        n, n_room = sum(whole_tiles(rank_of(each)) for each in self._kept.values()), self._free.n_rows
+        if self.n_used:
+            behind = f"behind the matrices of {len(self._rooms)} of {len(self.shapes)} linears"
+            return f"Adapters: first factors are rows {behind}, {n} of {n_room} taken"
+        why = f"they take {n} rows of --lora-rows {n_room}" if self._rooms else "no matrix has room behind it"
+        return f"Adapters: both factors have kernels of their own, because {why}"
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> Prepared:
         return {name: (self._to_device(each.a), self._to_device(each.b), each.scale) for name, each in factors.items()}
@@ -144,27 +175,49 @@ class CudaLoraBank(LoraBank):
         return torch.from_numpy(tensor.dense()).to(self.dtype).to(self._device)
 
     def put(self, slot: int, prepared: Prepared) -> None:
+        if run := self._free.take(slot, rank_of(prepared)):
+            prepared = self._moved(prepared, run)
+            self._runs[slot] = run.first, run.n
+            # In few steps up to all: each number has plans of its own.
+            self._most_used = max(self._most_used, min(1 << (self._free.end - 1).bit_length(), self._free.n_rows))
         entries = torch.zeros((len(self._index), ENTRY), dtype=torch.int64)
         for name, (a, b, scale) in prepared.items():
             bits = int(np.float32(scale).view(np.int32))
             entries[self._index[name]] = torch.tensor([a.data_ptr(), b.data_ptr(), a.shape[0], bits])
         self._table[:, slot] = entries.to(self._device)
         self._kept[slot] = prepared
-        self._look_up()
-        self.grow(prepared, max(a.shape[0] for a, _, _ in prepared.values()))
+        self.grow(prepared, rank_of(prepared))
+        self.send()
+
+    def _moved(self, prepared: Prepared, run: RowRun) -> Prepared:
+        """An adapter whose first factors are rows behind linears, where these have room."""
+        moved = dict(prepared)
+        for name in prepared.keys() & self._rooms.keys():
+            a, b, scale = prepared[name]
+            moved[name] = self._rooms[name].factor(name, run, len(a)).copy_(a), b, scale
+        return moved
 
     def clear(self, slot: int) -> None:
         self._table[:, slot] = 0
-        self._look_up()
         self._kept.pop(slot, None)
-
-    def _look_up(self) -> None:
-        for there in self._there.values():
-            there.look_up(self._table)
+        self._free.give_back(slot)
+        for other in self._kept.keys() - self._free.by_slot.keys():
+            self.put(other, self._kept[other])
+        self.send()
 
     def send(self) -> None:
         for there in self._there.values():
             there.send(self._table)
+
+    def room_of(self, names: Sequence[str]) -> LoraRoom | None:
+        """Where the first factors of these linears lie behind their matrices; None: elsewhere, or there are none."""
+        found = self._rooms.get(names[0]) if self.n_used and self.targets.intersection(names) else None
+        return found if found and found.names == tuple(names) and self._is_run(names) else None
+
+    def finish_behind(self, out: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> None:
+        """Add to `out`, a product with a `LoraRoom`, what second factors make of its last columns."""
+        for _, call in self._parts(rows, names, heights, len(out)):
+            expand_behind(out, call)
 
     def begin(self, x: torch.Tensor, rows: Rows, names: Sequence[str], heights: Sequence[int]) -> list[AddedColumns]:
         """Let rows of x meet the first factors of the adapters of these linears.
@@ -203,3 +256,7 @@ class CudaLoraBank(LoraBank):
         """Whether the tables of these linears follow each other."""
         places = [self._index.get(name, -1) for name in names]
         return len(places) <= MAX_TARGETS and places == list(range(places[0], places[0] + len(places)))
+
+
+def rank_of(prepared: Prepared) -> int:
+    return max(len(a) for a, _, _ in prepared.values())

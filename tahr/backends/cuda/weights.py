@@ -12,7 +12,9 @@ import torch
 
 from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
+from tahr.backends.cuda.kernels.lora import MAX_TARGETS
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
+from tahr.backends.cuda.lora_room import lora_room
 from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix
 from tahr.backends.cuda.uploads import uploads
 from tahr.weights.tensor import HostTensor
@@ -113,15 +115,16 @@ def parts(tensor: HostTensor) -> Iterator[torch.Tensor]:
             yield torch.from_numpy(replace(tensor, shape=(n,), data=data).dense())
 
 
-def join(linears: Sequence[Linear]) -> JoinedLinears:
+def join(linears: Sequence[Linear], lora_rows: int) -> JoinedLinears:
     """Linears as one matrix of which theirs are views; side by side where their types differ."""
-    if not joinable(linears):
+    room = lora_room(linears, lora_rows) if lora_rows and has_lora_room(linears) else None
+    if not joinable(linears) or (len(linears) == 1 and not room):
         return JoinedLinears(tuple(linears))
     heights = [linear.weight.n_rows for linear in linears]
     matrices = [linear.weight.data for linear in linears]
     one: torch.Tensor | CodedMatrix | Fp8Matrix
     if isinstance(matrices[0], torch.Tensor):
-        one = torch.cat(matrices)
+        one = room.matrix[: room.n_out] if room else torch.cat(matrices)
         views = list(one.split(heights))
     else:
         one, ends = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices), accumulate(heights)
@@ -130,7 +133,14 @@ def join(linears: Sequence[Linear]) -> JoinedLinears:
     parts = (
         replace(linear, weight=replace(linear.weight, data=view)) for linear, view in zip(linears, views, strict=True)
     )
-    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights))
+    return JoinedLinears(tuple(parts), JoinedMatrix(one, torch.cat(biases) if biases else None, heights), room)
+
+
+def has_lora_room(linears: Sequence[Linear]) -> bool:
+    """Whether adapters of these may be rows behind their matrices: those of 16-bit floats that become one."""
+    matrix = linears[0].weight.data
+    is_half = isinstance(matrix, torch.Tensor) and matrix.dim() == 2 and matrix.dtype != torch.float32
+    return is_half and joinable(linears) and len(linears) <= MAX_TARGETS
 
 
 def joinable(linears: Sequence[Linear]) -> bool:

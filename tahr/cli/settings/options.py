@@ -101,6 +101,12 @@ ENGINE = (
         "an adapter to load, NAME=PATH or NAME=PATH,SCALE: a folder of PEFT's or a GGUF (repeatable)",
         many=True,
     ),
+    Option(
+        ("--lora-rows",),
+        "lora_rows",
+        whole_number,
+        "ranks of adapters, added up, that a GPU keeps room for behind its matrices (default 128 with --lora)",
+    ),
     Option(("--tokenizer",), "tokenizer", str, "a tokenizer.json or its directory, instead of the model's own"),
     Option(
         ("--chat-template", "--chat-template-file"), "chat_template", str, "a Jinja file, instead of the model's own"

@@ -1,9 +1,10 @@
 """Low-rank adapters: rows grouped by adapter meet both of its factors, in tiles of `LORA_TILE` rows.
 
-What a kernel must know of a tile lies where its number says. A record is int32 numbers: the slot, from ROWS on the rows
-(-1: none), from SCALES on the bits of what these are scaled by. `factors` holds four int64 numbers for every tile of
-each linear: the addresses of a and b, the rank, the bits of the scale. So a kernel waits for memory twice before it
-multiplies, and most of its time is such waiting. A row's sums never depend on the other rows of its tile.
+What a kernel must know of a tile lies where its number says. A record is int32 numbers: the slot, the first row that
+its adapter has behind each linear and how many (see `LoraRoom`), from ROWS on the rows of the step (-1: none), from
+SCALES on the bits of what these are scaled by. `factors` holds four int64 numbers for every tile of each linear: the
+addresses of a and b, the rank, the bits of the scale. So a kernel waits for memory twice before it multiplies, and most
+of its time is such waiting. A row's sums never depend on the other rows of its tile.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,14 @@ from tahr.backends.cuda.kernels.rows import narrow
 ENTRY = 4  # int64 numbers for one tile of a linear
 ROWS, SCALES, RECORD = 4, 4 + LORA_TILE, 4 + 2 * LORA_TILE  # int32 numbers, sixteen bytes apart
 BLOCK_N = 256  # columns of the output that a program makes
+MAX_TARGETS = 3  # linears whose adapters one kernel adds
 SPLIT_COLS = 1024  # columns of x that one program of `shrink_kernel` takes at once
 FEWEST_PROGRAMS = (
     8  # that share the tiles of a step: a grid is as large as the most tiles need, and mostly there are few
 )
 _entry, _tile, _record = tl.constexpr(ENTRY), tl.constexpr(LORA_TILE), tl.constexpr(RECORD)
 _rows, _scales = tl.constexpr(ROWS), tl.constexpr(SCALES)
+_keep = tl.constexpr("evict_last")  # what every linear asks for stays in the cache while matrices pass through it
 
 
 class TileTables(NamedTuple):
@@ -43,7 +46,7 @@ class LoraCall(NamedTuple):
     tiles: TileTables
     first: int  # of the linears, which follow each other in `tiles.factors`
     most_tiles: int
-    heights: Sequence[int]  # of the linears, at most three
+    heights: Sequence[int]  # of the linears, at most MAX_TARGETS
     most_rank: int
     dtype: torch.dtype  # of the factors
 
@@ -57,8 +60,6 @@ def shrink_tile(
     places, at = tl.arange(0, _tile), factors + (target * table_tiles + tile).to(tl.int64) * _entry
     record = records + tile * _record + places
     rows, rank = tl.load(record + _rows), tl.load(at + 2).to(tl.int32)
-    scale = tl.load(record + _scales).to(tl.float32, bitcast=True)
-    scale *= tl.load(at + 3).to(tl.int32).to(tl.float32, bitcast=True)
     first_rank = tl.program_id(1) // n_targets * _tile
     ranks, cols = first_rank + tl.arange(0, _tile), tl.program_id(2) * block_k + tl.arange(0, block_k)
     a_at = tl.load(at).to(tl.pointer_type(dtype)) + ranks.to(tl.int64)[:, None] * n_cols + cols[None, :]
@@ -69,7 +70,7 @@ def shrink_tile(
         xs = tl.load(x_at, mask=(cols[None, :] < n_cols) & (rows[:, None] >= 0), other=0.0)
         total = tl.dot(xs.to(dtype), tl.trans(a), input_precision="ieee")
         place = ((tl.program_id(2) * most_tiles + tile) * _tile + places).to(tl.int64) * n_targets + target
-        tl.store(low + place[:, None] * most_rank + ranks[None, :], total * scale[:, None], mask=rows[:, None] >= 0)
+        tl.store(low + place[:, None] * most_rank + ranks[None, :], total, mask=rows[:, None] >= 0)
 
 
 @triton.jit
@@ -77,7 +78,7 @@ def shrink_kernel(
     low, x, factors, records, n_tiles, x_stride, n_cols, most_tiles, table_tiles, n_targets: tl.constexpr,
     most_rank: tl.constexpr, dtype: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
-    """low[split, place in its tile, target] = scale * a x over the columns of one split."""
+    """low[split, place in its tile, target] = a x over the columns of one split."""
     let_next_start()
     target, n = tl.program_id(1) % n_targets, tl.load(n_tiles)
     # The first tile does not wait for their number: one that is not there has rank 0.
@@ -89,53 +90,76 @@ def shrink_kernel(
 
 
 @triton.jit
+def sums_of(low, tile, target, most_tiles, ranks, mask, n_targets: tl.constexpr, most_rank: tl.constexpr,
+            n_splits: tl.constexpr):  # fmt: skip
+    """What `shrink_kernel` made of the rows of a tile, the splits added in order."""
+    lows = tl.zeros((_tile, _tile), tl.float32)
+    for split in tl.static_range(n_splits):
+        place = ((split * most_tiles + tile) * _tile + tl.arange(0, _tile)).to(tl.int64) * n_targets + target
+        lows += tl.load(low + place[:, None] * most_rank + ranks[None, :], mask=mask, other=0.0)
+    return lows
+
+
+@triton.jit
 def expand_tile(
-    out, low, factors, records, tile, target, begin, height, out_stride, most_tiles, table_tiles,
+    out, low, factors, records, tile, target, block, begin, height, n_out, out_stride, most_tiles, table_tiles,
     n_targets: tl.constexpr, most_rank: tl.constexpr, n_splits: tl.constexpr, dtype: tl.constexpr,
     block_n: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one tile and the columns of this program; the splits are added in order."""
-    places, at = tl.arange(0, _tile), factors + (target * table_tiles + tile).to(tl.int64) * _entry
-    rows, rank = tl.load(records + tile * _record + _rows + places), tl.load(at + 2).to(tl.int32)
-    outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
-    b_at = tl.load(at + 1).to(tl.pointer_type(dtype)) + outs.to(tl.int64)[:, None] * rank
-    total = tl.zeros((_tile, block_n), tl.float32)
-    for first_rank in tl.static_range(0, most_rank, _tile):
-        ranks = first_rank + tl.arange(0, _tile)
-        b = tl.load(b_at + ranks[None, :], mask=(outs[:, None] < height) & (ranks[None, :] < rank), other=0.0)
-        wait_for_previous()
-        if first_rank < rank:
-            lows = tl.zeros((_tile, _tile), tl.float32)
-            for split in tl.static_range(n_splits):
-                place = ((split * most_tiles + tile) * _tile + places).to(tl.int64) * n_targets + target
-                low_at = low + place[:, None] * most_rank + ranks[None, :]
-                lows += tl.load(low_at, mask=(rows[:, None] >= 0) & (ranks[None, :] < rank), other=0.0)
-            total += tl.dot(lows.to(dtype), tl.trans(b), input_precision="ieee")
+    """The rows of one tile and the columns of this program. Everything that no kernel makes is asked for first."""
+    at, record = factors + (target * table_tiles + tile).to(tl.int64) * _entry, records + tile * _record
+    rows = tl.load(record + _rows + tl.arange(0, _tile), eviction_policy=_keep)
+    rank = tl.load(at + 2, eviction_policy=_keep).to(tl.int32)
+    scale = tl.load(record + _scales + tl.arange(0, _tile), eviction_policy=_keep).to(tl.float32, bitcast=True)
+    scale *= tl.load(at + 3, eviction_policy=_keep).to(tl.int32).to(tl.float32, bitcast=True)
+    run = tl.load(record + 1, eviction_policy=_keep) * n_targets + tl.load(record + 2, eviction_policy=_keep) * target
+    outs, live = block * block_n + tl.arange(0, block_n), rows[:, None] >= 0
+    b_at = tl.load(at + 1, eviction_policy=_keep).to(tl.pointer_type(dtype)) + outs.to(tl.int64)[:, None] * rank
+    inside, row_at = outs[:, None] < height, out + rows.to(tl.int64)[:, None] * out_stride
+    out_at, mask = row_at + (begin + outs)[None, :], live & (outs[None, :] < height)
+    ranks = tl.arange(0, _tile)
+    b = tl.load(b_at + ranks[None, :], mask=inside & (ranks[None, :] < rank), other=0.0)
+    wait_for_previous()
     if rank > 0:
-        out_at = out + rows.to(tl.int64)[:, None] * out_stride + (begin + outs)[None, :]
-        mask = (rows[:, None] >= 0) & (outs[None, :] < height)
-        total += tl.load(out_at, mask=mask, other=0.0).to(tl.float32)
+        old, total = tl.load(out_at, mask=mask, other=0.0).to(tl.float32), tl.zeros((_tile, block_n), tl.float32)
+        for first_rank in tl.static_range(0, most_rank, _tile):
+            ranks = first_rank + tl.arange(0, _tile)
+            if first_rank < rank:
+                if first_rank > 0:
+                    b = tl.load(b_at + ranks[None, :], mask=inside & (ranks[None, :] < rank), other=0.0)
+                wanted = live & (ranks[None, :] < rank)
+                if n_splits == 0:
+                    lows = tl.load(row_at + (n_out + run + ranks)[None, :], mask=wanted, other=0.0).to(tl.float32)
+                else:
+                    lows = sums_of(low, tile, target, most_tiles, ranks, wanted, n_targets, most_rank, n_splits)
+                    lows *= scale[:, None]
+                total += tl.dot(lows.to(dtype), tl.trans(b), input_precision="ieee")
+        if n_splits == 0:
+            total *= scale[:, None]
+        total += old
         tl.store(out_at, narrow(total, out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def expand_kernel(
-    out, low, factors, records, n_tiles, out_stride, most_tiles, table_tiles, height0, height1, height2,
+    out, low, factors, records, n_tiles, n_out, out_stride, most_tiles, table_tiles, height0, height1, height2,
     n_targets: tl.constexpr, most_rank: tl.constexpr, n_splits: tl.constexpr, dtype: tl.constexpr,
     block_n: tl.constexpr,
 ):  # fmt: skip
-    """out[row, columns of target] += b low."""
+    """out[row, columns of target] += scale * b sums. The sums are those of `shrink_kernel`, or with no splits columns
+    of `out` from n_out on, behind each other as the rows of a `LoraRoom`."""
     let_next_start()
-    target, n = tl.program_id(2), tl.load(n_tiles)
-    height = tl.where(target == 0, height0, tl.where(target == 1, height1, height2))
+    n = tl.load(n_tiles, eviction_policy=_keep)
+    n0, n1, index = tl.cdiv(height0, block_n), tl.cdiv(height1, block_n), tl.program_id(1)
+    target = (index >= n0).to(tl.int32) + (index >= n0 + n1).to(tl.int32)
+    block = index - tl.where(target == 0, 0, tl.where(target == 1, n0, n0 + n1))
     begin = tl.where(target == 0, 0, tl.where(target == 1, height0, height0 + height1))
-    if tl.program_id(1) * block_n < height:
-        expand_tile(out, low, factors, records, tl.program_id(0), target, begin, height, out_stride, most_tiles,
-                    table_tiles, n_targets, most_rank, n_splits, dtype, block_n)  # fmt: skip
-        for tile in range(tl.program_id(0) + tl.num_programs(0), n, tl.num_programs(0)):
-            expand_tile(out, low, factors, records, tile, target, begin, height, out_stride, most_tiles,
-                        table_tiles, n_targets, most_rank, n_splits, dtype, block_n)  # fmt: skip
-    wait_for_previous()  # those without columns too: or a later kernel could overtake an earlier one
+    height = tl.where(target == 0, height0, tl.where(target == 1, height1, height2))
+    expand_tile(out, low, factors, records, tl.program_id(0), target, block, begin, height, n_out, out_stride,
+                most_tiles, table_tiles, n_targets, most_rank, n_splits, dtype, block_n)  # fmt: skip
+    for tile in range(tl.program_id(0) + tl.num_programs(0), n, tl.num_programs(0)):
+        expand_tile(out, low, factors, records, tile, target, block, begin, height, n_out, out_stride,
+                    most_tiles, table_tiles, n_targets, most_rank, n_splits, dtype, block_n)  # fmt: skip
 
 
 class ShrunkRows(NamedTuple):
@@ -170,12 +194,20 @@ def shrink(x: torch.Tensor, rows: ShrunkRows) -> None:
 
 def expand(out: torch.Tensor, rows: ShrunkRows) -> None:
     """Add to rows of `out` what the second factors make of shrunk ones."""
-    call, low = rows
-    tiles, heights, n_targets = call.tiles, [*call.heights, 0, 0][:3], len(call.heights)
-    expand_kernel[(n_programs(call), triton.cdiv(max(heights), BLOCK_N), n_targets)](
-        out, low, tiles.factors[call.first :], tiles.records, tiles.n, out.stride(0), call.most_tiles,
-        len(tiles.records), *heights, n_targets, call.most_rank, len(low), TYPES[call.dtype], BLOCK_N, num_warps=4,
-        **OVERLAP,
+    launch_expand(out, rows.low, len(rows.low), rows.call)
+
+
+def expand_behind(out: torch.Tensor, call: LoraCall) -> None:
+    """The same where the sums with the first factors are the columns of `out` behind those of the linears."""
+    launch_expand(out, out, 0, call)
+
+
+def launch_expand(out: torch.Tensor, low: torch.Tensor, n_splits: int, call: LoraCall) -> None:
+    tiles, heights = call.tiles, [*call.heights, 0, 0][:MAX_TARGETS]
+    expand_kernel[(n_programs(call), sum(triton.cdiv(height, BLOCK_N) for height in heights))](
+        out, low, tiles.factors[call.first :], tiles.records, tiles.n, sum(heights), out.stride(0), call.most_tiles,
+        len(tiles.records), *heights, len(call.heights), call.most_rank, n_splits, TYPES[call.dtype], BLOCK_N,
+        num_warps=4, **OVERLAP,
     )  # fmt: skip
 
 
