@@ -202,7 +202,8 @@ class CudaLoraBank(LoraBank):
         self._kept.pop(slot, None)
         self._free.give_back(slot)
         for other in self._kept.keys() - self._free.by_slot.keys():
-            self.put(other, self._kept[other])
+            if self._free.find(rank_of(self._kept[other])):
+                self.put(other, self._kept[other])
         self.send()
 
     def send(self) -> None:

@@ -73,17 +73,20 @@ class RowRuns:
         self.n_rows = n_rows
         self.by_slot: dict[int, RowRun] = {}
 
-    def take(self, slot: int, rank: int) -> RowRun | None:
-        """A run for an adapter of that rank; None if none is free."""
+    def find(self, rank: int) -> RowRun | None:
+        """A run that an adapter of that rank may take; None if none is free."""
         n, first = whole_tiles(rank), 0
         for run in sorted(self.by_slot.values(), key=lambda run: run.first):
             if run.first - first >= n:
                 break
             first = run.first + run.n
-        if first + n > self.n_rows:
-            return None
-        self.by_slot[slot] = RowRun(first, n)
-        return self.by_slot[slot]
+        return RowRun(first, n) if first + n <= self.n_rows else None
+
+    def take(self, slot: int, rank: int) -> RowRun | None:
+        """Such a run, for the adapter in a slot."""
+        if run := self.find(rank):
+            self.by_slot[slot] = run
+        return run
 
     def give_back(self, slot: int) -> None:
         self.by_slot.pop(slot, None)
