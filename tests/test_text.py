@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import need
+from tahr.engine.detokenize import DeferredTextWriter, TextWriter
 from tahr.errors import ConfigError
+from tahr.text.deltas import text_of
 from tahr.text.stream import Detokenizer, LineLimits, StopMatcher
 from tahr.text.tokenizer import Tokenizer
 from tahr.weights import open_gguf
@@ -58,6 +60,25 @@ def test_real_text_never_shows_half_a_character(name: str, text: str) -> None:
     pieces = streamed(tokenizer, tokenizer.encode(text, parse_special=False))
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("continuing", [True, False])
+@pytest.mark.parametrize("name", VOCABULARIES)
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_deferred_text_is_the_text_of_a_writer(name: str, continuing: bool, data: st.DataObject) -> None:
+    tokenizer = tokenizer_of(name)
+    ids = tokenizer.encode(data.draw(st.text(max_size=40))) + data.draw(st.lists(st.integers(0, 300), max_size=5))
+    writer, deferred = TextWriter(tokenizer, (), continuing), DeferredTextWriter(tokenizer, continuing)
+    wanted = [*(text_of(writer.push(token)) for token in ids), text_of(writer.flush())]
+    begun = 0
+    while begun < len(ids):
+        n = data.draw(st.integers(1, len(ids) - begun))
+        for token in ids[begun : begun + n]:
+            assert deferred.push(token) == ()
+        assert text_of(deferred.take(n)) == "".join(wanted[begun : begun + n])
+        begun += n
+    assert deferred.flush() == () and text_of(deferred.take(1)) == wanted[-1] and deferred.take(1) == ()
 
 
 def test_an_unfinished_character_shows_only_at_the_end() -> None:

@@ -83,6 +83,41 @@ class TextWriter(StoppedWriter):
         return (text,) if text else ()
 
 
+class DeferredTextWriter:
+    """A `TextWriter` without stop strings, whose tokens become text only when a reader wants it: many at once.
+
+    The engine's thread pushes, the reader's takes.
+    """
+
+    forced: tuple[int, ...] = ()
+    n_reasoning_tokens = 0
+    stopped = is_cut = False
+    matched_stop: str | None = None
+
+    def __init__(self, tokenizer: Tokenizer, continuing: bool = False):
+        self._detokenizer = tokenizer.detokenizer(continuing=continuing)
+        self._tokens: list[int] = []
+        self._n_taken = 0
+        self._is_flushed = False
+
+    def push(self, token: int) -> Deltas:
+        self._tokens.append(token)
+        return ()
+
+    def flush(self) -> Deltas:
+        self._is_flushed = True
+        return ()
+
+    def take(self, n_tokens: int) -> Deltas:
+        """The text of the next tokens, or of those there are; with that of the last what was held back."""
+        tokens = self._tokens[self._n_taken : self._n_taken + n_tokens]
+        self._n_taken += len(tokens)
+        text = self._detokenizer.push_all(tokens) if tokens else ""
+        if self._is_flushed and self._n_taken == len(self._tokens):
+            text += self._detokenizer.flush()
+        return (text,) if text else ()
+
+
 @dataclass(frozen=True, slots=True)
 class ThinkingBudget:
     """How many tokens a block of thinking may have, and the tokens that close it then."""

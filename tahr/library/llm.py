@@ -11,7 +11,7 @@ from tahr.backends.api import Floats
 from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
 from tahr.engine.adapters.stack import NO_STACK, LoadedAdapter
 from tahr.engine.builder import Assembled, assemble
-from tahr.engine.detokenize import ReplyWriter, TextWriter, Writer, has_text, line_limits
+from tahr.engine.detokenize import DeferredTextWriter, ReplyWriter, TextWriter, Writer, has_text, line_limits
 from tahr.engine.engine import Engine, Event
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import TahrError, TemplateError
@@ -366,6 +366,8 @@ class LLM:
         """Makes a writer for each choice."""
         tokenizer, stops = self.tokenizer, params.stop
         if reply_format is None or reply_format.is_plain:
+            if not stops and line_limits(params) is None:
+                return lambda: DeferredTextWriter(tokenizer, continuing)
             return lambda: TextWriter(tokenizer, stops, continuing, line_limits(params))
         budget = thinking_budget(tokenizer, params, reply_format)
         return lambda: ReplyWriter(tokenizer, stops, reply_format, continuing, budget, line_limits(params))

@@ -5,6 +5,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Any
 
+from tahr.engine.detokenize import DeferredTextWriter
 from tahr.engine.engine import Event
 from tahr.engine.sampler import SampledToken
 from tahr.engine.sequence import Sequence
@@ -63,6 +64,7 @@ class Choice:
         self._n_taken = 0  # deltas
         self._n_logprobs = 0  # in chunks so far
         self._last_taken = False
+        self._deferred = sequence.writer if isinstance(sequence.writer, DeferredTextWriter) else None
 
     def next_chunk(self) -> Chunk | None:
         """Everything new as one chunk; None if there is nothing. Raises the error of a request that failed."""
@@ -71,6 +73,7 @@ class Choice:
         if self.finished and self.sequence.error:
             self._last_taken = True
             raise self.sequence.error
+        self._take_deferred()
         deltas, tokens = merge(self.deltas[self._n_taken :]), self.new_tokens
         self._n_taken, self.new_tokens = len(self.deltas), []
         logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
@@ -79,15 +82,22 @@ class Choice:
         self._last_taken = True
         return Chunk(deltas, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
 
+    def _take_deferred(self) -> None:
+        """Add the text of the new tokens to the deltas, where it is made only now."""
+        if self._deferred:
+            self.deltas += self._deferred.take(len(self.new_tokens))
+
     def _new_logprobs(self, n: int) -> list[SampledToken]:
         begin, self._n_logprobs = self._n_logprobs, self._n_logprobs + n
         return self.sequence.logprobs[begin : self._n_logprobs]
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
         """The whole reply, once it is finished."""
-        seq, deltas = self.sequence, merge(self.deltas)
+        seq = self.sequence
         if seq.error:
             raise seq.error
+        self._take_deferred()
+        deltas = merge(self.deltas)
         return Completion(
             text=text_of(deltas),
             token_ids=seq.tokens[seq.n_prompt :],

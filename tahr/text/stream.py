@@ -77,6 +77,13 @@ class Detokenizer:
             data = data.removeprefix(b" ")
         return self._characters.decode(data)
 
+    def push_all(self, tokens: Sequence[int]) -> str:
+        """The characters these tokens complete."""
+        texts = list(map(self._texts.__getitem__, tokens))
+        if None in texts or self._drop_space or self._characters.buffer:
+            return "".join(map(self.push, tokens))
+        return "".join(texts)  # type: ignore[arg-type]
+
     def flush(self) -> str:
         """What is left when no more tokens come: U+FFFD for a character that was never finished."""
         return self._characters.decode(b"", final=True)
