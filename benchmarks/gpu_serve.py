@@ -29,6 +29,7 @@ from tahr.weights.tensor import HostTensor
 
 PIECE = 1 << 22  # values written at a time
 TAHR = [sys.executable, "-m", "tahr"]
+SAMPLING = {"temp": 0.6, "top_k": 20, "top_p": 0.95}  # the defaults of Qwen3
 
 
 def metadata(shape: Shape) -> dict[str, object]:
@@ -40,7 +41,8 @@ def metadata(shape: Shape) -> dict[str, object]:
         "attention.value_length": HEAD_DIM, "rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6,
         "vocab_size": N_VOCAB,
     }  # fmt: skip
-    return {"general.architecture": "qwen3", **{f"qwen3.{key}": value for key, value in keys.items()}}
+    sampling = {f"general.sampling.{key}": value for key, value in SAMPLING.items()}
+    return {"general.architecture": "qwen3", **sampling, **{f"qwen3.{key}": value for key, value in keys.items()}}
 
 
 def pieces(tensor: HostTensor, some: np.ndarray) -> Iterator[np.ndarray]:
@@ -100,6 +102,7 @@ def main() -> None:
                     "--warmup",
                     str(n),
                     "--fail-on-error",
+                    "--default-sampling",
                 ]
                 subprocess.run([*TAHR, "bench-serve", "--base-url", server.address, *load], check=True)
 

@@ -388,6 +388,12 @@ def test_our_own_server_under_our_own_bench(capsys: pytest.CaptureFixture[str]) 
     assert report["prompt_tokens_per_run"] == [1000] and report["output_tokens_per_run"] == [100]
 
 
+@pytest.mark.parametrize(("is_default", "sent"), [(False, {"temperature": 0}), (True, {})])
+def test_sampling_is_greedy_unless_the_models_own_is_asked_for(is_default: bool, sent: dict[str, float]) -> None:
+    [load] = RandomMaker(BenchPlan(default_sampling=is_default), "m", range(1000)).make("a", 1)
+    assert {name: value for name, value in load.body.items() if name in ("temperature", "top_k", "top_p")} == sent
+
+
 # ---- connections --------------------------------------------------------------------------------------------
 
 STREAMED = [

@@ -126,5 +126,6 @@ def facts_of(plan: BenchPlan) -> dict[str, Any]:
         "n_warmup": plan.n_warmup,
         "seed": plan.seed,
         "respect_eos": plan.respect_eos,
+        "default_sampling": plan.default_sampling,
         "timeout_s": plan.timeout_s,
     }

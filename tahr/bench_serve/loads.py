@@ -52,9 +52,10 @@ class Maker:
         raise NotImplementedError
 
     def body(self, n_output: int, **more: Any) -> dict[str, Any]:
-        common = {"model": self._model, "max_tokens": n_output, "temperature": 0, "stream": True}
+        common = {"model": self._model, "max_tokens": n_output, "stream": True}
+        greedy = {} if self._plan.default_sampling else {"temperature": 0}
         ends = {} if self._plan.respect_eos else {"ignore_eos": True}
-        return {**common, **ends, "stream_options": {"include_usage": True}, **more}
+        return {**common, **greedy, **ends, "stream_options": {"include_usage": True}, **more}
 
 
 class RandomMaker(Maker):

@@ -43,6 +43,7 @@ class BenchPlan:
     n_output: int = 128
     n_prefix: int = 1024  # tokens all prompts share, with shared-prefix
     respect_eos: bool = False  # let replies end where the model ends them
+    default_sampling: bool = False  # sample as the model's defaults say; else greedily
     n_prompts: int = 100
     n_warmup: int = 10
     n_repeats: int = 1

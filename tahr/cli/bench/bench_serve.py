@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option in LOAD:
         option.add_to(group)
     group.add_argument("--respect-eos", action="store_true", help="let replies end where the model ends them")
+    group.add_argument(
+        "--default-sampling", action="store_true", help="sample as the model's defaults say, not greedily"
+    )
     group.add_argument("--fail-on-error", action="store_true", help="fail if any request fails")
     group.add_argument("--require-ci", action="store_true", help="insist on enough repeats for confidence intervals")
     group.add_argument("--goodput", metavar="ttft:MS,...", help="also count requests that keep these times")
@@ -108,9 +111,8 @@ def plan_of(args: argparse.Namespace) -> "BenchPlan":
         said["slo_ms"] = parse_slo(args.goodput)
     if levels := levels_of(args):
         said["levels"] = levels
-    return BenchPlan(
-        **said, respect_eos=args.respect_eos, fail_on_error=args.fail_on_error, require_ci=args.require_ci,
-    )  # fmt: skip
+    flags = ("respect_eos", "default_sampling", "fail_on_error", "require_ci")
+    return BenchPlan(**said, **{name: getattr(args, name) for name in flags})
 
 
 def levels_of(args: argparse.Namespace) -> "tuple[Level, ...]":
