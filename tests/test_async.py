@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tahr.engine.detokenize import DeferredTextWriter
 from tahr.engine.engine import Event
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Dispatcher
-from tahr.library.outputs import Request
+from tahr.library.outputs import MOST_DEFERRED, Request
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
@@ -347,6 +348,28 @@ def test_a_request_says_once_that_it_has_something_new_and_again_at_its_end() ->
     assert request.add(Event(seq, ("c",), (4,))) and not request.finished
     seq.finish_reason = "length"
     assert request.add(Event(seq, (), (5,))) and request.finished
+
+
+class CountingWriter(DeferredTextWriter):
+    """Counts the tokens it makes text of at once; every token is a letter."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def take(self, n_tokens: int) -> tuple[str, ...]:
+        self.counts.append(n_tokens)
+        return ("x" * n_tokens,) if n_tokens else ()
+
+
+def test_a_long_reply_becomes_text_bit_by_bit() -> None:
+    writer = CountingWriter()
+    seq = Sequence([1], SamplingParams(), 2000, writer)
+    request = Request(seq)
+    for token in range(1000):
+        request.add(Event(seq, (), (token,)))
+    chunk = request.next_chunk()
+    assert chunk and chunk.text == "x" * 1000 and len(chunk.token_ids) == 1000
+    assert max(writer.counts) <= MOST_DEFERRED + 1 and sum(writer.counts) == 1000
 
 
 def test_a_request_that_fails_on_the_way_fails_alone(

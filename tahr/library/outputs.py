@@ -12,6 +12,8 @@ from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
 from tahr.text.deltas import Delta, Deltas, ToolCall, merge, reasoning_of, text_of, tool_calls_of
 
+MOST_DEFERRED = 256  # tokens that become text at once, so that nothing waits long for a long reply
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -61,6 +63,7 @@ class Choice:
         self.finished = False  # no more events come
         self.deltas: list[Delta] = []
         self.new_tokens: list[int] = []  # since the last chunk
+        self.n_texts = 0  # of these, the first so many are text already, where that is deferred
         self._n_taken = 0  # deltas
         self._n_logprobs = 0  # in chunks so far
         self._last_taken = False
@@ -73,19 +76,21 @@ class Choice:
         if self.finished and self.sequence.error:
             self._last_taken = True
             raise self.sequence.error
-        self._take_deferred()
+        self.take_deferred()
         deltas, tokens = merge(self.deltas[self._n_taken :]), self.new_tokens
-        self._n_taken, self.new_tokens = len(self.deltas), []
+        self._n_taken, self.new_tokens, self.n_texts = len(self.deltas), [], 0
         logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
         if not self.finished:
             return Chunk(deltas, tokens, None, None, self.index, logprobs)
         self._last_taken = True
         return Chunk(deltas, tokens, self.sequence.finish_reason, self.completion(), self.index, logprobs)
 
-    def _take_deferred(self) -> None:
+    def take_deferred(self) -> None:
         """Add the text of the new tokens to the deltas, where it is made only now."""
         if self._deferred:
-            self.deltas += self._deferred.take(len(self.new_tokens))
+            n_tokens = len(self.new_tokens)
+            self.deltas += self._deferred.take(n_tokens - self.n_texts)
+            self.n_texts = n_tokens
 
     def _new_logprobs(self, n: int) -> list[SampledToken]:
         begin, self._n_logprobs = self._n_logprobs, self._n_logprobs + n
@@ -96,7 +101,7 @@ class Choice:
         seq = self.sequence
         if seq.error:
             raise seq.error
-        self._take_deferred()
+        self.take_deferred()
         deltas = merge(self.deltas)
         return Completion(
             text=text_of(deltas),
@@ -135,6 +140,8 @@ class Request:
         choice = self.choices[seq.id]
         choice.deltas += deltas
         choice.new_tokens += tokens
+        if len(choice.new_tokens) - choice.n_texts > MOST_DEFERRED:
+            choice.take_deferred()
         if seq.finish_reason:
             self.update_finished()
             return True
