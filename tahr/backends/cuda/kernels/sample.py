@@ -76,17 +76,37 @@ def float_field(rows, n, index: tl.constexpr):
 
 
 @triton.jit
-def load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words, has_masks: tl.constexpr = True):
-    """Logits as f32, -inf where there is no token or the mask of the row (a negative one: none) bans it.
-
-    Without `has_masks` no row has one: 256 rows are scanned in 53 instead of 229 us on an H200.
-    """
+def load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words):
+    """Logits as f32, -inf where there is no token or the mask of the row (a negative one: none) bans it."""
     values = tl.load(x + tokens, mask=inside, other=float("-inf")).to(tl.float32)
+    masked = inside & (tokens < tl.where(mask_row >= 0, n_vocab, 0))
+    word = tl.load(masks + tl.maximum(mask_row, 0).to(tl.int64) * n_words + tokens // 32, mask=masked, other=-1)
+    return tl.where(((word >> (tokens % 32)) & 1) != 0, values, float("-inf"))
+
+
+@triton.jit
+def load_lines(x, first, end, masks, mask_row, n_words, n: tl.constexpr, has_masks: tl.constexpr):
+    """n logits from each token of `first` on as `load_logits` gives them, those from `end` on -inf.
+
+    A word of a mask is loaded once for 32 tokens. Without `has_masks` no row has one.
+    """
     if has_masks:
-        masked = inside & (tokens < tl.where(mask_row >= 0, n_vocab, 0))
-        word = tl.load(masks + tl.maximum(mask_row, 0).to(tl.int64) * n_words + tokens // 32, mask=masked, other=-1)
-        values = tl.where(((word >> (tokens % 32)) & 1) != 0, values, float("-inf"))
-    return values
+        lines: tl.constexpr = first.shape[0]
+        parts, bits = tl.arange(0, n // 32), tl.arange(0, 32)
+        tokens = first[:, None, None] + (parts * 32)[None, :, None] + bits[None, None, :]
+        values = tl.load(x + tokens, mask=tokens < end[:, None, None], other=float("-inf")).to(tl.float32)
+        at = (first // 32)[:, None] + parts[None, :]
+        words = masks + tl.maximum(mask_row, 0).to(tl.int64) * n_words + at
+        n_known = tl.where(mask_row >= 0, n_words, 0)
+        low = tl.load(words, mask=at < n_known, other=-1).to(tl.uint32, bitcast=True).to(tl.uint64)
+        high = tl.load(words + 1, mask=at + 1 < n_known, other=-1).to(tl.uint32, bitcast=True).to(tl.uint64)
+        word = (((high << 32) | low) >> (first % 32).to(tl.uint64)[:, None]).to(tl.uint32)
+        allowed = ((word[:, :, None] >> bits.to(tl.uint32)[None, None, :]) & 1) != 0
+        found = tl.reshape(tl.where(allowed, values, float("-inf")), (lines, n))
+    else:
+        tokens = first[:, None] + tl.arange(0, n)[None, :]
+        found = tl.load(x + tokens, mask=tokens < end[:, None], other=float("-inf")).to(tl.float32)
+    return found
 
 
 @triton.jit
@@ -116,10 +136,10 @@ def scan_kernel(
     out = tl.program_id(0) * n_tiles + tile
     x = logits + field(rows, n, 3).to(tl.int64) * stride
     if kind == 1:  # columns of the folded row, in the order in which they are drawn from
-        columns = tile * tile_groups + tl.arange(0, tile_groups)[None, :]
-        tokens = tl.arange(0, group)[:, None] * n_groups + columns
-        inside = (columns < n_groups) & (tokens < n_vocab)
-        values = load_logits(x, tokens, inside, masks, mask_row, n_vocab, n_words, has_masks)
+        line = tl.arange(0, group) * n_groups
+        first, end = line + tile * tile_groups, tl.minimum(line + n_groups, n_vocab)
+        values = load_lines(x, first, end, masks, mask_row, n_words, tile_groups, has_masks)
+        tokens = first[:, None] + tl.arange(0, tile_groups)[None, :]
         broken = (values != values) | (values == float("inf"))
         values = tl.where(broken, float("-inf"), values)
         top = tl.max(tl.max(values, 0), 0)
@@ -130,8 +150,9 @@ def scan_kernel(
         tl.store(best + out, top)
     elif kind != 3:
         groups = tile * tile_groups + tl.arange(0, tile_groups)
+        end = tl.zeros_like(groups) + n_vocab
+        values = load_lines(x, groups * group, end, masks, mask_row, n_words, group, has_masks)
         tokens = groups[:, None] * group + tl.arange(0, group)[None, :]
-        values = load_logits(x, tokens, tokens < n_vocab, masks, mask_row, n_vocab, n_words, has_masks)
         broken = (values != values) | (values == float("inf"))
         values = tl.where(broken, float("-inf"), values)
         tops = tl.max(values, 1)
