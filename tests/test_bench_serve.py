@@ -131,7 +131,7 @@ def bench(stub: Stub, capsys: pytest.CaptureFixture[str], *more: str) -> list[di
 
 def about(value: float, expected: float) -> None:
     """A busy machine may be late, but never early."""
-    assert 0.9 * expected < value < 2 * expected
+    assert 0.9 * expected < value < 4 * expected
 
 
 # ---- whole benches ------------------------------------------------------------------------------------------
