@@ -126,7 +126,7 @@ check "tahr run --server" 60 "$tahr_python" -m tahr run "$model" --server "$addr
 check "modules of the chat page under node" 60 node --test $here/page/*.test.mjs
 if [ -n "$browser" ]; then
     launch page.log $here/page_server.py
-    check "chat page in Chromium" 240 node $here/check_page.cjs "$real" "$address" "$browser" "$work"
+    check "chat page in Chromium" 480 node $here/check_page.cjs "$real" "$address" "$browser" "$work"
 elif [ -n "${CI:-}" ]; then
     echo "FAIL  chat page in Chromium: there is no browser, and none could be installed; this is what apt said:"
     tail -n 8 "$work/apt.log" 2>/dev/null || echo "(nothing: it was not tried, because this is not root on Debian)"

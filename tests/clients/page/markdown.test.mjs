@@ -72,19 +72,23 @@ test("HTML is text", () => {
   for (const text of ["<script>x</script>", "<img src=x onerror=y>", "<b>x</b>", "&lt;b&gt;"]) assert.deepStrictEqual(line(text), [text]);
 });
 
+// Of the processor, because others may use the machine.
+const cpuMs = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1000; };
+
 test("time grows with the text, depth is bounded", () => {
   const depth = (node) => (typeof node === "string" ? 0 : 1 + Math.max(0, ...[...(node.children ?? []), ...(node.items ?? [])].slice(0, 50).map(depth)));
   const pieces = ["*a ", "a* ", "[", "[a](", "![", "`a``b", "*_", "> ", "- ", "1. ", "#", "|", "|-", "http://", "\\", "**a *b ", "  ", "- a\n\n", "> a\n", "*x*", "~~a", "```\n", "<br>"];
   for (const piece of [...pieces, ...pieces.map((each) => each + each.split("").reverse().join(""))]) {
     const text = piece.repeat(Math.ceil(60_000 / piece.length));
-    const began = performance.now();
+    const began = cpuMs();
     const tree = parse(text);
-    assert.ok(performance.now() - began < 2000, `${JSON.stringify(piece)} takes ${performance.now() - began} ms`);
+    const taken = cpuMs() - began;
+    assert.ok(taken < 2000, `${JSON.stringify(piece)} takes ${taken} ms`);
     assert.ok(Math.max(0, ...tree.slice(0, 50).map(depth)) < 80, JSON.stringify(piece));
   }
   const nested = "*a ".repeat(10_000) + "a* ".repeat(10_000);
-  const began = performance.now();
-  assert.ok(Math.max(...parse(nested).map(depth)) < 80 && performance.now() - began < 2000);
+  const began = cpuMs();
+  assert.ok(Math.max(...parse(nested).map(depth)) < 80 && cpuMs() - began < 2000);
 });
 
 test("coloured code is the same text", () => {
