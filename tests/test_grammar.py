@@ -18,7 +18,6 @@ from tahr.engine.sequence import Sequence
 from tahr.engine.work import WorkColumns
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
-from tahr.grammar import compiler as compiler_module
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.masks import MaskFiller
 from tahr.grammar.state import GrammarState
@@ -454,23 +453,6 @@ def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     mine.compile(Grammar("regex", "[0-9]{4}"))
     mine.close()
-
-
-def test_new_sequences_of_a_grammar_know_what_ended_ones_have_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = GrammarCompiler(tokenizer()).compile(Grammar("regex", "[a-c]{3,5}"))
-    fresh, used = compiled.state(), compiled.state()
-    first = allowed(fresh)
-    for each in "abc":
-        used.advance(letter(each))
-    n_seen, after = used.matcher.n_seen, allowed(used)
-    assert after != first and compiled.state().matcher.n_seen == 0
-    del used
-    later = compiled.state()
-    assert (later.matcher.n_seen, later.matcher.n_consumed) == (n_seen, 0) and allowed(later) == first
-    monkeypatch.setattr(compiler_module, "MAX_SEEN", n_seen)  # a lexer does not grow for ever
-    later.advance(letter("a"))
-    del later
-    assert compiled.state().matcher.n_seen == n_seen
 
 
 def test_grammars_take_tokens_and_fill_masks_side_by_side_as_they_do_alone() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
-from weakref import finalize
 
 from tahr.errors import GrammarBusy, GrammarError
 from tahr.grammar.source import llguidance_text
@@ -35,17 +34,17 @@ class CompiledGrammar:
     """
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher"):
-        self._vocabulary, self._matcher = vocabulary, matcher  # at the beginning
+        self.vocabulary, self._matcher = vocabulary, matcher  # at the beginning
 
     def state(self, after: tuple[int, ...] = ()) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
-        matcher = self._matcher.copy()
-        state = GrammarState(self._vocabulary, matcher, after)
-        finalize(state, self._learn, matcher).atexit = False
-        return state
+        return GrammarState(self, after)
 
-    def _learn(self, matcher: "native.GrammarMatcher") -> None:
-        """Keep the matcher of a state that nothing uses any more, if it knows more than the one kept."""
+    def new_matcher(self) -> "native.GrammarMatcher":
+        return self._matcher.copy()
+
+    def learn(self, matcher: "native.GrammarMatcher") -> None:
+        """Keep it, if it knows more than the one kept."""
         if self._matcher.n_seen < matcher.n_seen <= MAX_SEEN and not matcher.busy and matcher.reset():
             self._matcher = matcher
 

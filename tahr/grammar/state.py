@@ -1,6 +1,6 @@
 """Where one sequence stands in its grammar."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +14,46 @@ if TYPE_CHECKING:
 Flags = NDArray[np.bool_]
 
 
+class MatcherSource(Protocol):
+    """A compiled grammar, as its states see it."""
+
+    vocabulary: GrammarVocabulary
+
+    def new_matcher(self) -> "native.GrammarMatcher":
+        """A matcher at the beginning."""
+
+    def learn(self, matcher: "native.GrammarMatcher") -> None:
+        """Take the matcher of a state that nothing uses any more."""
+
+
 class GrammarState:
     """Follows the tokens a sequence generates. It is free until it has generated the tokens `after` in a row.
 
-    While its mask is filled on another thread, the matcher is that thread's: nothing else may call it.
+    While its mask is filled on another thread, the matcher is that thread's: nothing else may call it. It is made when
+    it is needed: a matcher that has learned much takes megabytes, and hundreds of requests may wait.
     """
 
-    __slots__ = ("__weakref__", "_after", "_before", "_n_ends", "active", "matcher", "vocabulary")
+    __slots__ = ("_after", "_before", "_has_matcher", "_n_ends", "_source", "active", "matcher", "vocabulary")
 
-    def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher", after: tuple[int, ...] = ()):
-        self.vocabulary, self.matcher = vocabulary, matcher
+    def __init__(self, source: MatcherSource, after: tuple[int, ...] = ()):
+        self._source, self.vocabulary = source, source.vocabulary
+        self._has_matcher = False
         self._after = after
         self._before: list[int] = []  # the tokens generated before the grammar began
         self._n_ends = 0  # end tokens after a complete text, which it does not count
         self.active = not after  # whether the grammar has begun
+
+    def __getattr__(self, name: str) -> "native.GrammarMatcher":
+        """Python asks here for the matcher while there is none, and not any more when there is one."""
+        if name != "matcher":
+            raise AttributeError(name)
+        self.matcher: native.GrammarMatcher = self._source.new_matcher()
+        self._has_matcher = True
+        return self.matcher
+
+    def __del__(self) -> None:
+        if self._has_matcher:
+            self._source.learn(self.matcher)
 
     @property
     def finished(self) -> bool:
@@ -46,7 +72,9 @@ class GrammarState:
 
     def fork(self) -> "GrammarState":
         """The same state for another sequence."""
-        other = GrammarState(self.vocabulary, self.matcher.copy(), self._after)
+        other = GrammarState(self._source, self._after)
+        if self._has_matcher:
+            other.matcher, other._has_matcher = self.matcher.copy(), True
         other._before = self._before.copy()
         other._n_ends, other.active = self._n_ends, self.active
         return other
