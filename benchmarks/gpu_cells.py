@@ -202,7 +202,7 @@ def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams
     for n_in, n_out in lengths:
         engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out), Silent)
     while engine.busy:
-        n_tokens += sum(len(event.tokens) for event in engine.step())
+        n_tokens += sum(len(tokens) for _, _, tokens in engine.step())
         first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
     if n_tokens != sum(n_out for _, n_out in lengths):
         raise SystemExit(f"Only {n_tokens} of {sum(n_out for _, n_out in lengths)} tokens came: requests failed.")

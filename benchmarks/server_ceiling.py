@@ -65,7 +65,7 @@ class Script:
         deltas = seq.writer.push(token)
         if len(seq.tokens) >= seq.max_length:
             self.abort(seq, "length")
-        return Event(seq, deltas, (token,))
+        return seq, deltas, (token,)
 
     def abort(self, seq: EngineSequence, reason: Any = None) -> None:
         if not seq.done:

@@ -32,11 +32,11 @@ from tahr.backends.api import Backend, Weight
 from tahr.config import GREEDY, EngineConfig, precedence
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sampler import SampledToken
+from tahr.engine.sampler import Sample
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.setup import Draft
 from tahr.engine.speculation.speculator import Speculator
-from tahr.engine.speculation.verify import AcceptedTokens, Drafts, Sampled
+from tahr.engine.speculation.verify import AcceptedTokens, Drafts
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load
 from tahr.weights.formats import FORMATS
@@ -139,12 +139,12 @@ def agreeing(share: float) -> Iterator[None]:
     """Draft tokens are right with this probability, whatever the models say."""
     rng, true_verify = random.Random(0), engine_module.verify
 
-    def verify(sampled: list[Sequence], tokens: list[Sampled], drafts: Drafts) -> AcceptedTokens:
+    def verify(sampled: list[Sequence], tokens: list[Sample], drafts: Drafts) -> AcceptedTokens:
         told, at = list(tokens), 0
         while at < len(sampled):
             for place, draft in enumerate(drafts.get(sampled[at].id, ())):
                 right = rng.random() < share
-                told[at + place] = SampledToken(draft if right else draft ^ 1)
+                told[at + place] = draft if right else draft ^ 1
             at += 1 + len(drafts.get(sampled[at].id, ()))
         return true_verify(sampled, told, drafts)
 

@@ -15,6 +15,7 @@ from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
 from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
+from tahr.engine.work import StepWork
 from tahr.errors import ConfigError
 from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.observe.tracing import Tracer
@@ -36,8 +37,11 @@ def best_us(work: Callable[[], Any], times: int = 1000, rounds: int = 5) -> floa
 
 def step_us(watch: Watch) -> float:
     sequences = [Sequence([1, 2, 3], SamplingParams(), 10) for _ in range(N_SEQUENCES)]
-    work: Any = [Thing(sequence=each, n_tokens=1, picks=True) for each in sequences]
-    scheduler: Any = Thing(running=sequences, n_steps=1, n_preempted=0, line=[], pools=[Thing(n_used=3, n_pages=9)])
+    work = StepWork()
+    for each in sequences:
+        work.add_last(each, 2)
+    pools, limits = [Thing(n_used=3, n_pages=9)], Thing(n_decode_tokens=1)
+    scheduler: Any = Thing(running=sequences, n_steps=1, n_preempted=0, n_waiting=0, pools=pools, limits=limits)
     return best_us(lambda: watch.step(scheduler, work, 0.0))
 
 

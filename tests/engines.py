@@ -14,7 +14,7 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkColumns
+from tahr.engine.work import StepWork
 from tahr.models.loader import Loaded, load, open_model
 from tahr.text.tokenizer import Tokenizer
 
@@ -57,14 +57,12 @@ def engine(path: Path, late: bool = False, **options: object) -> Engine:
     return build_engine(device, loaded(path)[0].decoder, config)[0]  # type: ignore[arg-type]
 
 
-def watch_steps(
-    eng: Engine, watch: Callable[[WorkColumns, Tensor], Tensor], patch: Callable[..., None] = setattr
-) -> None:
+def watch_steps(eng: Engine, watch: Callable[[StepWork, Tensor], Tensor], patch: Callable[..., None] = setattr) -> None:
     """From now on `watch` gets what each step computed and its logits; the engine goes on with what it returns."""
     fill, replay = eng.runner.fill, eng.runner.replay
-    filled: list[WorkColumns] = []
+    filled: list[StepWork] = []
 
-    def noted(work: WorkColumns) -> Plan:
+    def noted(work: StepWork) -> Plan:
         filled[:] = [work]
         return fill(work)
 
@@ -76,7 +74,7 @@ def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[.
     """From now on the model says nonsense to some sequences."""
     backend = eng.runner.backend
 
-    def poisoned(work: WorkColumns, result: Tensor) -> Tensor:
+    def poisoned(work: StepWork, result: Tensor) -> Tensor:
         logits, at = np.array(backend.read(result)), 0
         for seq, n_rows in zip(work.sequences, work.n_rows, strict=True):
             if is_victim(seq):
@@ -92,9 +90,9 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     rows: dict[tuple[int, int], bytes] = {}
     places = {seq.id: place for place, seq in enumerate(sequences)}
 
-    def kept(work: WorkColumns, result: Tensor) -> Tensor:
+    def kept(work: StepWork, result: Tensor) -> Tensor:
         logits, at = np.array(eng.runner.backend.read(result)), 0
-        for seq, begin, n, _, n_rows, _ in zip(*work, strict=True):
+        for seq, begin, n, _, n_rows in work:
             for row in range(n_rows):
                 rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
             at += n_rows

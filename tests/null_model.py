@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tahr.config import SamplingParams
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import Output, Sequence
-from tahr.engine.work import SchedulerLimits, WorkItem
+from tahr.engine.work import SchedulerLimits, StepWork
 from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.tables import PageCopy, PageTable
@@ -63,7 +63,7 @@ def expected(prompt: list[int], max_length: int) -> list[int]:
 class Launched:
     """A step in flight: what it writes and reads, by the page tables as they were when it was launched."""
 
-    work: list[WorkItem]
+    work: StepWork
     writes: list[list[tuple[Sequence, int, int]]]  # by pool: sequence, position, slot
     reads: list[list[tuple[Sequence, int, int]]]
     drafts: dict[int, list[int]]
@@ -85,7 +85,7 @@ class NullModel:
         self.in_flight: deque[Launched] = deque()
         self.n_accepted = 0
 
-    def step(self) -> list[WorkItem]:
+    def step(self) -> StepWork:
         """One step of an engine; what was launched in it."""
         self.guess()
         work = self.sched.schedule()
@@ -107,11 +107,11 @@ class NullModel:
                 n = self.sched.reserve(seq, min(self.n_drafts, seq.max_length - len(seq.tokens) - 1))
                 seq.set_drafts([len(seq.tokens) % N_VOCAB] * n)
 
-    def launch(self, work: list[WorkItem]) -> None:
-        if copies := [copy for item in work for copy in item.copies]:
+    def launch(self, work: StepWork) -> None:
+        if work.copies:
             for step in self.in_flight:  # copies run at once, after everything launched before
                 self.execute(step)
-            self.copy(copies)
+            self.copy(work.copies)
         step = Launched(work, [], [], {item.sequence.id: list(item.sequence.drafts) for item in work})
         for group, pool in enumerate(self.sched.pools):
             spans = [(seq, begin, begin + n, seq.tables[group]) for seq, begin, n, *_ in work]
@@ -198,7 +198,7 @@ class NullModel:
         while self.in_flight and not self.sched.running and not self.sched.n_waiting:
             self.step()
 
-    def check_work(self, work: list[WorkItem]) -> None:
+    def check_work(self, work: StepWork) -> None:
         lim = self.sched.limits
         assert len(self.sched.running) <= lim.n_seqs
         assert sum(item.n_tokens for item in work) <= lim.n_tokens

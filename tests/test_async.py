@@ -14,7 +14,6 @@ import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.detokenize import DeferredTextWriter
-from tahr.engine.engine import Event
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.delivery import Dispatcher
@@ -342,12 +341,12 @@ def test_a_bad_request_fails_alone_and_at_once(stories: Path, alone: list[str]) 
 def test_a_request_says_once_that_it_has_something_new_and_again_at_its_end() -> None:
     seq = Sequence([1], SamplingParams(), 8)
     request = Request(seq)
-    assert request.add(Event(seq, ("a",), (2,))) and not request.add(Event(seq, ("b",), (3,)))
+    assert request.add((seq, ("a",), (2,))) and not request.add((seq, ("b",), (3,)))
     chunk = request.next_chunk()
     assert chunk and chunk.text == "ab" and chunk.token_ids == [2, 3]
-    assert request.add(Event(seq, ("c",), (4,))) and not request.finished
+    assert request.add((seq, ("c",), (4,))) and not request.finished
     seq.finish_reason = "length"
-    assert request.add(Event(seq, (), (5,))) and request.finished
+    assert request.add((seq, (), (5,))) and request.finished
 
 
 class CountingWriter(DeferredTextWriter):
@@ -366,7 +365,7 @@ def test_a_long_reply_becomes_text_bit_by_bit() -> None:
     seq = Sequence([1], SamplingParams(), 2000, writer)
     request = Request(seq)
     for token in range(1000):
-        request.add(Event(seq, (), (token,)))
+        request.add((seq, (), (token,)))
     chunk = request.next_chunk()
     assert chunk and chunk.text == "x" * 1000 and len(chunk.token_ids) == 1000
     assert max(writer.counts) <= MOST_DEFERRED + 1 and sum(writer.counts) == 1000

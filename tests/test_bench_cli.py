@@ -17,7 +17,7 @@ from model_files import write_hf
 from tahr.cli.bench.bench_gate import judge, key_of
 from tahr.cli.main import main
 from tahr.engine.runner import InFlight
-from tahr.engine.work import WorkItem
+from tahr.engine.work import StepWork
 from tahr.models import open_model
 from tahr.models.convert import convert
 from tahr.tools import environment
@@ -86,7 +86,7 @@ def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch)
     steps: list[list[tuple[int, int, int]]] = []
     launch = bench.engine.runner.launch
 
-    def watched(work: list[WorkItem], before: Callable[[], object]) -> InFlight:
+    def watched(work: StepWork, before: Callable[[], object]) -> InFlight:
         steps.append([(item.begin, item.n_tokens, item.n_rows) for item in work])
         return launch(work, before)
 

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from tahr.config import SamplingParams
-from tahr.engine.engine import Event
 from tahr.engine.sequence import Sequence
 from tahr.library.outputs import Request
 from tahr.text.deltas import Delta, ReasoningDelta, ToolCall, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
@@ -48,7 +47,7 @@ def test_chunks_and_the_completion_carry_what_the_events_brought() -> None:
     taken = []
     for delta, pause in zip(REPLY, itertools.cycle((True, False, False))):
         sequence.append(7, 1.0)
-        request.add(Event(sequence, (delta,), (7,)))
+        request.add((sequence, (delta,), (7,)))
         if pause and (chunk := request.next_chunk()):
             taken.append(chunk)
     sequence.end("stop")

@@ -14,7 +14,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.runner import InFlight
 from tahr.engine.sampler import Sampler
 from tahr.engine.sequence import Sequence, State
-from tahr.engine.work import WorkItem
+from tahr.engine.work import StepWork
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 
 TEXTS = [
@@ -270,13 +270,13 @@ def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, want
     sound = eng.runner.launch
     eng.step()
 
-    def broken(work: list[WorkItem], before: object) -> InFlight:
+    def broken(work: StepWork, before: object) -> InFlight:
         eng.runner.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 
     eng.runner.launch = broken  # type: ignore[method-assign]
     events = eng.step()
-    failed = [event.sequence for event in events]
+    failed = [seq for seq, *_ in events]
     assert failed and all(isinstance(seq.error, GenerateError) for seq in failed)
     assert isinstance(failed[0].error.__cause__, OSError)  # type: ignore[union-attr]
     rest = [(seq, reply) for seq, reply in zip(sequences, wanted, strict=True) if seq not in failed]
@@ -289,7 +289,7 @@ def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted
     eng = engine(stories)
     sound = eng.runner.launch
 
-    def interrupted(work: list[WorkItem], before: object) -> InFlight:
+    def interrupted(work: StepWork, before: object) -> InFlight:
         eng.runner.launch = sound  # type: ignore[method-assign]
         raise KeyboardInterrupt
 

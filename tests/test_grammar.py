@@ -15,7 +15,7 @@ from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkColumns
+from tahr.engine.work import StepWork
 from tahr.errors import ConfigError, GrammarError
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
@@ -231,7 +231,7 @@ def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
     eng = engine(stories(), late=True)
     fill, under_way = eng.runner.fill, []
 
-    def watched(work: WorkColumns) -> Plan:
+    def watched(work: StepWork) -> Plan:
         under_way.append(bool(eng._in_flight) and eng._in_flight[-1].batch is not None)
         return fill(work)
 

@@ -38,7 +38,7 @@ def test_a_reply_waits_at_most_one_chunk_for_embeddings(stories: Path) -> None:
     job = EmbeddingJob(eng, texts(50), Pooling.MEAN)
     waited = 0
     while not talker.done:
-        waited = 0 if any(event.sequence is talker for event in eng.step()) else waited + 1
+        waited = 0 if any(seq is talker for seq, *_ in eng.step()) else waited + 1
         assert waited <= 1
         check_pages(eng)
     assert not job.finished, "the embeddings were first"
@@ -152,7 +152,7 @@ def test_scores_of_logits_that_are_not_numbers_end_the_request(stories: Path, le
     events = []
     while not victim.done:
         events += eng.step()
-    assert isinstance(victim.error, GenerateError) and any(event.sequence is victim for event in events)
+    assert isinstance(victim.error, GenerateError) and any(seq is victim for seq, *_ in events)
     assert run(eng, others) == [alone(stories, PROMPT)]
 
 

@@ -12,10 +12,10 @@ from speculating import KINDS, Script, speculating
 from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
-from tahr.engine.sampler import SampledToken
+from tahr.engine.sampler import Sample
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
-from tahr.engine.speculation.verify import AcceptedTokens, Drafts, Sampled, verify
+from tahr.engine.speculation.verify import AcceptedTokens, Drafts, verify
 from test_engine import prompts
 
 LENGTHS = [1, 3, 8]
@@ -148,7 +148,7 @@ def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts:
         seq = eng.submit(prompts(stories)[0], greedy(stop=(stop,)), lambda: TextWriter(tokenizer, (stop,), True))
         said = []
         while not seq.done:
-            said += [delta for event in eng.step() for delta in event.deltas]
+            said += [delta for _, deltas, _ in eng.step() for delta in deltas]
         found.append(("".join(said), seq.tokens, seq.finish_reason, seq.stats.n_generated_tokens))
         run(eng)  # what is in flight
         assert not eng.busy
@@ -201,11 +201,11 @@ def test_sampled_replies_have_the_distribution_of_the_request(stories: Path, kin
 def test_a_verification_that_takes_every_guess_shows_in_the_distribution(
     stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def take_all(sampled: list[Sequence], tokens: list[Sampled], drafts: Drafts) -> AcceptedTokens:
+    def take_all(sampled: list[Sequence], tokens: list[Sample], drafts: Drafts) -> AcceptedTokens:
         at = 0
         while at < len(sampled):
             guesses = drafts.get(sampled[at].id, ())
-            tokens[at : at + len(guesses)] = [SampledToken(guess) for guess in guesses]
+            tokens[at : at + len(guesses)] = guesses
             at += 1 + len(guesses)
         return verify(sampled, tokens, drafts)
 

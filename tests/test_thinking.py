@@ -35,8 +35,8 @@ def run(engine: Engine, params: SamplingParams, budget: ThinkingBudget | None, p
     first = engine.submit(prompt, params, lambda: ReplyWriter(tokenizer, params.stop, form, budget=budget))
     choices: dict[int, tuple[Sequence, list[Delta]]] = {each.id: (each, []) for each in (first, *first.forks)}
     while engine.busy:
-        for event in engine.step():
-            choices[event.sequence.id][1].extend(event.deltas)
+        for seq, deltas, _ in engine.step():
+            choices[seq.id][1].extend(deltas)
     return list(choices.values())
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 
-from tahr.engine.sampling.sampling_state import SampledToken
+from tahr.engine.sampling.sampling_state import Sample, SampledToken, token_of
 from tahr.engine.sequence import Sequence, State
 from tahr.errors import TahrError
 from tahr.grammar.masks import Forced, GrammarToken
@@ -16,29 +16,31 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[
     The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
     to be forked run when their parent's step has landed. The samples of `void` sequences do not count.
     """
-    late = set(on_host)
+    late, waiting = set(on_host), State.WAITING
     for row, seq in enumerate(sampled):
         n_ahead = seq.n_ahead + 1
-        if seq.host_bound or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is State.WAITING or row in late:
+        if seq.host_bound or seq.speculates or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is waiting:
             continue
-        if seq.speculates or seq.id in void:
+        if (late and row in late) or (void and seq.id in void):
             continue
         seq.n_ahead = n_ahead
         seq.pick_row = row
 
 
-def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: bool = False) -> tuple[Deltas, str | None]:
+def accept_token(
+    seq: Sequence, sampled: int | SampledToken, now: float, is_taken: bool = False
+) -> tuple[Deltas, str | None]:
     """Append a token and turn it into text: what may be shown, and why it is the last token, if it is.
 
     If it `is_taken` by the grammar already, the grammar's matcher is left alone.
     """
-    token, writer, grammar = sampled.token, seq.writer, seq.grammar
+    token, writer, grammar = token_of(sampled), seq.writer, seq.grammar
     assert writer
     seq.append(token, now)
     if grammar is not None and not is_taken:
         grammar.advance(token)
     if seq.params.logprobs is not None:
-        seq.logprobs.append(sampled)
+        seq.logprobs.append(SampledToken(sampled, 0.0) if isinstance(sampled, int) else sampled)
     if token in seq.ends:
         return writer.flush(), "stop"
     deltas = writer.push(token)
@@ -53,12 +55,12 @@ def accept_token(seq: Sequence, sampled: SampledToken, now: float, is_taken: boo
 
 def taken_by_grammars(
     sequences: ListOf[Sequence],
-    tokens: ListOf[SampledToken | TahrError],
+    tokens: ListOf[Sample],
     take: Callable[[ListOf[GrammarToken]], ListOf[Forced]],
 ) -> list[Forced | None]:
     """Let grammars take tokens that are accepted later; what each of these forces then, or what is wrong."""
     places = {
-        place: (seq.grammar, sampled.token, seq.params.logprobs is None)
+        place: (seq.grammar, token_of(sampled), seq.params.logprobs is None)
         for place, (seq, sampled) in enumerate(zip(sequences, tokens, strict=True))
         if seq.grammar is not None and not seq.finish_reason and not isinstance(sampled, TahrError)
     }
@@ -96,7 +98,7 @@ def accept_forced(
     reason: str | None = None
     n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
     for token in forced:
-        more, reason = accept_token(seq, SampledToken(token, 0.0), now)
+        more, reason = accept_token(seq, token, now)
         shown += more
         if reason:
             break

@@ -9,7 +9,7 @@ import numpy as np
 
 from tahr.backends.api import Ints, StepInputs
 from tahr.engine.sequence import Sequence
-from tahr.engine.work import WorkColumns
+from tahr.engine.work import StepWork
 from tahr.kv.pages import Pages, no_pages
 
 FEW = 32  # tokens, for which Python's numbers are quicker than arrays
@@ -52,9 +52,9 @@ class Batch:
         self._offsets: Ints = np.zeros(0, np.int32)  # and its place among the tokens of that sequence
         self._write_tokens = self._write_lengths = writer_of(0)  # write a number for each token and each sequence
 
-    def fill(self, work: WorkColumns) -> None:
+    def fill(self, work: StepWork) -> None:
         """Write the inputs of a step."""
-        sequences, begins, counts, _, row_counts, _ = work
+        sequences, begins, counts, row_counts = work.sequences, work.begins, work.n_tokens, work.n_rows
         for table in self._tables:
             table.write(sequences)
         if (counts, row_counts) != self._counts:
@@ -63,7 +63,7 @@ class Batch:
             self.step.state_slots[: len(sequences)] = [seq.slot for seq in sequences]
         self.seq_lens = list(map(add, begins, counts))
         self._write_lengths(self._seq_lens, 0, *self.seq_lens)
-        self._write_tokens(self._ids, 0, *token_ids(sequences, begins, counts, self._n))
+        self._write_tokens(self._ids, 0, *work.ids)
         if self._n <= FEW:
             self._fill_few(sequences, begins, counts)
         else:
@@ -106,25 +106,6 @@ class Batch:
 def writer_of(n: int) -> Callable[..., None]:
     """Writes n numbers into memory, in half the time NumPy takes for a list."""
     return Struct(f"{n}i").pack_into
-
-
-def token_ids(sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int], n_tokens: int) -> list[int]:
-    """The tokens of a step; one the host does not know yet is `~row`, see `StepInputs.ids`."""
-    if n_tokens == len(begins):  # one each: quicker than slices
-        pairs = zip(sequences, begins, strict=True)
-        return [seq.tokens[at] if at < len(seq.tokens) else token_ahead(seq, at) for seq, at in pairs]
-    ids: list[int] = []
-    for seq, begin, n in zip(sequences, begins, counts, strict=True):
-        known = seq.tokens[begin : begin + n]
-        ids += known
-        ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
-    return ids
-
-
-def token_ahead(seq: Sequence, at: int) -> int:
-    """A token that is not the sequence's yet: a draft, or the one that the step in flight samples."""
-    place = at - len(seq.tokens)
-    return seq.drafts[place] if place < len(seq.drafts) else ~seq.pick_row
 
 
 def spans(begins: Ints, counts: Ints) -> Ints:

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
 from itertools import repeat
-from operator import attrgetter
 from time import perf_counter
-from typing import NamedTuple
 
 from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
@@ -17,7 +15,7 @@ from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import AdapterStack
 from tahr.engine.detokenize import Writer
 from tahr.engine.runner import InFlight, Runner, StepOutput
-from tahr.engine.sampler import SampledToken, SampleRequest, SamplingState
+from tahr.engine.sampler import Sample, SampleRequest, SamplingState, token_of
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.scheduler import Scheduler
 from tahr.engine.sequence import NO_ROW, Output, Sequence, State
@@ -25,27 +23,20 @@ from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may
 from tahr.engine.speculation.verify import AcceptedTokens, verify
 from tahr.engine.stats import EngineStats, StatsSnapshot
 from tahr.engine.step_log import Watch
-from tahr.engine.work import WorkItem
+from tahr.engine.work import StepWork
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.grammar.masks import Forced
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
 from tahr.text.deltas import Deltas
 
-N_TOKENS = attrgetter("n_tokens")
 NO_DRAFTS: dict[int, int] = {}
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
-class Event(NamedTuple):
-    """What a step brought one sequence: what may be shown, and the token behind it."""
-
-    sequence: Sequence
-    deltas: Deltas
-    tokens: tuple[int, ...] = ()
-
-
-new_event = tuple.__new__  # what `Event(...)` comes down to, at half the cost
+# What a step brought one sequence: what may be shown, and the tokens behind it. A plain tuple, because each token of
+# each sequence makes one.
+Event = tuple[Sequence, Deltas, tuple[int, ...]]
 
 
 class Engine:
@@ -168,7 +159,7 @@ class Engine:
         speculator.propose(self.scheduler)
         return events
 
-    def _launch(self, work: list[WorkItem]) -> list[Event]:
+    def _launch(self, work: StepWork) -> list[Event]:
         """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
         events: list[Event] = []
         try:
@@ -331,7 +322,7 @@ class Engine:
             sampled, tokens, accepted = self._verify(step, tokens, now - began, self.speculator)
         n_decoded = self.scheduler.advance(step.work, accepted)
         n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values()) if step.drafts else 0
-        n_tokens = sum(map(N_TOKENS, step.work))
+        n_tokens = sum(step.work.n_tokens)
         self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
         if self._took_as_usual(step):
             self.scheduler.pace.learn(n_tokens, n_decoded + n_wrong, now - began)
@@ -352,7 +343,7 @@ class Engine:
         return self.runner.n_first_runs == step.n_first_runs
 
     def _accept_before_masks(
-        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float, ahead: InFlight
+        self, sampled: list[Sequence], tokens: ListOf[Sample], now: float, ahead: InFlight
     ) -> list[Event]:
         """Append a token to each sequence. The masks of the step ahead are begun in between.
 
@@ -365,17 +356,15 @@ class Engine:
             events, taken = self._fail_last(error), [None] * len(sampled)
         return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
-    def _verify(
-        self, step: InFlight, tokens: list[SampledToken | TahrError], seconds: float, speculator: Speculator
-    ) -> AcceptedTokens:
+    def _verify(self, step: InFlight, tokens: ListOf[Sample], seconds: float, speculator: Speculator) -> AcceptedTokens:
         """The samples that count: all of them, but for those that follow a wrong guess."""
         found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
         speculator.learn(step.work, step.drafts, found.accepted, seconds if self._took_as_usual(step) else None)
         return found
 
-    def _fail_step(self, work: list[WorkItem], error: BaseException) -> list[Event]:
+    def _fail_step(self, work: StepWork, error: BaseException) -> list[Event]:
         """Whatever was in this step cannot be trusted any more; the next one can."""
-        events = [self._fail(item.sequence, error, suspect=True) for item in work if not item.sequence.done]
+        events = [self._fail(seq, error, suspect=True) for seq in work.sequences if not seq.done]
         if not isinstance(error, Exception):
             raise error
         return events
@@ -387,11 +376,11 @@ class Engine:
                 fork.prompt_logprobs = parent.prompt_logprobs
                 self.scheduler.fork(parent, fork)
 
-    def _hand_out_rows(self, work: list[WorkItem], rows: Floats) -> list[Event]:
+    def _hand_out_rows(self, work: StepWork, rows: Floats) -> list[Event]:
         """Give rows to the sequences that want more than a sampled token; the events of those that end by it."""
         ended: list[Event] = []
         end = 0
-        for seq, begin, n, _, n_rows, _ in work:
+        for seq, begin, n, _, n_rows in work:
             begins, end = end, end + n_rows
             if (seq.sink or begin + n > seq.first_row) and n_rows and not seq.finish_reason:
                 try:
@@ -399,7 +388,7 @@ class Engine:
                 except Exception as error:  # whatever is wrong with one request must not stop the others
                     self._fail(seq, error, suspect=True)
                 if seq.done:
-                    ended.append(Event(seq, ()))
+                    ended.append((seq, (), ()))
         return ended
 
     def _sink(self, seq: Sequence, begin: int, rows: Floats) -> None:
@@ -425,20 +414,18 @@ class Engine:
 
     # ---- one request ------------------------------------------------------------------------------------------
 
-    def _accept_tokens(
-        self, sampled: list[Sequence], tokens: list[SampledToken | TahrError], now: float
-    ) -> list[Event]:
+    def _accept_tokens(self, sampled: list[Sequence], tokens: ListOf[Sample], now: float) -> list[Event]:
         """What `_accept_token` does, for each sequence; in short for those that go on and need nothing but text."""
         events: list[Event] = []
-        for seq, found in zip(sampled, tokens, strict=True):
+        for seq, token in zip(sampled, tokens, strict=True):
             if (
                 not seq.is_plain
+                or not isinstance(token, int)
                 or seq.finish_reason
-                or isinstance(found, TahrError)
-                or (token := found[0]) in seq.ends
+                or token in seq.ends
                 or len(seq.tokens) + 1 >= seq.max_length
             ):
-                events.append(self._accept_token(seq, found, now))
+                events.append(self._accept_token(seq, token, now))
                 continue
             writer = seq.writer
             assert writer
@@ -450,24 +437,22 @@ class Engine:
                 continue
             if writer.stopped:
                 self._end(seq, "length" if writer.is_cut else "stop")
-            events.append(new_event(Event, (seq, deltas, (token,))))
+            events.append((seq, deltas, (token,)))
         return events
 
-    def _accept_token(
-        self, seq: Sequence, sampled: SampledToken | TahrError, now: float, taken: Forced | None = None
-    ) -> Event:
+    def _accept_token(self, seq: Sequence, sampled: Sample, now: float, taken: Forced | None = None) -> Event:
         """Append a token and turn it into text; an error here belongs to this request alone.
 
         `taken` is what its grammar forces after it, if that has taken it already.
         """
         if seq.finish_reason:  # it ended, failed or was cancelled after the step was launched
             self.stats.tokens_generated -= 1
-            return Event(seq, ())
+            return seq, (), ()
         if isinstance(sampled, TahrError):
             return self._fail(seq, sampled, suspect=True)
         if taken is not None and isinstance(taken, Exception):
             return self._fail(seq, taken)
-        tokens: tuple[int, ...] = (sampled.token,)
+        tokens: tuple[int, ...] = (token_of(sampled),)
         try:
             deltas, reason = accept_token(seq, sampled, now, taken is not None)
             if reason is None and seq.may_be_forced and (forced := forced_tokens(seq, taken)):
@@ -478,7 +463,7 @@ class Engine:
             return self._fail(seq, error)
         if reason:
             self._end(seq, reason)
-        return new_event(Event, (seq, deltas, tokens))
+        return seq, deltas, tokens
 
     def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
         """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
@@ -488,7 +473,7 @@ class Engine:
             cause, error = error, GenerateError(f"The request failed: {error!r}.")
             error.__cause__ = cause
         self._end(seq, "error", error)
-        return Event(seq, ())
+        return seq, (), ()
 
     def _end(self, seq: Sequence, reason: str, error: TahrError | None = None) -> None:
         ended = [seq] if seq.n_generated else [seq, *(fork for fork in seq.forks if not fork.done)]

@@ -12,12 +12,11 @@ from typing import NamedTuple
 from tahr.backends.api import Backend, Fetched, Floats, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.adapters.rows import AdapterRows
 from tahr.engine.batch import Batch
-from tahr.engine.sampler import PendingTokens, SampledToken, Sampler, SampleRequest
+from tahr.engine.sampler import PendingTokens, Sample, Sampler, SampleRequest
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
-from tahr.engine.work import WorkColumns, WorkItem, columns_of
-from tahr.errors import TahrError
+from tahr.engine.work import StepWork
 from tahr.grammar.masks import Forced, GrammarToken
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
@@ -32,7 +31,7 @@ N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in
 class StepOutput(NamedTuple):
     """What a step brought."""
 
-    tokens: list[SampledToken | TahrError]  # by the step's `sampled` sequences: a token each, or why there is none
+    tokens: ListOf[Sample]  # by the step's `sampled` sequences: a token each, or why there is none
     rows: Floats | None  # the wanted rows in the order of the work; None if the host needs none
 
 
@@ -56,7 +55,7 @@ class LaterSample(NamedTuple):
 class InFlight:
     """A launched step; its results are on their way."""
 
-    work: list[WorkItem]
+    work: StepWork
     sampled: list[Sequence]  # the sequences that get a token; one with drafts is there once for each of its rows
     rows: list[int]  # the row of logits each token is sampled from
     parents: list[Sequence]  # the sequences that the others of `sampled` are forked from
@@ -144,14 +143,13 @@ class Runner:
         self._sample_plan: SamplePlan | None = None
         self._n_warm = 0  # plans of the first buckets that have made their first runs
 
-    def launch(self, work: list[WorkItem], before: Callable[[], object] | None = None) -> InFlight:
+    def launch(self, work: StepWork, before: Callable[[], object] | None = None) -> InFlight:
         """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
         began = perf_counter()
-        columns = columns_of(work)
         samples = self._sample_plan
-        if samples is None or not samples.holds(columns):
-            samples = self._sample_plan = SamplePlan(columns)
-        plan = self.fill(columns)
+        if samples is None or not samples.holds(work):
+            samples = self._sample_plan = SamplePlan(work)
+        plan = self.fill(work)
         if before:
             before()
         waits = bool(samples.bound) and any(seq.n_ahead > len(seq.drafts) for seq in samples.bound)
@@ -167,11 +165,11 @@ class Runner:
             step.later = LaterSample(self.sampler, samples.requests, samples.rows, result, lengths)
         return step
 
-    def fill(self, work: WorkColumns) -> Plan:
+    def fill(self, work: StepWork) -> Plan:
         """Write the inputs of a step; the plan that computes its wanted rows from them."""
         self.decoder.files.check(self.backend.file_stamp)
-        if any(work.copies):
-            self._copy_pages([copy for copies in work.copies for copy in copies])
+        if work.copies:
+            self._copy_pages(work.copies)
         self._batch.fill(work)
         plans = self._logits if work.sequences[0].output is Output.LOGITS else self._hidden
         if self.n_adapted and (n_rounds := self.adapter_rows().fill(work)):
@@ -298,7 +296,7 @@ class SamplePlan:
     own. The plan is kept while the same sequences are sampled from the same rows.
     """
 
-    def __init__(self, work: WorkColumns):
+    def __init__(self, work: StepWork):
         self._sequences, self._samples, self._n_rows = work.sequences, work.samples, work.n_rows
         self.sampled: list[Sequence] = []
         self.rows: list[int] = []  # the row of logits each token is sampled from
@@ -338,7 +336,7 @@ class SamplePlan:
         found = [seq_lens[item] for item in self._owners]
         return list(map(sub, found, self._n_after)) if self.drafts else found
 
-    def holds(self, work: WorkColumns) -> bool:
+    def holds(self, work: StepWork) -> bool:
         """Whether it says the same of another step."""
         return (
             not (self.parents or self.drafts or self.wants_rows)

@@ -6,26 +6,21 @@ processors), the mask of a grammar, then top-n-sigma, XTC, typical-p, top-a, eta
 mask matter, and the best token is taken. `backends.sampling` says what each stage means.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
-from functools import partial
-from itertools import repeat
-from typing import Any
 
 import numpy as np
 
 from tahr.backends.api import Backend, Tensor
 from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Logprobs, Sampled, Words, words
 from tahr.engine.sampling.sample_batch import SampleBatch
-from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
+from tahr.engine.sampling.sampling_state import Sample, SampledToken, SampleRequest, SamplingState, token_of
 from tahr.errors import GenerateError, TahrError
 from tahr.grammar.masks import MaskFiller
 
-PLAIN_TOKEN: Callable[[Any], SampledToken] = partial(tuple.__new__, SampledToken)  # its fields: at half the cost
-
 NO_ERRORS: Mapping[int, TahrError] = {}
 
-__all__ = ["PendingTokens", "SampleRequest", "SampledToken", "Sampler", "SamplingState"]
+__all__ = ["PendingTokens", "Sample", "SampleRequest", "SampledToken", "Sampler", "SamplingState", "token_of"]
 
 
 class Sampler:
@@ -82,7 +77,8 @@ class Sampler:
         if not requests:
             return []
         batch = self.prepare(requests, list(range(len(requests))) if source is None else source)
-        return self.launch(batch, logits).collect()
+        found = self.launch(batch, logits).collect()
+        return [SampledToken(each) if isinstance(each, int) else each for each in found]
 
     def logprobs_of(
         self, logits: Tensor | Floats, source: ListOf[int], tokens: ListOf[int], n_top: int
@@ -110,7 +106,7 @@ class PendingTokens:
         """The places whose tokens no step may refer to before they are collected."""
         return self._batch.on_host
 
-    def collect(self) -> list[SampledToken | TahrError]:
+    def collect(self) -> ListOf[Sample]:
         """The token of each request. What is wrong with one is its own answer, never an exception."""
         tokens, probabilities, logprobs = self._sampled.collect()
         found: list[int] = tokens.tolist()
@@ -118,10 +114,10 @@ class PendingTokens:
             if found[i] >= 0:
                 self._batch.requests[i].sampling.learn(probabilities[i])
         if logprobs is None and not self._errors and (not found or min(found) >= 0):
-            return list(map(PLAIN_TOKEN, zip(found, repeat(None), repeat(()))))
+            return found
         return [self._result(i, token, logprobs) for i, token in enumerate(found)]
 
-    def _result(self, i: int, token: int, logprobs: Logprobs | None) -> SampledToken | TahrError:
+    def _result(self, i: int, token: int, logprobs: Logprobs | None) -> Sample:
         if i in self._errors:
             return self._errors[i]
         request = self._batch.requests[i]
@@ -130,7 +126,7 @@ class PendingTokens:
             is_banned = token == NOTHING_LEFT and (sampling.processors or request.grammar)
             return nothing_left(request) if is_banned else not_numbers()
         if logprobs is None or sampling.n_logprobs is None:
-            return SampledToken(token)
+            return token
         return scored(token, i, logprobs, sampling.n_logprobs)
 
 

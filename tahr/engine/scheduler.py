@@ -14,7 +14,7 @@ from time import perf_counter
 from tahr.engine.policies import POLICIES
 from tahr.engine.sequence import Output, Sequence, State
 from tahr.engine.waiting_queue import WaitingQueue
-from tahr.engine.work import PrefillBudget, PrefillPace, SchedulerLimits, WorkItem
+from tahr.engine.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
 from tahr.errors import KvCacheFull
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
@@ -23,7 +23,6 @@ from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
-new_item = tuple.__new__  # what `WorkItem(...)` comes down to, at half the cost
 
 
 class Scheduler:
@@ -80,7 +79,7 @@ class Scheduler:
         self.queues[seq.output].remove(seq)
         self._release(seq)
 
-    def schedule(self) -> list[WorkItem]:
+    def schedule(self) -> StepWork:
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
         self.n_steps += 1
         self._insert_states()
@@ -92,11 +91,11 @@ class Scheduler:
             if work:
                 self._last_output = output
                 return work
-        return []
+        return StepWork()
 
-    def _schedule_output(self, output: Output, running: list[Sequence]) -> list[WorkItem]:
+    def _schedule_output(self, output: Output, running: list[Sequence]) -> StepWork:
         """A step for the sequences that want one kind of output."""
-        work: list[WorkItem] = []
+        work = StepWork()
         most = self.limits.n_decode_tokens
         decoding = running = running[:]  # preempting changes the list
         if self.limits.n_decoding_first or len(running) > self.limits.n_decode_seqs:
@@ -131,21 +130,21 @@ class Scheduler:
                 self.prefix.insert_state(seq.hashes, seq.tokens, seq.scheduled, seq.slot)
         self._at_checkpoint.clear()
 
-    def advance(self, work: list[WorkItem], accepted: Mapping[int, int] | None = None) -> int:
+    def advance(self, work: StepWork, accepted: Mapping[int, int] | None = None) -> int:
         """The step has computed its tokens; how many of those that count belong to sequences that decode.
 
         `accepted` says by the id of each sequence that computed drafts how many of them were right.
         """
-        n_decoded, page_size = 0, self.page_size
-        for seq, begin, n, samples, _, _ in work:
+        n_decoded, page_size, decoding = 0, self.page_size, State.DECODING
+        for seq, begin, n, samples in zip(work.sequences, work.begins, work.n_tokens, work.samples, strict=True):
             end = begin + n
             if seq.scheduled < end:
                 continue  # finished or preempted meanwhile
             seq.computed = end
-            if seq.state is State.DECODING:
+            if seq.state is decoding:
                 n_decoded += n
             elif samples:
-                seq.enter(State.DECODING)
+                seq.enter(decoding)
             if accepted and seq.id in accepted:
                 n_decoded -= n - 1 - accepted[seq.id]
                 end = self._accept(seq, begin + 1 + accepted[seq.id])
@@ -266,7 +265,7 @@ class Scheduler:
             return False
         return all(self.n_steps - seq.last_step <= PATIENCE for seq in decoding)
 
-    def _schedule_decode(self, decoding: list[Sequence], work: list[WorkItem]) -> None:
+    def _schedule_decode(self, decoding: list[Sequence], work: StepWork) -> None:
         """All tokens each has to compute; if not all sequences may decode in one step, they take turns.
 
         Sequences that have nothing to compute, or a prompt, are left out.
@@ -277,17 +276,19 @@ class Scheduler:
             n = end - begin
             if not 0 < n <= most:
                 continue
-            if len(work) == limit:
+            if len(work.sequences) == limit:
                 return
             if end <= seq.n_owned or (seq.state is not State.PREEMPTED and self._owns_pages(seq, end)):
-                n_rows = n if seq.first_row <= begin else 1 + len(seq.drafts)
-                work.append(new_item(WorkItem, (seq, begin, n, True, n_rows, ())))
+                if n == 1 and not seq.drafts:
+                    work.add_last(seq, begin)
+                else:
+                    work.add(seq, begin, n, True, n if seq.first_row <= begin else 1 + len(seq.drafts))
                 seq.scheduled = end
                 seq.last_step = n_steps
             elif seq.state is not State.PREEMPTED:  # no sequence before it needed its pages
                 self._schedule_tokens(seq, n, work)
 
-    def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: list[WorkItem]) -> None:
+    def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: StepWork) -> None:
         """Prompts that have begun come first, then new ones as long as there is room."""
         if not (prefilling or self.queues[output]):
             return
@@ -300,7 +301,7 @@ class Scheduler:
         while budget.open and (admitted := self._admit(output)):
             self._prefill(admitted, budget, work)
 
-    def _prefill(self, seq: Sequence, budget: PrefillBudget, work: list[WorkItem]) -> None:
+    def _prefill(self, seq: Sequence, budget: PrefillBudget, work: StepWork) -> None:
         n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
         for position in seq.checkpoints:
             if seq.scheduled < position < seq.scheduled + n:
@@ -310,17 +311,16 @@ class Scheduler:
             if seq.scheduled in seq.checkpoints:
                 self._at_checkpoint.append(seq)
 
-    def _schedule_tokens(self, seq: Sequence, n: int, work: list[WorkItem]) -> bool:
+    def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""
-        copies: ListOf[PageCopy] = ()
         begin, end, known = seq.scheduled, seq.scheduled + n, len(seq.tokens) + seq.n_ahead
         if any(table.n_missing(seq.computed, begin, known) for table in seq.tables):
             if not self._make_room(seq, known, work):
                 return False
-            copies = self._grow(seq, known)
+            work.copies += self._grow(seq, known)
         samples = end == known
         n_sampled = 1 + len(seq.drafts) if samples else 0
-        work.append(WorkItem(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)), copies))
+        work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)))
         seq.scheduled = end
         seq.last_step = self.n_steps
         return True
@@ -397,7 +397,7 @@ class Scheduler:
         seq.n_owned = (last + 1) * self.page_size if owned else 0
         return owned
 
-    def _make_room(self, seq: Sequence, end: int, work: list[WorkItem]) -> bool:
+    def _make_room(self, seq: Sequence, end: int, work: StepWork) -> bool:
         """Preempt the last by rank until there are enough pages; one of them may be the sequence itself.
 
         Pages of sequences in flight come back when their step has landed: the sequence waits for that.
@@ -429,9 +429,9 @@ class Scheduler:
             table.take(seq.computed, end)
         return [PageCopy(group, *pages) for group, pages in enumerate(owned) if pages]
 
-    def _last_free(self, work: list[WorkItem]) -> Sequence:
+    def _last_free(self, work: StepWork) -> Sequence:
         """The last by rank of those that are not in this step yet."""
-        busy = {item.sequence.id for item in work}
+        busy = {seq.id for seq in work.sequences}
         return next(seq for seq in reversed(self.running) if seq.id not in busy)
 
     def _park_one(self) -> bool:

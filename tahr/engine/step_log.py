@@ -17,7 +17,7 @@ from tahr.errors import ConfigError
 if TYPE_CHECKING:
     from tahr.engine.scheduler import Scheduler
     from tahr.engine.sequence import Sequence
-    from tahr.engine.work import WorkItem
+    from tahr.engine.work import StepWork
 
 MAX_BYTES = 64 * 2**20
 MAX_IDS = 64  # of one kind in one line
@@ -42,9 +42,9 @@ class Watch:
         self._running: dict[int, Sequence] = {}
         self._n_preempted = 0
 
-    def step(self, scheduler: "Scheduler", work: "list[WorkItem]", began: float) -> None:
+    def step(self, scheduler: "Scheduler", work: "StepWork", began: float) -> None:
         """A step has been decided on and run."""
-        running = {seq.id: seq for seq in scheduler.running} | {item.sequence.id: item.sequence for item in work}
+        running = {seq.id: seq for seq in scheduler.running} | {seq.id: seq for seq in work.sequences}
         gone = [seq for id, seq in self._running.items() if id not in running or seq.done]
         most = scheduler.limits.n_decode_tokens
         facts = {
@@ -57,7 +57,7 @@ class Watch:
             "n_preempted": scheduler.n_preempted - self._n_preempted,
             "decoding": [item.sequence.id for item in work if item.n_tokens <= most and item.samples][:MAX_IDS],
             "chunks": [[i.sequence.id, i.n_tokens] for i in work if i.n_tokens > most or not i.samples][:MAX_IDS],
-            "n_tokens": sum(item.n_tokens for item in work),
+            "n_tokens": sum(work.n_tokens),
             "running": len(scheduler.running),
             "waiting": scheduler.n_waiting,
             "pages_used": sum(pool.n_used for pool in scheduler.pools),

@@ -1,7 +1,7 @@
 """What a step may hold, and what it holds: the limits, the prefill budget, and the work of one sequence."""
 
-from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tahr.engine.sequence import Sequence, State
@@ -52,23 +52,51 @@ class WorkItem(NamedTuple):
     n_tokens: int
     samples: bool  # all of its tokens are then computed, so that the next one can be sampled
     n_rows: int  # the rows of so many of its last tokens are wanted
-    copies: ListOf[PageCopy] = ()  # to make before the step
 
 
-class WorkColumns(NamedTuple):
-    """The work of a step by field: entry i of each belongs to item i."""
+@dataclass(slots=True)
+class StepWork:
+    """The work of a step by the fields of its items: entry i of each list belongs to item i."""
 
-    sequences: tuple[Sequence, ...]
-    begins: tuple[int, ...]
-    n_tokens: tuple[int, ...]
-    samples: tuple[bool, ...]
-    n_rows: tuple[int, ...]
-    copies: tuple[ListOf[PageCopy], ...]
+    sequences: list[Sequence] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    n_tokens: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
+    n_rows: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # the tokens of all items; one not known yet: see `StepInputs.ids`
+    copies: list[PageCopy] = field(default_factory=list)  # to make before the step
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __iter__(self) -> Iterator[WorkItem]:
+        return map(WorkItem, self.sequences, self.begins, self.n_tokens, self.samples, self.n_rows)
+
+    def add(self, seq: Sequence, begin: int, n: int, samples: bool, n_rows: int) -> None:
+        """Let the step compute n tokens of a sequence."""
+        self.sequences.append(seq)
+        self.begins.append(begin)
+        self.n_tokens.append(n)
+        self.samples.append(samples)
+        self.n_rows.append(n_rows)
+        known = seq.tokens[begin : begin + n]
+        self.ids += known
+        self.ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
+
+    def add_last(self, seq: Sequence, begin: int) -> None:
+        """Let the step compute the last token of a sequence without drafts, which may be one that is not known yet."""
+        self.sequences.append(seq)
+        self.begins.append(begin)
+        self.n_tokens.append(1)
+        self.samples.append(True)
+        self.n_rows.append(1)
+        self.ids.append(~seq.pick_row if seq.n_ahead else seq.tokens[-1])
 
 
-def columns_of(work: ListOf[WorkItem]) -> WorkColumns:
-    """The work of a step by field."""
-    return tuple.__new__(WorkColumns, zip(*work, strict=True))  # `WorkColumns(...)` takes twice as long
+def token_ahead(seq: Sequence, at: int) -> int:
+    """A token that is not the sequence's yet: a draft, or the one that the step in flight samples."""
+    place = at - len(seq.tokens)
+    return seq.drafts[place] if place < len(seq.drafts) else ~seq.pick_row
 
 
 class PrefillPace:

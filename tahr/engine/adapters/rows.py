@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from tahr.backends.api import LORA_TILE, MAX_STACK, LoraBank, LoraRows, Rows
 from tahr.engine.adapters.stack import AdapterStack
-from tahr.engine.work import WorkColumns
+from tahr.engine.work import StepWork
 
 
 class AdapterRows:
@@ -17,7 +17,7 @@ class AdapterRows:
         self.n_rounds = 0  # of the last step: 0 if none of its sequences has an adapter
         self._filled: tuple[list[AdapterStack], ListOf[int], ListOf[int]] = ([], (), ())
 
-    def fill(self, work: WorkColumns) -> int:
+    def fill(self, work: StepWork) -> int:
         """How many rounds the step needs: 0, 1 or `MAX_STACK`, because each number has plans of its own."""
         stacks = [seq.lora for seq in work.sequences]
         wanted = stacks, work.n_tokens, work.n_rows

@@ -17,7 +17,7 @@ from tahr.config import SamplingParams, precedence
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.logit_processors import LogitProcessors
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, TahrError
 from tahr.grammar.state import GrammarState
 
 ROW_VALUES = attrgetter(*OFF)
@@ -122,8 +122,16 @@ class SampleRequest:
 
 
 class SampledToken(NamedTuple):
-    """A sampled token; with logprobs asked for, also how likely the model itself held it and the likeliest tokens."""
+    """A token, how likely the model itself held it, and the likeliest tokens beside it."""
 
     token: int
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
+
+
+Sample = int | SampledToken | TahrError  # a token, one with log-probabilities, or why there is none
+
+
+def token_of(sampled: int | SampledToken) -> int:
+    """The token itself."""
+    return sampled if isinstance(sampled, int) else sampled.token

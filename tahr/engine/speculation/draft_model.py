@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from tahr.backends.api import Tensor
 from tahr.engine.runner import Runner
-from tahr.engine.sampler import PendingTokens
+from tahr.engine.sampler import PendingTokens, token_of
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.grammars import leaves_choice
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.state import DraftState
 from tahr.engine.speculation.verify import drafted_request
-from tahr.engine.work import WorkItem, columns_of
+from tahr.engine.work import StepWork
 from tahr.errors import TahrError
 
 MANY_TOKENS = 64  # of a pass, that tell what a token takes
@@ -53,19 +53,21 @@ class DraftModelProposer:
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
         began, n_first, work = perf_counter(), self.runner.n_first_runs, self._catch_up(requests)
-        n_tokens, depth = sum(item.n_tokens for item in work), 0
+        n_tokens, depth = sum(work.n_tokens), 0
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            rows = self.runner.replay(self.runner.fill(columns_of(work)))
+            rows = self.runner.replay(self.runner.fill(work))
             depth += 1
             if drafting:
                 passes.append(self._sample([seq for seq, _ in drafting], rows, len(passes)))
             if not all(each.known_to_device for each in passes):
                 collect(passes, ended)
             drafting = [each for each in drafting if depth < each.n_most and each.sequence.id not in ended]
-            work = [WorkItem(seq, len(seq.tokens) + depth - 1, 1, True, 1) for seq, _ in drafting]
+            work = StepWork()
+            for seq, _ in drafting:
+                work.add(seq, len(seq.tokens) + depth - 1, 1, True, 1)
         collect(passes, ended)
         for seq, _ in requests:
             if seq.drafts:
@@ -80,9 +82,9 @@ class DraftModelProposer:
         elif n_tokens >= MANY_TOKENS:
             self._costs.token_s = max(0.0, seconds - (n_passes - 1) * self._costs.seconds(n_seqs)) / n_tokens
 
-    def _catch_up(self, requests: ListOf[DraftRequest]) -> list[WorkItem]:
+    def _catch_up(self, requests: ListOf[DraftRequest]) -> StepWork:
         """The tokens that the draft model has not computed yet, as many as one step may hold."""
-        work, n_left = [], self._n_chunk
+        work, n_left = StepWork(), self._n_chunk
         for seq, _ in requests:
             state = state_of(seq)
             self._note_pages(seq, state)
@@ -90,7 +92,7 @@ class DraftModelProposer:
             n = min(n_behind, n_left)
             if not n:
                 break
-            work.append(WorkItem(seq, state.n_drafted, n, n == n_behind, int(n == n_behind)))
+            work.add(seq, state.n_drafted, n, n == n_behind, int(n == n_behind))
             n_left -= n
             state.n_drafted += n
         return work
@@ -113,8 +115,7 @@ class DraftModelProposer:
         """Compute all of a text, so that its pages hold it for both models."""
         seq.draft_state = DraftState(self.prior)
         while seq.draft_state.n_drafted < len(seq.tokens):
-            work = columns_of(self._catch_up([DraftRequest(seq, 0)]))
-            self.runner.replay(self.runner.fill(work))
+            self.runner.replay(self.runner.fill(self._catch_up([DraftRequest(seq, 0)])))
 
     def adopt(self, seq: Sequence) -> None:
         """The pages of a sequence hold all of its text for both models already: those that are full can be found."""
@@ -153,8 +154,9 @@ def collect(passes: list[DraftPass], ended: set[int]) -> None:
             if isinstance(sampled, TahrError):
                 ended.add(seq.id)
             elif seq.id not in ended:
-                seq.set_drafts([*seq.drafts, sampled.token])
-                if sampled.token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
+                token = token_of(sampled)
+                seq.set_drafts([*seq.drafts, token])
+                if token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
                     ended.add(seq.id)
     passes.clear()
 

@@ -13,7 +13,7 @@ from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
 from tahr.engine.speculation.state import MEMORY, DraftState
 from tahr.engine.speculation.verify import Drafts
-from tahr.engine.work import WorkItem
+from tahr.engine.work import StepWork
 
 log = logging.getLogger("tahr.engine")
 
@@ -132,10 +132,10 @@ class Speculator:
 
     # ---- after a step -----------------------------------------------------------------------------------------
 
-    def learn(self, work: ListOf[WorkItem], drafts: Drafts, accepted: Mapping[int, int], seconds: float | None) -> None:
+    def learn(self, work: StepWork, drafts: Drafts, accepted: Mapping[int, int], seconds: float | None) -> None:
         """A step has taken so long (None: that says nothing), and so many of its drafts were right."""
-        if seconds is not None and all(item.sequence.state is State.DECODING for item in work):
-            self.costs.measure(sum(item.n_tokens for item in work), seconds)
+        if seconds is not None and all(seq.state is State.DECODING for seq in work.sequences):
+            self.costs.measure(sum(work.n_tokens), seconds)
         self._n_idle, self._idle_s = (0, 0.0) if drafts else (self._n_idle + 1, self._idle_s + (seconds or 0.0))
         if sum(map(len, drafts.values())) > 2 * sum(accepted.values()):
             self._patience = min(2 * self._patience, MOST_PATIENCE)

@@ -9,20 +9,19 @@ from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple
 
-from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest
+from tahr.engine.sampling.sampling_state import Sample, SampleRequest, token_of
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.grammars import grammar_after
 from tahr.errors import TahrError
 
 Drafts = Mapping[int, ListOf[int]]  # by the id of the sequence
-Sampled = SampledToken | TahrError
 
 
 class AcceptedTokens(NamedTuple):
     """What is left of a step's samples: one for each token that a sequence gets, in order."""
 
     sampled: list[Sequence]
-    tokens: list[Sampled]
+    tokens: ListOf[Sample]
     accepted: dict[int, int]  # by the id of each sequence with drafts: how many of them were right
 
 
@@ -35,27 +34,29 @@ def drafted_request(seq: Sequence, n: int) -> SampleRequest:
     return request.after(drafts, grammar_after(seq, n))
 
 
-def verify(sampled: ListOf[Sequence], tokens: ListOf[Sampled], drafts: Drafts) -> AcceptedTokens:
+def verify(sampled: ListOf[Sequence], tokens: ListOf[Sample], drafts: Drafts) -> AcceptedTokens:
     """Keep the samples up to the first that differs from its draft: that one is right, what comes after it is not."""
-    kept = AcceptedTokens([], [], {})
+    kept: list[Sequence] = []
+    found: list[Sample] = []
+    accepted: dict[int, int] = {}
     at = 0
     while at < len(sampled):
         seq = sampled[at]
         guesses = drafts.get(seq.id, ())
         n_right = count_right(guesses, tokens[at : at + len(guesses)])
         if guesses:
-            kept.accepted[seq.id] = n_right
-        kept.sampled.extend([seq] * (1 + n_right))
-        kept.tokens.extend(tokens[at : at + 1 + n_right])
+            accepted[seq.id] = n_right
+        kept += [seq] * (1 + n_right)
+        found += tokens[at : at + 1 + n_right]
         at += 1 + len(guesses)
-    return kept
+    return AcceptedTokens(kept, found, accepted)
 
 
-def count_right(guesses: ListOf[int], tokens: ListOf[Sampled]) -> int:
+def count_right(guesses: ListOf[int], tokens: ListOf[Sample]) -> int:
     """How many guesses, from the first on, are what was sampled."""
     n = 0
     for guess, sampled in zip(guesses, tokens, strict=True):
-        if isinstance(sampled, TahrError) or sampled.token != guess:
+        if isinstance(sampled, TahrError) or token_of(sampled) != guess:
             break
         n += 1
     return n

@@ -65,8 +65,8 @@ class SpeculativeEngine:
         seq = self._submit(replace(self.sampler, max_tokens=max_tokens))
         texts: list[str] = []
         while not seq.done:
-            for event in self._pair.engine.step():
-                text = text_of(event.deltas)
+            for _, deltas, _ in self._pair.engine.step():
+                text = text_of(deltas)
                 texts.append(text)
                 if callback and text:
                     callback(text)
