@@ -79,6 +79,7 @@ class CudaBackend(api.Backend):
         # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
         self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
         self.picks_aside = torch.zeros_like(self.picks)
+        self._page_size = 0  # of the smallest pages of its KV stores
         self.sampler = CudaSampler(self.device, self.picks, self.picks_aside)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
@@ -116,9 +117,10 @@ class CudaBackend(api.Backend):
         return api.HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
     def step_inputs(self, limits: api.StepLimits, aside: bool = False) -> api.StepInputs:
-        return make_inputs(limits, self.picks_aside if aside else self.picks)
+        return make_inputs(limits, self.picks_aside if aside else self.picks, self._page_size or 1)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> torch.Tensor:
+        self._page_size = min(self._page_size or layout.page_size, layout.page_size)
         return cuda_kv.make(shape, n_pages, layout.page_size, layout.dtype, self.device)
 
     def state_layer(self, shape: api.StateShape, n_slots: int) -> torch.Tensor:

@@ -39,17 +39,22 @@ N_STAGING = 2  # copies of the inputs that may be on their way to the device
 class Staging:
     """Pinned memory from which inputs are sent. It is written again only when the device has read it."""
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, n_fixed: int, tables: tuple[int, int, int]):
         self._values = torch.zeros(n, dtype=torch.int32, pin_memory=True)
-        self._numbers: Ints = self._values.numpy()
+        numbers: Ints = self._values.numpy()
+        self._fixed, self._tables = numbers[:n_fixed], numbers[n_fixed : n_fixed + prod(tables)].reshape(tables)
         self._sent = torch.cuda.Event()
 
-    def send(self, host: Ints, buffer: torch.Tensor) -> None:
-        """Copy `host` to `buffer` behind everything enqueued; `host` may change as soon as this returns."""
+    def send(self, fixed: Ints, tables: Ints, buffer: torch.Tensor) -> None:
+        """Copy numbers to `buffer` behind everything enqueued; they may change as soon as this returns.
+
+        Of the tables, [sequences, groups, pages], the columns after those given are sent as they were before.
+        """
         self._sent.synchronize()
-        n = len(host)
-        self._numbers[:n] = host  # by one thread: torch would wake others for so little
-        buffer.copy_(self._values[:n], non_blocking=True)
+        self._fixed[:] = fixed  # by one thread: torch would wake others for so little
+        n_seqs, _, n_pages = tables.shape
+        self._tables[:n_seqs, :, :n_pages] = tables
+        buffer.copy_(self._values[: len(buffer)], non_blocking=True)
         self._sent.record()
 
 
@@ -60,7 +65,8 @@ class DeviceInputs:
     host: Ints  # what the arrays of the `StepInputs` are views of
     buffer: torch.Tensor
     staging: list[Staging]  # empty where the device reads host memory: the interpreter
-    n_fixed: int  # numbers before the page tables, which come last, those of a sequence together
+    host_tables: Ints  # [sequences, groups, pages]: the last numbers of `host`
+    page_size: int  # of the smallest pages; 1 if it is not known yet
     picks: torch.Tensor  # what negative ids point at: see `CudaBackend.picks`
     counts: torch.Tensor
     ids: torch.Tensor
@@ -72,17 +78,19 @@ class DeviceInputs:
     logit_rows: torch.Tensor
     page_tables: tuple[torch.Tensor, ...]  # by group
 
-    def upload(self, n_seqs: int) -> None:
-        """Send what a step of `n_seqs` sequences needs. The host arrays may change as soon as this returns."""
-        n = self.n_fixed + (n_seqs * self.page_tables[0].stride(0) if self.page_tables else 0)
+    def upload(self, inputs: StepInputs) -> None:
+        """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
+        n_seqs, n_fixed = inputs.n_seqs, len(self.host) - self.host_tables.size
+        n = n_fixed + self.host_tables[:n_seqs].size
         if not self.staging:
             self.buffer[:n].copy_(torch.from_numpy(self.host[:n]))
             return
+        n_pages = -(-int(inputs.seq_lens[:n_seqs].max(initial=0)) // self.page_size)
         self.staging.append(self.staging.pop(0))
-        self.staging[0].send(self.host[:n], self.buffer[:n])
+        self.staging[0].send(self.host[:n_fixed], self.host_tables[:n_seqs, :, :n_pages], self.buffer[:n])
 
 
-def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
+def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> StepInputs:
     """Host arrays with their device copies behind them."""
     device, n, s, g = picks.device, limits.n_tokens, limits.n_seqs, limits.n_groups
     shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
@@ -90,8 +98,8 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins, at = {}, 0
     for name, shape in shapes.items():
-        begins[name] = at
-        at += -(-prod(shape) // ALIGN) * ALIGN
+        begins[name] = at = -(-at // ALIGN) * ALIGN
+        at += prod(shape)
     host = torch.zeros(at, dtype=torch.int32)
     buffer = torch.zeros(at, dtype=torch.int32, device=device)
 
@@ -101,9 +109,12 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor) -> StepInputs:
 
     there = views(buffer)
     slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
-    staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
+    shape = shapes["page_table"]
+    staging = [Staging(at, begins["page_table"], shape) for _ in range(N_STAGING)] if device.type == "cuda" else []
+    numbers = host.numpy()
+    host_tables = numbers[begins["page_table"] :].reshape(shape)
     on_device = DeviceInputs(
-        host.numpy(), buffer, staging, begins["page_table"], picks, slot_mapping=slots, page_tables=tables, **there
+        numbers, buffer, staging, host_tables, page_size, picks, slot_mapping=slots, page_tables=tables, **there
     )
     return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
 
@@ -187,7 +198,7 @@ class RecordingContext:
         """What an op calls first: the step's inputs on the device."""
         inputs: DeviceInputs = step.device
         if not self.inside:
-            inputs.upload(step.n_seqs)
+            inputs.upload(step)
         return inputs
 
     def run(self, step: Callable[[], Tensor]) -> Tensor:
@@ -212,7 +223,7 @@ class EagerPlan:
         return self._result
 
     def run(self) -> None:
-        self._inputs.device.upload(self._inputs.n_seqs)
+        self._inputs.device.upload(self._inputs)
         self._result = computed_from(self._inputs, self._context.run(self._step))
 
 
@@ -288,7 +299,7 @@ class GraphPlan:
         return self._result
 
     def run(self) -> None:
-        self._inputs.device.upload(self._inputs.n_seqs)
+        self._inputs.device.upload(self._inputs)
         if self._result is None:
             if self._inputs.limits.n_tokens <= MOST_COMPILED:
                 self._memory.compile(self._run_ops)
