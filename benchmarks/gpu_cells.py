@@ -30,6 +30,7 @@ from tahr.backends.cuda.weights import has_room
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
+from tahr.library.rare_collections import rare_collections
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load
 from tahr.models.requantise import gguf_name_of
@@ -199,11 +200,12 @@ def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams
     """Submit requests of (tokens in, tokens out) at once, step until nothing is left."""
     rng = np.random.default_rng(len(lengths))
     begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
-    for n_in, n_out in lengths:
-        engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out), Silent)
-    while engine.busy:
-        n_tokens += sum(len(tokens) for _, _, tokens in engine.step())
-        first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
+    with rare_collections():  # as `LLM` does
+        for n_in, n_out in lengths:
+            engine.submit(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out), Silent)
+        while engine.busy:
+            n_tokens += sum(len(tokens) for _, _, tokens in engine.step())
+            first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)
     if n_tokens != sum(n_out for _, n_out in lengths):
         raise SystemExit(f"Only {n_tokens} of {sum(n_out for _, n_out in lengths)} tokens came: requests failed.")
     return Times(first_s, time.perf_counter() - begin, n_tokens)

@@ -215,7 +215,7 @@ def test_the_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, pipe = Terminal(), io.StringIO()
     for out, wanted in ((terminal, True), (pipe, True), (Terminal(), False)):
         bar = Bar(4, wanted, out)
-        bar.update(2, 100)
+        bar.update(lambda: (2, 100))
         bar.close()
     assert "2/4 replies" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")  # wiped

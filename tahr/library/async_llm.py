@@ -28,6 +28,7 @@ from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
+from tahr.library.rare_collections import rare_collections
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
@@ -346,11 +347,12 @@ class AsyncLLM:
 
     def _work(self) -> None:
         """Commands, a step, notifications; again, until closed."""
-        while self._run_commands():
-            try:
-                self._step()
-            except Exception as error:  # an engine contains what requests do wrong, so this is a fault of its own
-                self._fail_all(error)
+        with rare_collections():
+            while self._run_commands():
+                try:
+                    self._step()
+                except Exception as error:  # an engine contains what requests do wrong, so this is a fault of its own
+                    self._fail_all(error)
         for request_id in list(self._queues):
             self._abort(request_id)
         self._fail_jobs(GenerateError("The engine is closed: make a new AsyncLLM."))

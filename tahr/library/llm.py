@@ -42,6 +42,7 @@ from tahr.library.chat_options import (
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
+from tahr.library.rare_collections import rare_collections
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
@@ -408,11 +409,12 @@ class LLM:
         requests: list[Request] = []
         bar = Bar(len(prompts), progress)
         try:
-            for each in prompts:
-                requests.append(self.submit_prepared(each))
-            while not all(request.finished for request in requests):
-                self.step()
-                bar.update(*self._progress(requests))
+            with rare_collections():
+                for each in prompts:
+                    requests.append(self.submit_prepared(each))
+                while not all(request.finished for request in requests):
+                    self.step()
+                    bar.update(lambda: self._progress(requests))
             done = [request.completion() for request in requests]
             return list(map(form.parsed, done)) if form else done
         finally:

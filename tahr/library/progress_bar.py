@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 WIDTH = 30  # characters
@@ -17,12 +18,12 @@ class Bar:
         self._began = time.perf_counter()
         self._drawn = 0.0
 
-    def update(self, n_done: int, n_tokens: int) -> None:
-        """So many replies are done, and so many tokens generated in all."""
+    def update(self, count: Callable[[], tuple[int, int]]) -> None:
+        """Redraw it if it is time. `count` says how many replies are done, and how many tokens generated in all."""
         now = time.perf_counter()
         if not self._shown or now - self._drawn < EVERY_S:
             return
-        self._drawn = now
+        self._drawn, (n_done, n_tokens) = now, count()
         filled = WIDTH * n_done // self._total
         bar = ("=" * filled + ">")[:WIDTH].ljust(WIDTH)
         speed = n_tokens / max(now - self._began, 1e-9)

@@ -28,7 +28,6 @@ from tahr.server.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read
-N_NEW_OBJECTS = 10_000  # between two collections: a request leaves next to no cycles, and Python's 700 are two requests
 # How long the event loop may keep the engine's thread from running, and the other way round: Python's 5 ms are several
 # steps of a GPU.
 SWITCH_S = 0.0005
@@ -55,7 +54,7 @@ class HttpServer:
         self._load, self._announce = load, announce
         self._listener = bind(settings)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))
-        self._gc_threshold, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
+        self._switch_s = sys.getswitchinterval()
         self._signal = 0
         self._loader: threading.Thread | None = None
 
@@ -122,7 +121,6 @@ class HttpServer:
             raise (error.__cause__ or error) from None
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
-        gc.set_threshold(N_NEW_OBJECTS)
         sys.setswitchinterval(SWITCH_S)
         self.state.models.open()
         self._announce(self.address, models)
@@ -150,7 +148,6 @@ class HttpServer:
         await self.state.pool.close()
         self.state.close()
         gc.unfreeze()
-        gc.set_threshold(*self._gc_threshold)
         sys.setswitchinterval(self._switch_s)
         self._load = list  # the function may hold what it has loaded
 

@@ -1,0 +1,52 @@
+"""The collector runs rarely while an engine works, and as the program wants it afterwards."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tahr import LLM, SamplingParams
+from tahr.library.outputs import Request
+from tahr.library.rare_collections import N_NEW_OBJECTS, Collector
+
+
+@pytest.fixture(autouse=True)
+def _own_threshold() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(123, 5, 5)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_the_last_of_several_holders_puts_the_threshold_back() -> None:
+    collector, first, second = Collector(), ExitStack(), ExitStack()
+    first.enter_context(collector.rare())
+    second.enter_context(collector.rare())
+    first.close()
+    assert gc.get_threshold()[0] == N_NEW_OBJECTS
+    second.close()
+    assert gc.get_threshold() == (123, 5, 5)
+
+
+@pytest.mark.parametrize("own", [0, N_NEW_OBJECTS + 1])
+def test_a_program_that_collects_less_keeps_its_threshold(own: int) -> None:
+    gc.set_threshold(own)
+    with Collector().rare():
+        assert gc.get_threshold()[0] == own
+    assert gc.get_threshold()[0] == own
+
+
+def test_a_batch_is_generated_with_few_collections(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm, seen = LLM(stories), set()
+    step = llm.step
+
+    def watched() -> list[Request]:
+        seen.add(gc.get_threshold()[0])
+        return step()
+
+    monkeypatch.setattr(llm, "step", watched)
+    llm.generate(["Once", "Twice"], SamplingParams(max_tokens=2), progress=False)
+    assert seen == {N_NEW_OBJECTS}
+    assert gc.get_threshold() == (123, 5, 5)
