@@ -1,12 +1,12 @@
 """A GPU beside vLLM and its own roof: Qwen3 shapes with random weights, whole requests through the engine.
 
 usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] [8B:gptq] ... [--requests=1,32] [--kv=fp8]
-                               [--profile]
+                               [--chat] [--profile]
 
 A shape is measured in bf16, or in the weight formats named after it: about one minute each (default: 0.6B and 8B).
 fp8 and gptq (4 bits) are those of the layers, beside a table and a head in bf16. --requests measures these numbers of
-requests alone, --kv sets the format of keys and values. --profile prints where the device's time goes in a few kinds of
-steps instead.
+requests alone, --chat with the sampling of chat models, --kv sets the format of keys and values. --profile prints
+where the device's time goes in a few kinds of steps instead.
 """
 
 import gc
@@ -335,8 +335,9 @@ def warm_up(engine: Engine, lengths: list[tuple[int, int]], params: SamplingPara
 
 def measure_many(engine: Engine, n: int, vllm: int | None) -> None:
     """Equal requests at once."""
-    warm_up(engine, [(N_IN, N_WARM)] * n, PLAIN)
-    times = serve(engine, [(N_IN, N_OUT)] * n, PLAIN)
+    params = CHAT if "--chat" in sys.argv else PLAIN
+    warm_up(engine, [(N_IN, N_WARM)] * n, params)
+    times = serve(engine, [(N_IN, N_OUT)] * n, params)
     row(f"{n} requests", times.n_tokens / times.all_s, "tok/s", vllm)
 
 

@@ -98,7 +98,7 @@ def main() -> None:
                     "--concurrency",
                     str(n),
                     "--num-prompts",
-                    str(16 + 4 * n),
+                    str(max(24, 8 * n)),  # whole rounds: in a part of one, few clients would be left
                     "--warmup",
                     str(n),
                     "--fail-on-error",
