@@ -110,7 +110,8 @@ class DeviceLoraRows:
             self._there[:n].copy_(torch.from_numpy(self._numbers[:n]))
             return
         self._staging.append(self._staging.pop(0))
-        self._staging[0].send(self._numbers[:n], self._there[:n])
+        self._staging[0].ready()[:n] = self._numbers[:n]
+        self._staging[0].send(self._there[:n])
 
 
 def most_tiles(n_rows: int, n_seqs: int) -> int:

@@ -39,21 +39,20 @@ N_STAGING = 2  # copies of the inputs that may be on their way to the device
 class Staging:
     """Pinned memory from which inputs are sent. It is written again only when the device has read it."""
 
-    def __init__(self, n: int, n_fixed: int, tables: tuple[int, int, int]):
+    def __init__(self, n: int):
         self._values = torch.zeros(n, dtype=torch.int32, pin_memory=True)
-        numbers: Ints = self._values.numpy()
-        self._fixed, self._tables = numbers[:n_fixed], numbers[n_fixed : n_fixed + prod(tables)].reshape(tables)
+        self._numbers: Ints = self._values.numpy()
         self._sent = torch.cuda.Event()
 
-    def send(self, fixed: Ints, tables: Ints, buffer: torch.Tensor) -> None:
-        """Copy numbers to `buffer` behind everything enqueued; they may change as soon as this returns.
-
-        Of the tables, [sequences, groups, pages], the columns after those given are sent as they were before.
+    def ready(self) -> Ints:
+        """The memory, with what was written last, to write what is sent next. NumPy does that on one thread: torch
+        would wake others for so little.
         """
         self._sent.synchronize()
-        self._fixed[:] = fixed  # by one thread: torch would wake others for so little
-        n_seqs, _, n_pages = tables.shape
-        self._tables[:n_seqs, :, :n_pages] = tables
+        return self._numbers
+
+    def send(self, buffer: torch.Tensor) -> None:
+        """Copy as many numbers as `buffer` holds to it, behind everything enqueued."""
         buffer.copy_(self._values[: len(buffer)], non_blocking=True)
         self._sent.record()
 
@@ -87,7 +86,11 @@ class DeviceInputs:
             return
         n_pages = -(-int(inputs.seq_lens[:n_seqs].max(initial=0)) // self.page_size)
         self.staging.append(self.staging.pop(0))
-        self.staging[0].send(self.host[:n_fixed], self.host_tables[:n_seqs, :, :n_pages], self.buffer[:n])
+        staged = self.staging[0].ready()
+        staged[:n_fixed] = self.host[:n_fixed]
+        tables = staged[n_fixed:].reshape(self.host_tables.shape)
+        tables[:n_seqs, :, :n_pages] = self.host_tables[:n_seqs, :, :n_pages]  # a full row is as long as the context
+        self.staging[0].send(self.buffer[:n])
 
 
 def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> StepInputs:
@@ -109,10 +112,9 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> Step
 
     there = views(buffer)
     slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
-    shape = shapes["page_table"]
-    staging = [Staging(at, begins["page_table"], shape) for _ in range(N_STAGING)] if device.type == "cuda" else []
+    staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
     numbers = host.numpy()
-    host_tables = numbers[begins["page_table"] :].reshape(shape)
+    host_tables = numbers[begins["page_table"] :].reshape(shapes["page_table"])
     on_device = DeviceInputs(
         numbers, buffer, staging, host_tables, page_size, picks, slot_mapping=slots, page_tables=tables, **there
     )
