@@ -1,7 +1,7 @@
 """What adapters cost: requests without and with one, on an engine with adapters, beside an engine without any.
 
 usage: benchmarks/lora.py [--model MODEL] [--backend cpu|cuda] [--adapters 8] [--rank 16] [--requests 32] [--tokens 64]
-                          [--rounds 5] [--lora-rows 128] [--threads N] [--cpu-time] [--check]
+                          [--rounds 5] [--lora-rows 128] [--threads N] [--cpu-time] [--check] [--hot]
 
 On the CPU the model is a real one (smollm2:135m); on CUDA it is Qwen3's 8B shape with random bf16 weights, as in
 gpu_cells.py, with room for --lora-rows ranks of adapters (0: none). Adapters are random, in bf16, of all linears but
@@ -9,6 +9,10 @@ the head. Both engines share the weights and take turns. A rate is that of decod
 requests have their first. --cpu-time counts the seconds this process ran instead of those that passed: with one thread
 that is fair on a machine that others use too. --check exits with 1 if base requests have less than 98 % of the engine
 without adapters, or those with one less than 85 % of these.
+
+--hot measures pauses instead: while requests decode, adapters come one by one, and each is used by a request that joins
+the others and then removed. It exits with 1 if a step takes longer than one that a request with a known adapter joins
+and loading an adapter together.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -36,6 +41,7 @@ from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
 N_PROMPT = 32
+N_JOINED = 8  # tokens of a request that joins others
 LEAST = {"base requests": 0.98, "with adapters": 0.85}
 
 
@@ -93,6 +99,43 @@ def asked(lora: str, n_tokens: int) -> SamplingParams:
     return replace(NEUTRAL_SAMPLING, temperature=0.0, ignore_eos=True, max_tokens=n_tokens, lora=lora or ())
 
 
+def longest_s(engine: Engine, lora: str, change: Callable[[], object], rng: np.random.Generator) -> float:
+    """The longest time between two steps' ends when `change` is made and a request joins the others."""
+    times = [time.perf_counter()]
+    change()
+    engine.submit(rng.integers(5, 4000, N_PROMPT).tolist(), asked(lora, N_JOINED), Silent)
+    for _ in range(N_JOINED + 4):
+        engine.step()
+        times.append(time.perf_counter())
+    return float(np.diff(times).max())
+
+
+def hot(engine: Engine, adapter: Adapter, args: argparse.Namespace) -> int:
+    """Add, use and remove adapters under load; 1 if a pause is longer than a step of that size and loading."""
+    rng, loads, pauses = np.random.default_rng(7), [], []
+    n_tokens = 2 * (N_JOINED + 4) * (args.adapters + 6)
+    for _ in range(args.requests - 1):  # one place is kept for the request with the adapter
+        engine.submit(rng.integers(5, 4000, N_PROMPT).tolist(), asked("", n_tokens), Silent)
+    base = statistics.median(longest_s(engine, "", lambda: None, rng) for _ in range(4))
+    for i in range(args.adapters):
+        began = time.perf_counter()
+        prepared = PreparedAdapter("", adapter, engine.runner.adapter_rows().bank.prepare(adapter.factors))
+        loads.append(time.perf_counter() - began)
+        added = longest_s(engine, f"a{i}", partial(engine.adapters.add, f"a{i}", prepared), rng)
+        removed = longest_s(engine, "", partial(engine.adapters.remove, f"a{i}"), rng)
+        pauses.append(max(added, removed))
+    longest_s(engine, "known", partial(engine.adapters.add, "known", prepared), rng)
+    usual = statistics.median(longest_s(engine, "known", lambda: None, rng) for _ in range(4))
+    print(line(environment()))
+    print(
+        f"{args.requests - 1} requests: the longest step when another joins {1e3 * base:.1f} ms, with an adapter that "
+        f"was used before {1e3 * usual:.1f} ms; adapters of {adapter.n_bytes / 1e6:.1f} MB"
+    )
+    for load_s, pause in zip(loads, pauses, strict=True):
+        print(f"loaded in {1e3 * load_s:.1f} ms, longest step until it was removed {1e3 * pause:.1f} ms")
+    return int(any(pause > usual + load_s for load_s, pause in zip(loads, pauses, strict=True)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
@@ -103,11 +146,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--hot", action="store_true")
     args = parser.parse_args()
     backend, decoder = MODELS[args.backend](args)
     config = EngineConfig(max_batch_size=args.requests, context_size=512, prefix_cache=False, kv_bytes=2 << 30)
     bare, engine = (build_engine(backend, decoder, config)[0] for _ in range(2))
     adapter = random_adapter(decoder.linears, args.rank)
+    if args.hot:
+        return hot(engine, adapter, args)
     for i in range(args.adapters):
         data = engine.runner.adapter_rows().bank.prepare(adapter.factors)
         engine.adapters.add(f"a{i}", PreparedAdapter("", adapter, data))
