@@ -16,6 +16,7 @@ CORE = ("errors", "config", "weights", "backends", "models", "kv", "text", "gram
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "kept_hash": set(),
+    "rare_collections": set(),
     "config": {"errors", "grammar.spec", "kept_hash"},
     "grammar": {"errors", "text", "_native"},
     "weights": {"errors"},
@@ -25,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"errors", "weights", "_native"},
     "models": {"errors", "config", "weights", "backends.api"},
     "engine": {*CORE, "hub"},
-    "library": {*CORE, "hub", "engine"},
+    "library": {*CORE, "hub", "engine", "rare_collections"},
     "tools": {*CORE, *("hub", "engine", "library", "__init__")},
     "server": {"errors", "config", "grammar", "text", "hub", "engine", "library", "__init__", "backends.host_memory"},
     "bench_serve": {"errors", "config"},

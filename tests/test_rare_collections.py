@@ -9,7 +9,7 @@ import pytest
 
 from tahr import LLM, SamplingParams
 from tahr.library.outputs import Request
-from tahr.library.rare_collections import N_NEW_OBJECTS, Collector
+from tahr.rare_collections import N_NEW_OBJECTS, Collector
 
 
 @pytest.fixture(autouse=True)

@@ -28,10 +28,10 @@ from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
-from tahr.library.rare_collections import rare_collections
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
+from tahr.rare_collections import rare_collections
 from tahr.text.tool_calls.parser import ReplyFormat
 
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error

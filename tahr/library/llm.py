@@ -42,11 +42,11 @@ from tahr.library.chat_options import (
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.progress_bar import Bar
-from tahr.library.rare_collections import rare_collections
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.texts.text_inputs import TextInputs
+from tahr.rare_collections import rare_collections
 from tahr.text.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 
