@@ -138,7 +138,7 @@ def threads(path: str, n: str = "64") -> None:
         masks = np.zeros((len(states), states[0].vocabulary.n_words), np.uint32)
         for _ in range(120):
             each = zip(states, paths, strict=True)
-            tokens = [(state, path[state.matcher.n_consumed].token, True) for state, path in each]
+            tokens = [(state, path[state.matcher.n_consumed], True) for state, path in each]
             job = timed("tokens taken", partial(filler.begin, list(enumerate(states)), masks, tokens))
             timed("masks waited for at once", job.wait)
             for state, forced in zip(states, job.forced, strict=True):

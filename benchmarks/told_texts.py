@@ -8,16 +8,14 @@ sampled one's place.
 import json
 import random
 from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as ListOf
 from contextlib import contextmanager
 from typing import Any
 
 from tahr.engine.engine import Engine
 from tahr.engine.runner import InFlight, Runner
-from tahr.engine.sampler import PendingTokens, SampledToken, SampleRequest
+from tahr.engine.sampler import PendingTokens, Sample, SampleRequest
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.scheduler import Scheduler
-from tahr.errors import TahrError
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.text.tokenizer import Tokenizer
@@ -25,7 +23,7 @@ from tahr.text.tokenizer import Tokenizer
 WORDS = ["amber", "birch", "clay", "dune", "elm", "fern", "gorse", "heath", "iris", "kelp", "moss", "nettle", "quartz"]
 N_LETTERS = 1000  # of a text that are encoded at once
 
-Path = list[SampledToken]
+Path = list[int]  # tokens
 
 
 def records(seed: int) -> str:
@@ -58,19 +56,19 @@ def path_of(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, t
                     state.advance(each)
                 found += forced
                 break  # they may end inside a token of the text: the rest of it is encoded anew
-    return list(map(SampledToken, found))
+    return found
 
 
 @contextmanager
-def following(paths: Mapping[int, ListOf[SampledToken]]) -> Iterator[None]:
+def following(paths: Mapping[int, Path]) -> Iterator[None]:
     """Requests with a path, by the identity of their sampling state, get its tokens instead of those sampled."""
     true_collect = PendingTokens.collect
 
-    def told(request: SampleRequest, sampled: SampledToken | TahrError) -> SampledToken | TahrError:
+    def told(request: SampleRequest, sampled: Sample) -> Sample:
         path = paths.get(id(request.sampling))
         return path[len(request.tokens) - request.n_prompt] if path else sampled
 
-    def collect(pending: PendingTokens) -> list[SampledToken | TahrError]:
+    def collect(pending: PendingTokens) -> list[Sample]:
         return list(map(told, pending._batch.requests, true_collect(pending)))
 
     PendingTokens.collect = collect  # type: ignore[method-assign]

@@ -13,17 +13,17 @@ from tahr.text.deltas import Deltas
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:
     """Let the next step use the tokens that the step just launched samples, before the host knows them.
 
-    The rows `on_host` are sampled on the host, so the device never knows their tokens by itself. Choices that are still
-    to be forked run when their parent's step has landed. The samples of `void` sequences do not count.
+    A sequence that is sampled is `scheduled` for all of its tokens, those in flight included. The rows `on_host` are
+    sampled on the host, so the device never knows their tokens by itself. Choices that are still to be forked run when
+    their parent's step has landed. The samples of `void` sequences do not count.
     """
     late, waiting = set(on_host), State.WAITING
     for row, seq in enumerate(sampled):
-        n_ahead = seq.n_ahead + 1
-        if seq.host_bound or seq.speculates or len(seq.tokens) + n_ahead >= seq.max_length or seq.state is waiting:
+        if seq.host_bound or seq.speculates or seq.scheduled + 1 >= seq.max_length or seq.state is waiting:
             continue
         if (late and row in late) or (void and seq.id in void):
             continue
-        seq.n_ahead = n_ahead
+        seq.n_ahead += 1
         seq.pick_row = row
 
 

@@ -20,7 +20,7 @@ class TableRows:
 
     def __init__(self, group: int, rows: Ints):
         self._group = group
-        self._rows = rows
+        self._rows, self._cells = rows, rows.data
         self._seen: list[Pages] = [no_pages()] * len(rows)
         self._n_written = [0] * len(rows)
 
@@ -29,9 +29,13 @@ class TableRows:
         seen, n_written, group = self._seen, self._n_written, self._group
         for index, seq in enumerate(sequences):
             pages = seq.tables[group].pages
-            if pages is not seen[index] or len(pages) != n_written[index]:
+            if pages is not seen[index]:
                 self._rows[index, : len(pages)] = pages
                 seen[index], n_written[index] = pages, len(pages)
+            elif len(pages) > n_written[index]:
+                for place in range(n_written[index], len(pages)):
+                    self._cells[index, place] = pages[place]
+                n_written[index] = len(pages)
 
 
 class Batch:

@@ -314,7 +314,8 @@ class Scheduler:
     def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""
         begin, end, known = seq.scheduled, seq.scheduled + n, len(seq.tokens) + seq.n_ahead
-        if any(table.n_missing(seq.computed, begin, known) for table in seq.tables):
+        missing = [table.n_missing(seq.computed, begin, known) for table in seq.tables]
+        if any(missing):
             if not self._make_room(seq, known, work):
                 return False
             work.copies += self._grow(seq, known)
@@ -393,9 +394,12 @@ class Scheduler:
     def _owns_pages(self, seq: Sequence, end: int) -> bool:
         """Whether it has pages for its tokens up to `end` that nobody else needs."""
         first, last = seq.scheduled // self.page_size, (end - 1) // self.page_size
-        owned = all(table.may_write(place) for table in seq.tables for place in {first, last})
-        seq.n_owned = (last + 1) * self.page_size if owned else 0
-        return owned
+        for table in seq.tables:
+            if not table.may_write(last) or (first < last and not table.may_write(first)):
+                seq.n_owned = 0
+                return False
+        seq.n_owned = (last + 1) * self.page_size
+        return True
 
     def _make_room(self, seq: Sequence, end: int, work: StepWork) -> bool:
         """Preempt the last by rank until there are enough pages; one of them may be the sequence itself.
@@ -417,10 +421,12 @@ class Scheduler:
 
     def _n_short(self, seq: Sequence, end: int) -> list[tuple[int, PagePool]]:
         """How many pages each pool lacks for tokens up to `end`; only the pools that lack some."""
-        lacks = [
-            (table.n_missing(seq.computed, seq.scheduled, end) - table.pool.n_free, table.pool) for table in seq.tables
-        ]
-        return [each for each in lacks if each[0] > 0]
+        lacks: list[tuple[int, PagePool]] = []
+        for table in seq.tables:
+            n = table.n_missing(seq.computed, seq.scheduled, end) - table.pool.n_free
+            if n > 0:
+                lacks.append((n, table.pool))
+        return lacks
 
     def _grow(self, seq: Sequence, end: int) -> list[PageCopy]:
         """Take the pages that are missing; those to copy, because others need the ones it is going to write to."""

@@ -81,7 +81,8 @@ class StepWork:
         self.n_rows.append(n_rows)
         known = seq.tokens[begin : begin + n]
         self.ids += known
-        self.ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
+        if len(known) < n:
+            self.ids += [token_ahead(seq, at) for at in range(begin + len(known), begin + n)]
 
     def add_last(self, seq: Sequence, begin: int) -> None:
         """Let the step compute the last token of a sequence without drafts, which may be one that is not known yet."""

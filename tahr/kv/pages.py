@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -40,7 +41,8 @@ class PagePool:
         self.n_evicted = 0
         self._free = list(range(n_pages - 1, -1, -1))
         self._holders = [0] * n_pages
-        self._cached: dict[int, None] = {}  # held by nobody; the least recently released first
+        # Held by nobody; the least recently released first. A plain dict would pass all removed keys to find its first.
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._hash_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
         self._n_launched = self._n_landed = 0  # steps

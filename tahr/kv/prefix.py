@@ -11,7 +11,9 @@ at, so a text can be continued from wherever those are cached. In models with st
 from array import array
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from struct import Struct
 
 from tahr.kv.checkpoints import LEAST_KEPT, StateCheckpoints
 from tahr.kv.pages import PagePool
@@ -34,6 +36,12 @@ class PrefixStats:
         return self.hits / looked if looked else 0.0
 
 
+@cache
+def page_struct(page_size: int) -> Struct:
+    """The tokens of a page as bytes; it takes half the time of an array."""
+    return Struct(f"{page_size}i")
+
+
 class BlockHashes:
     """The block hashes of one text's full pages, as far as they were needed, and how many pages are in the cache."""
 
@@ -48,8 +56,8 @@ class BlockHashes:
         """The hash of page `index`, which `tokens` fill; they may grow between calls but not change."""
         hashes, size = self._hashes, self._page_size
         for page in range(len(hashes) - 1, index + 1):
-            content = array("i", tokens[page * size : (page + 1) * size])
-            hashes.append(blake2b(hashes[-1] + content.tobytes(), digest_size=HASH_BYTES).digest())
+            content = page_struct(size).pack(*tokens[page * size : (page + 1) * size])
+            hashes.append(blake2b(hashes[-1] + content, digest_size=HASH_BYTES).digest())
         return hashes[index + 1]
 
     @property

@@ -40,13 +40,16 @@ class PageTable:
 
     def n_missing(self, n_computed: int, begin: int, n_tokens: int) -> int:
         """Pages to take before tokens from `begin` on are written: those not there yet, and one for a shared page."""
-        n_held, place = len(self.pages), begin // self.pool.page_size
-        n_fresh = max(0, self.pool.n_wanted(n_computed, n_tokens) - n_held)
-        return n_fresh if place >= n_held or self.may_write(place) else n_fresh + 1
+        pool, n_held = self.pool, len(self.pages)
+        n_fresh = max(0, pool.n_wanted(n_computed, n_tokens) - n_held)
+        place = begin // pool.page_size
+        return n_fresh if place >= n_held or pool.writable(self.pages[place]) else n_fresh + 1
 
     def take(self, n_computed: int, n_tokens: int) -> None:
         """Take the pages that are not there yet."""
-        self.pages.extend(self.pool.take(max(0, self.pool.n_wanted(n_computed, n_tokens) - len(self.pages))))
+        n = self.pool.n_wanted(n_computed, n_tokens) - len(self.pages)
+        if n > 0:
+            self.pages.extend(self.pool.take(n))
 
     def own(self, begin: int) -> tuple[int, int] | None:
         """Replace the page of token `begin` by an own page, if others need the one that is there: (theirs, its own)."""
