@@ -20,7 +20,7 @@ class TableRows:
 
     def __init__(self, group: int, rows: Ints):
         self._group = group
-        self._rows, self._cells = rows, rows.data
+        self._cells, self._width = rows.reshape(-1).data, rows.shape[1]  # NumPy takes longer to write to a row
         self._seen: list[Pages] = [no_pages()] * len(rows)
         self._n_written = [0] * len(rows)
 
@@ -29,13 +29,10 @@ class TableRows:
         seen, n_written, group = self._seen, self._n_written, self._group
         for index, seq in enumerate(sequences):
             pages = seq.tables[group].pages
-            if pages is not seen[index]:
-                self._rows[index, : len(pages)] = pages
+            if pages is not seen[index] or len(pages) != n_written[index]:
+                begin = index * self._width
+                self._cells[begin : begin + len(pages)] = pages
                 seen[index], n_written[index] = pages, len(pages)
-            elif len(pages) > n_written[index]:
-                for place in range(n_written[index], len(pages)):
-                    self._cells[index, place] = pages[place]
-                n_written[index] = len(pages)
 
 
 class Batch:
@@ -76,14 +73,14 @@ class Batch:
     def _fill_counts(self, counts: ListOf[int], row_counts: ListOf[int]) -> None:
         """Where each sequence begins, and which rows are wanted."""
         step, n_tokens, n_rows = self.step, np.array(counts, np.int32), np.array(row_counts, np.int32)
-        ends = np.cumsum(n_tokens)
+        ends = n_tokens.cumsum()
         step.query_start[1 : len(counts) + 1] = ends
         rows = spans(ends - n_rows, n_rows)
         step.logit_rows[: len(rows)] = rows
         step.counts[:] = ends[-1], len(rows), len(counts)
         self._n, self.n_most = int(ends[-1]), max(counts)
-        self._owners = np.repeat(np.arange(len(counts)), n_tokens)
-        self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
+        self._owners = np.arange(len(counts)).repeat(n_tokens)
+        self._offsets = np.arange(self._n) - (ends - n_tokens)[self._owners]
         self._write_tokens, self._write_lengths = writer_of(self._n), writer_of(len(counts))
         self._counts = counts, row_counts
 
@@ -114,6 +111,6 @@ def writer_of(n: int) -> Callable[..., None]:
 
 def spans(begins: Ints, counts: Ints) -> Ints:
     """counts[0] numbers from begins[0] on, then counts[1] from begins[1] on, and so on."""
-    ends = np.cumsum(counts)
-    numbers: Ints = np.arange(ends[-1]) - np.repeat(ends - counts - begins, counts)
+    ends = counts.cumsum()
+    numbers: Ints = np.arange(ends[-1]) - (ends - counts - begins).repeat(counts)
     return numbers

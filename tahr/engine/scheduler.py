@@ -104,7 +104,8 @@ class Scheduler:
             self._schedule_prefill(output, [seq for seq in running if seq.n_left > most], work)
         if not work:
             self._schedule_decode(decoding, work)
-            prefilling = [] if len(work) == len(running) else [seq for seq in running if seq.n_left > most]
+            left = [] if len(work) == len(running) else [seq for seq in running if seq.last_step != self.n_steps]
+            prefilling = [seq for seq in left if seq.n_left > most]
             self._schedule_prefill(output, prefilling, work)
         return work
 

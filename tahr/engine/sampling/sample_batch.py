@@ -8,7 +8,7 @@ from operator import sub
 
 import numpy as np
 
-from tahr.backends.sampling.sample_rows import SAMPLE_ROW, LogitEdits, SampleRows, Words, joined_edits, words
+from tahr.backends.sampling.sample_rows import SAMPLE_ROW, Ints, LogitEdits, SampleRows, Words, joined_edits, words
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sampling_state import SampleRequest
 from tahr.errors import GrammarError
@@ -28,13 +28,14 @@ class SampleBatch:
         aside: bool = False,
         mask_memory: Callable[[int, int], Words] = words,  # see `Backend.mask_memory`
     ):
-        states = [request.sampling for request in requests]
         self.requests, self.source = list(requests), list(source)
         self._n_prompt = [request.n_prompt for request in requests]
-        self._edited = any(state.processors for state in states)
-        self._repeats = len(set(map(id, states))) < len(states)
-        self.learners = [i for i, state in enumerate(states) if state.learns]
-        n_logprobs = [-1 if state.n_logprobs is None else state.n_logprobs for state in states]
+        states = [request.sampling for request in requests]
+        special = [i for i, state in enumerate(states) if not state.is_plain]  # more than a row says
+        self.learners = [i for i in special if states[i].learns]
+        self._edited = any(states[i].processors for i in special)
+        self._repeats = self._edited and len(set(map(id, states))) < len(states)
+        n_logprobs = [(i, n) for i in special if (n := states[i].n_logprobs) is not None]
         self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
         self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
@@ -42,7 +43,7 @@ class SampleBatch:
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
             n_vocab,
-            n_logprobs=np.array(n_logprobs, np.int32) if max(n_logprobs, default=-1) >= 0 and not aside else None,
+            n_logprobs=filled(len(states), n_logprobs) if n_logprobs and not aside else None,
             mask=mask_memory(len(states), -(-n_vocab // 32)) if self._masked else None,
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
             aside=aside,
@@ -100,3 +101,11 @@ class SampleBatch:
             parts.append((ids, before, penalty, after))
             blank.append(table.blank)
         return joined_edits(parts, np.array(blank))
+
+
+def filled(n: int, wanted: ListOf[tuple[int, int]]) -> Ints:
+    """How many log-probabilities each of n samples wants, by those that want any: -1 for the others."""
+    counts = np.full(n, -1, np.int32)
+    for i, n_logprobs in wanted:
+        counts[i] = n_logprobs
+    return counts

@@ -42,6 +42,7 @@ class SamplingState:
         self.processors = LogitProcessors(self.params, eos_tokens, resolve)
         self.learns = bool(self.params.mirostat and self.params.temperature)
         self.n_logprobs = self.params.logprobs
+        self.is_plain = not self.processors and not self.learns and self.n_logprobs is None  # its row says it all
         self.mu = 2 * self.params.mirostat_tau
         self.row = sample_row(self.params, index)
         self._highest = max((token for ids in self._named().values() for token in ids), default=0)
