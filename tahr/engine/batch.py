@@ -79,7 +79,7 @@ class Batch:
         step.logit_rows[: len(rows)] = rows
         step.counts[:] = ends[-1], len(rows), len(counts)
         self._n, self.n_most = int(ends[-1]), max(counts)
-        self._owners = np.arange(len(counts)).repeat(n_tokens)
+        self._owners = np.repeat(np.arange(len(counts)), n_tokens)
         self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
         self._write_tokens, self._write_lengths = writer_of(self._n), writer_of(len(counts))
         self._counts = counts, row_counts
