@@ -298,49 +298,44 @@ class SamplePlan:
 
     def __init__(self, work: StepWork):
         self._sequences, self._samples, self._n_rows = work.sequences, work.samples, work.n_rows
-        self.sampled: list[Sequence] = []
-        self.rows: list[int] = []  # the row of logits each token is sampled from
+        sequences, samples = work.sequences, work.samples
+        ids, ends = [seq.id for seq in sequences], list(accumulate(work.n_rows))
+        # By age, so that requests keep their places when one of them is scheduled in another order.
+        items = sorted(range(len(ids)), key=ids.__getitem__)
+        self._owners = [i for i in items if samples[i] and sequences[i].request]  # by token: the item it belongs to
+        self.sampled = [sequences[i] for i in self._owners]
+        self.requests = [request for seq in self.sampled if (request := seq.request)]
+        self.rows = [ends[i] - 1 for i in self._owners]  # the row of logits each token is sampled from
         self.parents: list[Sequence] = []  # the sequences that the others of `sampled` are forked from
         self.drafts: dict[int, ListOf[int]] = {}  # by the id of the sequence
-        self.requests: list[SampleRequest] = []
-        self._owners: list[int] = []  # by token: the item of the work it belongs to
-        self._n_after: list[int] = []  # by token: drafts of its sequence after its row
-        n_sampling = 0
-        ids, ends = [seq.id for seq in work.sequences], list(accumulate(work.n_rows))
-        # By age, so that requests keep their places when one of them is scheduled in another order.
-        for item in sorted(range(len(ids)), key=ids.__getitem__):
-            seq = work.sequences[item]
-            if seq.request and work.samples[item]:
-                n_sampling += 1 + len(seq.drafts)
-                if seq.drafts:
-                    self._add_drafts(seq, item, ends[item])
-                    continue
-                self._add(seq, seq.request, item, ends[item] - 1)
-                if seq.forks and not seq.n_generated:
-                    self._add_forks(seq, item, ends[item] - 1)
+        self._n_after: list[int] = []  # by token: drafts of its sequence after its row; empty: there are none
+        if [seq for seq in self.sampled if seq.drafts or seq.forks]:
+            self._add_choices()
         self.bound = [seq for seq in self.sampled if seq.grammar]
-        self.wants_rows = ends[-1] > n_sampling  # others than those to sample from
+        self.wants_rows = ends[-1] > len(set(self.rows))  # others than those to sample from
 
-    def _add(self, seq: Sequence, request: SampleRequest, item: int, row: int, n_after: int = 0) -> None:
-        self.sampled.append(seq)
-        self.requests.append(request)
-        self.rows.append(row)
-        self._owners.append(item)
-        self._n_after.append(n_after)
+    def _add_choices(self) -> None:
+        """Sample sequences with drafts from more rows, and forked choices from the rows of their parents."""
+        found = list(zip(self.sampled, self.rows, self._owners, strict=True))
+        for column in (self.sampled, self.requests, self.rows, self._owners):
+            column.clear()
+        for seq, row, item in found:
+            choices, n_drafts = self._choices(seq), len(seq.drafts)
+            self.sampled += choices
+            self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
+            self.rows += range(row - n_drafts, row + 1) if n_drafts else [row] * len(choices)
+            self._n_after += range(n_drafts, -1, -1) if n_drafts else [0] * len(choices)
+            self._owners += [item] * len(choices)
 
-    def _add_forks(self, parent: Sequence, item: int, row: int) -> None:
-        """Sample a token for each choice that is forked from a sequence."""
-        self.parents.append(parent)
-        for fork in parent.forks:
-            if fork.request and not fork.done:
-                self._add(fork, fork.request, item, row)
-
-    def _add_drafts(self, seq: Sequence, item: int, end: int) -> None:
-        """Sample a token after each draft of a sequence, and one before them."""
-        self.drafts[seq.id] = seq.drafts
-        n_drafts = len(seq.drafts)
-        for n in range(n_drafts + 1):
-            self._add(seq, drafted_request(seq, n), item, end - 1 - n_drafts + n, n_drafts - n)
+    def _choices(self, seq: Sequence) -> list[Sequence]:
+        """A sequence once for each token that is sampled for it, or with the choices that are forked from it."""
+        if seq.drafts:
+            self.drafts[seq.id] = seq.drafts
+            return [seq] * (1 + len(seq.drafts))
+        if not seq.forks or seq.n_generated:
+            return [seq]
+        self.parents.append(seq)
+        return [seq, *(fork for fork in seq.forks if not fork.done)]
 
     def lengths(self, seq_lens: ListOf[int]) -> list[int]:
         """How many tokens come before each that is sampled, by the lengths of the step's sequences."""

@@ -31,12 +31,12 @@ class SampleBatch:
         self.requests, self.source = list(requests), list(source)
         self._n_prompt = [request.n_prompt for request in requests]
         states = [request.sampling for request in requests]
-        special = [i for i, state in enumerate(states) if not state.is_plain]  # more than a row says
+        special = [i for i, request in enumerate(requests) if request.grammar or not request.sampling.is_plain]
         self.learners = [i for i in special if states[i].learns]
         self._edited = any(states[i].processors for i in special)
         self._repeats = self._edited and len(set(map(id, states))) < len(states)
         n_logprobs = [(i, n) for i in special if (n := states[i].n_logprobs) is not None]
-        self._masked = [(i, request.grammar) for i, request in enumerate(requests) if request.grammar]
+        self._masked = [(i, grammar) for i in special if (grammar := requests[i].grammar)]
         self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
         self.rows = SampleRows(
