@@ -10,7 +10,7 @@ from backends_here import NAMES, backend, kv_store
 from engines import greedy, here, logits_of, run, submit
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from null_model import NullModel, expected, scheduler, sequence
+from null_model import PAGE, NullModel, expected, scheduler, sequence
 from tahr.backends.api import (
     AttentionSpec,
     Backend,
@@ -22,11 +22,13 @@ from tahr.backends.api import (
     StepLimits,
 )
 from tahr.config import EngineConfig
+from tahr.engine.batch import TableRows
 from tahr.engine.builder import build_engine
 from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
+from tahr.kv.tables import PageTable
 from tahr.models import load, open_model
 from tahr.models.config import ModelConfig
 from tahr.models.loader import Loaded
@@ -307,3 +309,19 @@ def test_going_back_behind_a_window_computes_everything_again() -> None:
     assert seq.computed == 0
     model.run(seq)
     assert seq.tokens == expected(TEXT, len(TEXT) + 30)
+
+
+def test_page_tables_of_groups_may_lie_between_each_other() -> None:
+    memory = np.zeros((2, 3, 4), np.int32)  # by sequence and group, as a device may want them
+    rows = TableRows(1, memory.transpose(1, 0, 2)[1])
+    pools = [PagePool(12, PAGE) for _ in range(3)]
+    texts = [sequence(9, 11) for _ in range(2)]
+    for seq in texts:
+        seq.tables = [PageTable(pool) for pool in pools]
+    for n_tokens in (9, 13):
+        for seq in texts:
+            seq.tables[1].take(0, n_tokens)
+        rows.write(texts)
+        n_pages = len(texts[0].tables[1].pages)
+        assert [row[:n_pages].tolist() for row in memory[:, 1]] == [list(seq.tables[1].pages) for seq in texts]
+    assert not memory[:, [0, 2]].any()

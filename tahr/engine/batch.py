@@ -20,7 +20,7 @@ class TableRows:
 
     def __init__(self, group: int, rows: Ints):
         self._group = group
-        self._cells, self._width = rows.reshape(-1).data, rows.shape[1]  # NumPy takes longer to write to a row
+        self._rows = [row.data for row in rows]  # NumPy takes longer to write to a row, which need not follow the last
         self._seen: list[Pages] = [no_pages()] * len(rows)
         self._n_written = [0] * len(rows)
 
@@ -30,8 +30,7 @@ class TableRows:
         for index, seq in enumerate(sequences):
             pages = seq.tables[group].pages
             if pages is not seen[index] or len(pages) != n_written[index]:
-                begin = index * self._width
-                self._cells[begin : begin + len(pages)] = pages
+                self._rows[index][: len(pages)] = pages
                 seen[index], n_written[index] = pages, len(pages)
 
 
