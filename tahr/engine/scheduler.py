@@ -279,15 +279,13 @@ class Scheduler:
                 continue
             if len(work.sequences) == limit:
                 return
-            if end <= seq.n_owned or (seq.state is not State.PREEMPTED and self._owns_pages(seq, end)):
+            if end <= seq.n_owned or self._gets_pages(seq, end, work):
                 if n == 1 and not seq.drafts:
                     work.add_last(seq, begin)
                 else:
-                    work.add(seq, begin, n, True, n if seq.first_row <= begin else 1 + len(seq.drafts))
+                    work.add(seq, begin, n, True, max(1 + len(seq.drafts), end - max(begin, seq.first_row)))
                 seq.scheduled = end
                 seq.last_step = n_steps
-            elif seq.state is not State.PREEMPTED:  # no sequence before it needed its pages
-                self._schedule_tokens(seq, n, work)
 
     def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: StepWork) -> None:
         """Prompts that have begun come first, then new ones as long as there is room."""
@@ -315,11 +313,8 @@ class Scheduler:
     def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
         """Put n tokens of a sequence into the step, if there are pages for them."""
         begin, end, known = seq.scheduled, seq.scheduled + n, len(seq.tokens) + seq.n_ahead
-        missing = [table.n_missing(seq.computed, begin, known) for table in seq.tables]
-        if any(missing):
-            if not self._make_room(seq, known, work):
-                return False
-            work.copies += self._grow(seq, known)
+        if not self._gets_pages(seq, known, work):
+            return False
         samples = end == known
         n_sampled = 1 + len(seq.drafts) if samples else 0
         work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)))
@@ -391,6 +386,18 @@ class Scheduler:
         if seq in self.running:
             self.running.remove(seq)
             self._n_running[seq.output] -= 1
+
+    def _gets_pages(self, seq: Sequence, end: int, work: StepWork) -> bool:
+        """Whether it has pages for its tokens up to `end`, or gets them now. A preempted one gets none."""
+        if seq.state is State.PREEMPTED:
+            return False
+        if not self._owns_pages(seq, end):
+            missing = [table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables]
+            if any(missing):
+                if not self._make_room(seq, end, work):
+                    return False
+                work.copies += self._grow(seq, end)
+        return True
 
     def _owns_pages(self, seq: Sequence, end: int) -> bool:
         """Whether it has pages for its tokens up to `end` that nobody else needs."""
