@@ -7,6 +7,7 @@ and many of these fill a page in the same step. "Mixed": lengths differ and each
 one, so that nearly every step has other sequences and some prompts.
 """
 
+import gc
 import random
 import sys
 from collections.abc import Callable
@@ -81,6 +82,7 @@ def mixed(load: Load) -> list[float]:
 
 
 def main() -> None:
+    gc.set_threshold(10_000)  # as `tahr.rare_collections` does while an engine works, which older checkouts do not have
     loads: dict[str, Callable[[Load], list[float]]] = {"alike": alike, "mixed": mixed}
     for n_seqs in map(int, sys.argv[1:] or ["256"]):
         for name, run in loads.items():

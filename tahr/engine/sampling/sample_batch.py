@@ -30,21 +30,20 @@ class SampleBatch:
     ):
         self.requests, self.source = list(requests), list(source)
         self._n_prompt = [request.n_prompt for request in requests]
-        states = [request.sampling for request in requests]
-        special = [i for i, request in enumerate(requests) if request.grammar or not request.sampling.is_plain]
-        self.learners = [i for i in special if states[i].learns]
-        self._edited = any(states[i].processors for i in special)
-        self._repeats = self._edited and len(set(map(id, states))) < len(states)
-        n_logprobs = [(i, n) for i in special if (n := states[i].n_logprobs) is not None]
+        special = {i: request.sampling for i, request in enumerate(requests) if not request.is_plain}
+        self.learners = [i for i, state in special.items() if state.learns]
+        self._edited = any(state.processors for state in special.values())
+        self._repeats = self._edited and len({id(request.sampling) for request in requests}) < len(requests)
+        n_logprobs = [(i, n) for i, state in special.items() if (n := state.n_logprobs) is not None]
         self._masked = [(i, grammar) for i in special if (grammar := requests[i].grammar)]
         self._masks: MaskJob | None = None  # under way
         self.has_masks = bool(self._masked)
         self.rows = SampleRows(
             np.array(source, np.int32),
-            np.frombuffer(bytearray().join([state.row for state in states]), SAMPLE_ROW),
+            np.frombuffer(bytearray().join([request.row for request in requests]), SAMPLE_ROW),
             n_vocab,
-            n_logprobs=filled(len(states), n_logprobs) if n_logprobs and not aside else None,
-            mask=mask_memory(len(states), -(-n_vocab // 32)) if self._masked else None,
+            n_logprobs=filled(len(requests), n_logprobs) if n_logprobs and not aside else None,
+            mask=mask_memory(len(requests), -(-n_vocab // 32)) if self._masked else None,
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
             aside=aside,
         )

@@ -42,7 +42,6 @@ class SamplingState:
         self.processors = LogitProcessors(self.params, eos_tokens, resolve)
         self.learns = bool(self.params.mirostat and self.params.temperature)
         self.n_logprobs = self.params.logprobs
-        self.is_plain = not self.processors and not self.learns and self.n_logprobs is None  # its row says it all
         self.mu = 2 * self.params.mirostat_tau
         self.row = sample_row(self.params, index)
         self._highest = max((token for ids in self._named().values() for token in ids), default=0)
@@ -102,12 +101,15 @@ def keyless_row(values: tuple[float | None, ...]) -> bytes:
 class SampleRequest:
     """A request that gets a token: sampling state, tokens so far, how many of them are the prompt, and grammar."""
 
-    __slots__ = ("grammar", "n_prompt", "sampling", "tokens")
+    __slots__ = ("grammar", "is_plain", "n_prompt", "row", "sampling", "tokens")
 
     def __init__(
         self, sampling: SamplingState, tokens: ListOf[int], n_prompt: int, grammar: GrammarState | None = None
     ):
         self.sampling, self.tokens, self.n_prompt, self.grammar = sampling, tokens, n_prompt, grammar
+        self.row = sampling.row
+        has_more = sampling.processors or sampling.learns or sampling.n_logprobs is not None or grammar
+        self.is_plain = not has_more  # its row and its counter are all that sampling depends on
 
     @property
     def n_generated(self) -> int:
