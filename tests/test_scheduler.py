@@ -57,6 +57,16 @@ def test_a_preempted_sequence_finds_its_own_pages_again() -> None:
     assert n_computed < len(young.tokens) - 1 + 12, "everything was computed again"
 
 
+def test_the_short_end_of_a_prompt_gives_all_rows_that_are_wanted() -> None:
+    """With drafts, it may come in the same way as a decoding sequence: its wanted rows begin in the middle of it."""
+    model = NullModel(scheduler(n_pages=9, prefill_chunk=8, n_decode_tokens=6))
+    seq = sequence(12, 4)
+    seq.first_row = 10
+    add(model, seq)
+    items = [item for _ in range(2) for item in model.step()]
+    assert [(item.begin, item.n_tokens, item.n_rows) for item in items] == [(0, 8, 0), (8, 4, 2)]
+
+
 def test_admission_leaves_room_to_grow() -> None:
     model = NullModel(scheduler(n_pages=13, admit_below=0.8, n_prefill_tokens=99))
     first, second, third = (sequence([i] * 15, 2) for i in range(3))
