@@ -1,15 +1,16 @@
 """What a step costs on the host where steps overlap, on a device that takes no time.
 
-usage: benchmarks/overlapped_host.py [n_seqs ...]      (PYTHONPATH says of which checkout)
+usage: benchmarks/overlapped_host.py [n_seqs ...] [--collect-every N]      (PYTHONPATH says of which checkout)
 
 CPU time of the engine's thread. "Alike": all requests begin together, so that decode steps have the same sequences,
 and many of these fill a page in the same step. "Mixed": lengths differ and each request that ends is followed by a new
-one, so that nearly every step has other sequences and some prompts.
+one, so that nearly every step has other sequences and some prompts. Python's collector runs every N new objects
+(default 10,000, as while any engine works: `tahr/rare_collections.py`, which older checkouts do not have).
 """
 
+import argparse
 import gc
 import random
-import sys
 from collections.abc import Callable
 from time import thread_time
 
@@ -82,9 +83,13 @@ def mixed(load: Load) -> list[float]:
 
 
 def main() -> None:
-    gc.set_threshold(10_000)  # as `tahr.rare_collections` does while an engine works, which older checkouts do not have
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("n_seqs", type=int, nargs="*", default=[256])
+    parser.add_argument("--collect-every", type=int, default=10_000)
+    args = parser.parse_args()
+    gc.set_threshold(args.collect_every)
     loads: dict[str, Callable[[Load], list[float]]] = {"alike": alike, "mixed": mixed}
-    for n_seqs in map(int, sys.argv[1:] or ["256"]):
+    for n_seqs in args.n_seqs:
         for name, run in loads.items():
             times = run(Load(n_seqs))
             low, median, high = np.quantile(times, (0.1, 0.5, 0.9))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-# Between two collections. A step of 256 sequences makes over a thousand objects and drops them, next to none in cycles:
-# with Python's 700 the collector would run once or twice a step, and over the whole process every few hundred steps.
+# Between two collections. A step of 256 sequences makes hundreds of objects and drops them, a request some more, next
+# to none in cycles: with Python's 700 the collector would find nothing in nearly every step.
 N_NEW_OBJECTS = 10_000
 
 

@@ -40,6 +40,7 @@ def accept_token(
     if grammar is not None and not is_taken:
         grammar.advance(token)
     if seq.params.logprobs is not None:
+        # Where they are asked for, samples come with theirs: a bare token was forced, so nothing else was possible.
         seq.logprobs.append(SampledToken(sampled, 0.0) if isinstance(sampled, int) else sampled)
     if token in seq.ends:
         return writer.flush(), "stop"

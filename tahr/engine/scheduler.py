@@ -391,12 +391,12 @@ class Scheduler:
         """Whether it has pages for its tokens up to `end`, or gets them now. A preempted one gets none."""
         if seq.state is State.PREEMPTED:
             return False
-        if not self._owns_pages(seq, end):
-            missing = [table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables]
-            if any(missing):
-                if not self._make_room(seq, end, work):
-                    return False
-                work.copies += self._grow(seq, end)
+        if self._owns_pages(seq, end):
+            return True
+        if any(table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables):
+            if not self._make_room(seq, end, work):
+                return False
+            work.copies += self._grow(seq, end)
         return True
 
     def _owns_pages(self, seq: Sequence, end: int) -> bool:

