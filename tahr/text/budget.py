@@ -128,6 +128,7 @@ def _indented(text: Any, width: Any = 4, *_: Any) -> int:
 METHOD_GROWTH: dict[str, Callable[..., int]] = {
     "center": _padded,
     "format": _formatted,
+    "format_map": _formatted,  # not among TEXT_METHODS, but Jinja hands it out unasked
     "join": _joined,
     "ljust": _padded,
     "replace": _replaced,

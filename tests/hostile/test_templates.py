@@ -36,6 +36,8 @@ ATTACKS = {
     "format many": MB + "{{ ('{0}' * 10000).format(s) }}",
     "format escapes": MB + "{{ '{0!a}{0!a}{0!a}{0!a}{0!a}{0!a}'.format(s) }}",
     "format_map": "{{ '{a:3000000000}'.format_map({'a': 1}) }}",
+    "format_map by filter": "{{ ('{a:3000000000}'|attr('format_map'))({'a': 1}) }}",
+    "format_map many": MB + "{{ ('{s}' * 10000).format_map({'s': s}) }}",
     "format of arguments": "{{ '{a[0].x:3000000000}'.format(a=[1]) }}",
     "percent": "{{ '%03000000000d' % 1 }}",
     "percent with zeros": "{{ '%00000000000003000000000d' % 1 }}",
@@ -184,10 +186,9 @@ for name, source in ATTACKS.items():
         continue  # they take time
     try:
         ChatTemplate(source, seconds=0.05).render(MESSAGES)
-    except TemplateError:
-        pass
-    except MemoryError:
-        print("no memory for", name)
+    except TemplateError as error:
+        if isinstance(error.__cause__, MemoryError):
+            print("no memory for", name)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     if grown > 300_000:
         print(name, "took", grown // 1000, "MB")
