@@ -3,6 +3,7 @@
 from typing import Any
 
 from tahr.errors import GrammarError
+from tahr.grammar.alternatives import apart
 from tahr.grammar.schema_check import checked_schema
 
 # A space, or a new line and its indentation: endless space would be JSON too, and some models write it.
@@ -14,4 +15,4 @@ def json_rule(schema: Any) -> dict[str, Any]:
     made = checked_schema(schema)
     if made is False:
         raise GrammarError("The schema is false, and so allows nothing: write another.")
-    return {**({} if made is True else made), "x-guidance": JSON_OPTIONS}
+    return {**({} if made is True else apart(made)), "x-guidance": JSON_OPTIONS}
