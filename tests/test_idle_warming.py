@@ -15,7 +15,7 @@ import pytest
 from engines import alone, engine, greedy, here, loaded, run, submit
 from late_backend import arrays_of
 from tahr import AsyncLLM, EngineConfig, SamplingParams
-from tahr.backends.api import Backend, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.runner import N_FIRST_RUNS
@@ -75,7 +75,11 @@ def cold_engine(path: Path, **options: Any) -> tuple[Engine, ColdBackend]:
 
 def warm_all(eng: Engine) -> int:
     """How many runs that took."""
-    return next(n for n in range(MOST_RUNS) if not warm_next(eng))
+    return next(n for n in range(MOST_RUNS) if not eng.runner.warm_next() and not warm_drafts(eng))
+
+
+def warm_drafts(eng: Engine) -> bool:
+    return eng.speculator is not None and eng.speculator.proposer.warm_next()
 
 
 def memory_of(eng: Engine) -> list[bytes]:
@@ -94,7 +98,7 @@ def facts_of(eng: Engine) -> dict[str, Any]:
 
 def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
     eng, device = cold_engine(stories)
-    assert warm_all(eng) == N_FIRST_RUNS * 4 and not warm_next(eng)
+    assert warm_all(eng) == N_FIRST_RUNS * 4
     assert [plan.n_tokens for plan in device.plans] == [[0] * N_FIRST_RUNS] * 4
     assert device.plans[0]._inputs.limits.n_tokens == 1, "the smallest come first"
 
@@ -163,6 +167,33 @@ def test_draft_models_are_warmed_too(stories: Path) -> None:
     eng, device = cold_engine(stories, draft=Draft("itself", loaded(stories)[0].decoder))
     assert warm_all(eng) == N_FIRST_RUNS * 8 and len(device.plans) == 8
     assert eng.speculator and not eng.speculator.proposer.warm_next()
+
+
+def test_steps_with_adapters_are_rehearsed_last_and_leave_no_trace(stories: Path) -> None:
+    eng, device = cold_engine(stories)
+    wanted = alone(stories, prompts(stories)[0])
+    assert run(eng, submit(eng, prompts(stories)[0])) == [wanted]
+    warm_all(eng)
+    n_plans, before = len(device.plans), (memory_of(eng), facts_of(eng))
+    n_runs = next(n for n in range(MOST_RUNS) if not warm_next(eng))
+    rehearsed = device.plans[n_plans:]
+    assert n_runs == len(rehearsed) > 1 and all(plan.n_tokens == [0] for plan in rehearsed)
+    assert (memory_of(eng), facts_of(eng)) == before and not eng.adapters.loaded() and eng.runner._adapter_rows is None
+    assert run(eng, submit(eng, prompts(stories)[0])) == [wanted]
+
+
+def test_a_rehearsed_step_adds_adapters_to_every_kind_of_linear(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eng, device = cold_engine(stories)
+    banks: list[LoraBank] = []
+    make = device._inner.lora_bank
+    monkeypatch.setattr(device, "lora_bank", lambda *args: banks.append(make(*args)) or banks[-1], raising=False)
+    assert eng.adapters.rehearse_next()
+    [bank] = banks
+    assert {name.rpartition(".")[2] for name in bank.targets} == {
+        name.rpartition(".")[2] for name in eng.runner.decoder.linears if "layers" in name
+    }
+    n_layers = eng.runner.decoder.config.n_layers
+    assert {int(name.split(".")[2]) for name in bank.targets} == {0, n_layers - 1}
 
 
 # ---- when ---------------------------------------------------------------------------------------------------------

@@ -202,6 +202,17 @@ class Runner:
         plan = self._cold_plan() if self.backend.wants_warming() else None
         if plan is None:
             return False
+        self._run_empty(plan)
+        self._take_first_run(plan)
+        return True
+
+    def rehearse(self, bucket: StepLimits, bank: LoraBank) -> None:
+        """Run a step without tokens whose linears add the adapters of this bank, and forget its plan."""
+        forward, step = adapted(self._logits.forward, bank, 1), self.step.within(bucket)
+        self._run_empty(self.backend.record(lambda: forward(self.backend, step, self.kv), step))
+
+    def _run_empty(self, plan: Plan) -> None:
+        """Run a plan on a step without tokens, and wait for it."""
         counts = self.step.counts.copy()
         self.step.counts[:] = 0
         try:
@@ -209,8 +220,6 @@ class Runner:
             self.backend.fetch(plan.result).collect()
         finally:
             self.step.counts[:] = counts  # the next step may have the same, and then leaves them as they are
-        self._take_first_run(plan)
-        return True
 
     def _cold_plan(self) -> Plan | None:
         """The first plan that has first runs left, whether it has made any or not."""

@@ -78,4 +78,5 @@ class IdleWarming:
 def warm_next(engine: "Engine") -> bool:
     """Prepare one more kind of step of an engine that has nothing in flight; False if none is left."""
     speculator = engine.speculator
-    return engine.runner.warm_next() or (speculator is not None and speculator.proposer.warm_next())
+    drafts = speculator.proposer.warm_next if speculator else lambda: False
+    return engine.runner.warm_next() or drafts() or engine.adapters.rehearse_next()

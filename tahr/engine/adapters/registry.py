@@ -8,6 +8,7 @@ from typing import Any
 
 from tahr.backends.api import MAX_ADAPTERS, MAX_STACK
 from tahr.config import LORA_SCALE, LoraChoice, clean_lora
+from tahr.engine.adapters.rehearsal import rehearsal
 from tahr.engine.adapters.stack import NO_STACK, AdapterStack, LoadedAdapter
 from tahr.engine.runner import Runner
 from tahr.engine.sequence import Sequence
@@ -35,6 +36,11 @@ class Adapters:
         self._runner = runner
         self._by_name: dict[str, LoadedAdapter] = {}
         self._free = list(range(MAX_ADAPTERS, 0, -1))  # slots
+        self._rehearsal = rehearsal(runner)
+
+    def rehearse_next(self) -> bool:
+        """Run one more kind of step as if there were adapters, while nothing is in flight; False if none is left."""
+        return next(self._rehearsal, False)
 
     def prepare(self, path: str | Path) -> PreparedAdapter:
         """Read an adapter and check that it fits the model. Nothing changes yet."""
