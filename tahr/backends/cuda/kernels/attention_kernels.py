@@ -14,6 +14,7 @@ from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+_run = tl.constexpr(8)  # splits whose sums are asked for at once
 
 
 @triton.jit
@@ -419,15 +420,19 @@ def combine_kernel(
     if (alive == 0) | (n_live == 1):
         return
     index, cols = tl.arange(0, most), tl.arange(0, block_d)
-    parts, live = (seq.to(tl.int64) * n_q + head) * n_splits + index, index < n_live
-    mask = live[:, None] & (cols[None, :] < dim)
-    maximum = tl.load(maxima + parts, mask=live, other=float("-inf"))
-    given = tl.load(weights + parts, mask=live, other=0.0)
-    part = tl.load(sums + parts[:, None] * dim + cols[None, :], mask=mask, other=0.0)
+    first, live = (seq.to(tl.int64) * n_q + head) * n_splits, index < n_live
+    maximum = tl.load(maxima + first + index, mask=live, other=float("-inf"))
+    given = tl.load(weights + first + index, mask=live, other=0.0)
     best = tl.max(maximum, 0)
-    decay = tl.exp(maximum - tl.where(best == float("-inf"), 0.0, best))
-    weight = tl.sum(given * decay, 0)
-    result = tl.sum(part * decay[:, None], 0) / tl.where(weight == 0, 1.0, weight)
+    best = tl.where(best == float("-inf"), 0.0, best)
+    weight = tl.sum(given * tl.exp(maximum - best), 0)
+    result = tl.zeros((block_d,), tl.float32)
+    for begin in range(0, n_live, _run):
+        for i in tl.static_range(_run):  # in order: sums over a second dimension would change places of lanes
+            at = begin + i
+            decay = tl.exp(tl.load(maxima + first + at, mask=at < n_live, other=float("-inf")) - best)
+            result += decay * tl.load(sums + (first + at) * dim + cols, mask=(at < n_live) & (cols < dim), other=0.0)
+    result /= tl.where(weight == 0, 1.0, weight)
     if together:
         result = tl.reshape(hadamard(tl.reshape(result, (1, block_d)), 1, block_d, together), (block_d,))
     tl.store(out + (token * n_q + head) * dim + cols, narrow(result, out.dtype.element_ty), mask=cols < dim)
