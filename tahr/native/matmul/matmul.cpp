@@ -4,6 +4,9 @@
 #include "matmul_ops.h"
 #include "matmul_rows.h"
 #include "row_block.h"
+#if !defined(TAHR_NEON)
+#include "matmul_dense_rows.h"
+#endif
 
 namespace tahr::TAHR_ISA {
 
@@ -56,6 +59,25 @@ constexpr std::array<ManyRow, N_FORMATS> make_many(std::index_sequence<I...>) {
 
 constexpr auto MANY = make_many(std::make_index_sequence<N_FORMATS>{});
 
+#if !defined(TAHR_NEON)
+
+using DenseFn = void (*)(const RowBlock&, std::byte* scratch);
+
+template <Format F>
+constexpr DenseFn dense_fn() {
+  if constexpr (is_dense(F)) return dense_block<F>;
+  else return nullptr;
+}
+
+template <size_t... I>
+constexpr std::array<DenseFn, N_FORMATS> make_dense(std::index_sequence<I...>) {
+  return {dense_fn<Format(I)>()...};
+}
+
+constexpr auto DENSE = make_dense(std::make_index_sequence<N_FORMATS>{});
+
+#endif
+
 // ---- which rows meet which matrix ----
 
 // Rows first .. last of a job: row i reads x row source[i] / pairs_per_row and writes out row source[i] (i itself for both
@@ -104,7 +126,7 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   }
 }
 
-[[maybe_unused]] RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
+RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
   RowBlock block{s.job->matrix, s.matrix, panels, bias_of(s), n_rows, {}, {}};
   for (int r = 0; r < n_rows; r++) {
     block.x[r] = x_row(s, first + r);
@@ -113,20 +135,21 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   return block;
 }
 
-// Rows that kernels of this instruction set's own take, if there are enough for them; returns the first that is left.
-int64_t run_own_rows(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+// Rows that kernels for whole tiles of them take, if there are enough; returns the first that is left.
+int64_t run_whole_tiles(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const int64_t n_rows = rows.end - rows.begin;
   const bool dense = is_dense(s.job->matrix->format);
-#if defined(TAHR_ISA_amx)
-  if (dense || n_rows < AMX_MIN_ROWS || !amx_takes(s.job->matrix->format)) return rows.begin;
-  const int64_t taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
-  run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
-#elif defined(TAHR_NEON)
+#if defined(TAHR_NEON)
   const int64_t taken = dense ? neon_dense_rows(*s.job->matrix, n_rows) : n_rows;
   if (taken) (dense ? run_neon_dense : run_neon_block)(row_block(s, rows.begin, int(taken), panels), scratch);
 #else
-  const int64_t taken = 0;
-  (void)panels, (void)scratch, (void)n_rows, (void)dense;
+  int64_t taken = dense && n_rows >= MIN_DENSE_ROWS ? n_rows / DENSE_TILE * DENSE_TILE : 0;
+  if (taken) DENSE[size_t(s.job->matrix->format)](row_block(s, rows.begin, int(taken), panels), scratch);
+#endif
+#if defined(TAHR_ISA_amx)
+  if (dense || n_rows < AMX_MIN_ROWS || !amx_takes(s.job->matrix->format)) return rows.begin + taken;
+  taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
+  run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
 #endif
   return rows.begin + taken;
 }
@@ -156,7 +179,7 @@ void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 // All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
 void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
   const Format format = s.job->matrix->format;
-  rows.begin = run_own_rows(s, rows, panels, scratch);
+  rows.begin = run_whole_tiles(s, rows, panels, scratch);
   if (!is_dense(format) && rows.end - rows.begin >= MIN_MANY_ROWS) return run_many(s, rows, panels, scratch);
   for (int64_t row = rows.begin; row < rows.end;) {
     int rung = 0;
@@ -190,13 +213,30 @@ int64_t even_panels(int64_t n_panels, int64_t most, int n_threads) {
   return most < 1 ? 1 : most;
 }
 
+// Panels that kernels for many rows take together, 0 if there are too few rows for them.
+int64_t panels_together(Format format, int64_t n_rows) {
+#if !defined(TAHR_NEON)
+  if (is_dense(format)) return n_rows >= MIN_DENSE_ROWS ? DENSE_PANELS : 0;
+#endif
+  return n_rows >= MIN_MANY_ROWS ? MANY_PANELS : 0;
+}
+
+// How many panels pass by all the rows of a block.
+int64_t panels_fitting(const PackedMatrix& m, int64_t n_rows) {
+#if !defined(TAHR_NEON)
+  if (is_dense(m.format) && n_rows >= MIN_DENSE_ROWS) return DENSE_BLOCK_PANELS;
+#endif
+  return (n_rows < BLOCK_ROWS ? BLOCK_BYTES : TILED_BLOCK_BYTES) / m.panel_bytes;
+}
+
 Grid grid_of(const Segment& s, int n_threads) {
   const PackedMatrix& m = *s.job->matrix;
   const int64_t n_rows = s.last - s.first, n_row_blocks = (n_rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-  const int64_t fitting = (n_rows < BLOCK_ROWS ? BLOCK_BYTES : TILED_BLOCK_BYTES) / m.panel_bytes;
+  const int64_t together = panels_together(m.format, n_rows);
+  const int64_t fitting = panels_fitting(m, n_rows);
   const int64_t fair = m.n_panels * n_row_blocks / (n_threads * BLOCKS_PER_THREAD);
-  const int64_t fewer = fitting < fair ? fitting : fair, whole = fewer / MANY_PANELS * MANY_PANELS;
-  const int64_t panels = n_rows >= MIN_MANY_ROWS && whole ? whole : even_panels(m.n_panels, fewer, n_threads);
+  const int64_t fewer = fitting < fair ? fitting : fair, whole = together ? fewer / together * together : 0;
+  const int64_t panels = whole ? whole : even_panels(m.n_panels, fewer, n_threads);
   return {panels, BLOCK_ROWS, n_row_blocks, (m.n_panels + panels - 1) / panels * n_row_blocks};
 }
 

@@ -39,7 +39,7 @@ template <Format F>
 TAHR_INLINE uint8x16_t values_of(uint8x16_t codes) {
   constexpr FormatRow row = row_of(F);
   if constexpr (row.table != nullptr) {
-    static constexpr LookupTable table = offset_table(row.table);
+    static constexpr LookupTable table = offset_table(row.table, SIGNED_OFFSET);
     return vqtbl1q_u8(vld1q_u8(table.bytes), codes);
   } else if constexpr (row.offset != 0) {
     return vsubq_u8(codes, vdupq_n_u8(row.offset));

@@ -7,18 +7,30 @@
 
 namespace tahr::TAHR_ISA {
 
-constexpr bool is_signed(const FormatRow& row) { return row.bits == 8 || row.table; }
-constexpr int max_code(const FormatRow& row) { return is_signed(row) ? 255 : (1 << row.bits) - 1; }
+// Tables of small numbers are offset to unsigned codes: sums of their products fit 16 bits several times over.
+constexpr int SMALL_OFFSET = 16;
+constexpr bool is_small(const int8_t* table) {
+  for (int i = 0; table && i < 16; i++)
+    if (table[i] < -SMALL_OFFSET || table[i] >= SMALL_OFFSET) return false;
+  return table != nullptr;
+}
+
+constexpr bool is_signed(const FormatRow& row) { return row.bits == 8 || (row.table && !is_small(row.table)); }
+constexpr int max_code(const FormatRow& row) {
+  return is_signed(row) ? 255 : is_small(row.table) ? 2 * SMALL_OFFSET - 1 : (1 << row.bits) - 1;
+}
 // What the codes in `dot` exceed the true ones by.
-constexpr int code_offset(const FormatRow& row) { return is_signed(row) ? SIGNED_OFFSET : row.offset; }
+constexpr int code_offset(const FormatRow& row) {
+  return is_signed(row) ? SIGNED_OFFSET : is_small(row.table) ? SMALL_OFFSET : row.offset;
+}
 
 struct LookupTable {
   alignas(16) uint8_t bytes[16];
 };
 
-constexpr LookupTable offset_table(const int8_t* values) {
+constexpr LookupTable offset_table(const int8_t* values, int offset) {
   LookupTable table{};
-  for (int i = 0; i < 16; i++) table.bytes[i] = uint8_t(values[i] + SIGNED_OFFSET);
+  for (int i = 0; i < 16; i++) table.bytes[i] = uint8_t(values[i] + offset);
   return table;
 }
 
@@ -37,7 +49,7 @@ TAHR_INLINE Codes unpack_one(const uint8_t* p) {
   if constexpr (row.bits == 5) return either(nibbles, field<V - 4, 16>(load_codes(p + 4 * size)));
   if constexpr (row.bits == 6) return either(nibbles, field<2 * (V % 4) - 4, 48>(load_codes(p + (4 + V / 4) * size)));
   if constexpr (row.table != nullptr) {
-    static constexpr LookupTable table = offset_table(row.table);
+    static constexpr LookupTable table = offset_table(row.table, code_offset(row));
     return lookup(table.bytes, nibbles);
   }
   return nibbles;

@@ -212,6 +212,7 @@ void check_format(const Isa& isa, Format format, Pool& one, Pool& many) {
     for (int64_t cols : {32, 96, 288})
       for (int32_t n : {13, 50}) check_linear(isa, make_case(format, 40, cols, n), one, many);  // 50: three tiles of rows, and some rest
   check_linear(isa, make_case(format, 200, 512, 70), one, many);
+  if (is_dense(format)) check_linear(isa, make_case(format, 75, 1103, 77), one, many);  // rests of rows, panels and columns
   check_exact(isa, make_case(format, 5, 512, 3), one, many);
   check_experts(isa, format, many);
   if (!is_dense(format)) check_extremes(isa, format, many);

@@ -9,6 +9,8 @@ constexpr int LANES = 8;
 constexpr int DOT_ROWS = 1;
 constexpr int TILE_ROWS = 4;
 constexpr int DENSE_ROWS = 2;
+constexpr int DENSE_TILE = 4;
+constexpr int DENSE_PANELS = 3;
 constexpr int MANY_PANELS = 1;
 constexpr int ATTENTION_ROWS = 2;
 constexpr int ROWS_VECTORS = 4;
@@ -68,6 +70,19 @@ TAHR_INLINE Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
 TAHR_INLINE Ints round(Floats a) { return {_mm256_cvtps_epi32(a.v)}; }
 TAHR_INLINE Floats as_floats(Ints a) { return {_mm256_castsi256_ps(a.v)}; }
 TAHR_INLINE Ints as_ints(Floats a) { return {_mm256_castps_si256(a.v)}; }
+
+// Every fourth of 4 * LANES numbers, from the first, the second and so on: both halves of registers are transposed as they are.
+TAHR_INLINE void deal(const float* p, Floats (&out)[4]) {
+  __m256 fours[4];
+  for (int i = 0; i < 4; i++)
+    fours[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 4 * i)), _mm_loadu_ps(p + 16 + 4 * i), 1);
+  const __m256 a = _mm256_unpacklo_ps(fours[0], fours[1]), b = _mm256_unpackhi_ps(fours[0], fours[1]);
+  const __m256 c = _mm256_unpacklo_ps(fours[2], fours[3]), d = _mm256_unpackhi_ps(fours[2], fours[3]);
+  out[0].v = _mm256_shuffle_ps(a, c, 0x44);
+  out[1].v = _mm256_shuffle_ps(a, c, 0xee);
+  out[2].v = _mm256_shuffle_ps(b, d, 0x44);
+  out[3].v = _mm256_shuffle_ps(b, d, 0xee);
+}
 
 TAHR_INLINE float sum(Floats a) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));

@@ -14,6 +14,8 @@ constexpr int LANES = 16;
 constexpr int DOT_ROWS = 8;
 constexpr int TILE_ROWS = 8;
 constexpr int DENSE_ROWS = 4;
+constexpr int DENSE_TILE = 8;
+constexpr int DENSE_PANELS = 3;
 constexpr int MANY_PANELS = 3;
 constexpr int ATTENTION_ROWS = 8;
 constexpr int ROWS_VECTORS = 2;
@@ -68,6 +70,19 @@ TAHR_INLINE Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 TAHR_INLINE Ints round(Floats a) { return {_mm512_cvtps_epi32(a.v)}; }
 TAHR_INLINE Floats as_floats(Ints a) { return {_mm512_castsi512_ps(a.v)}; }
 TAHR_INLINE Ints as_ints(Floats a) { return {_mm512_castps_si512(a.v)}; }
+
+// Every fourth of 4 * LANES numbers, from the first, the second and so on.
+TAHR_INLINE void deal(const float* p, Floats (&out)[4]) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16), c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
+  const __m512 evens[2] = {_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(c, even, d)};
+  const __m512 odds[2] = {_mm512_permutex2var_ps(a, odd, b), _mm512_permutex2var_ps(c, odd, d)};
+  out[0].v = _mm512_permutex2var_ps(evens[0], even, evens[1]);
+  out[1].v = _mm512_permutex2var_ps(odds[0], even, odds[1]);
+  out[2].v = _mm512_permutex2var_ps(evens[0], odd, evens[1]);
+  out[3].v = _mm512_permutex2var_ps(odds[0], odd, odds[1]);
+}
 
 TAHR_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
 TAHR_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }

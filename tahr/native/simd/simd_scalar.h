@@ -13,6 +13,8 @@ constexpr int LANES = 8;
 constexpr int DOT_ROWS = 1;       // activation rows a call of `dot` takes
 constexpr int TILE_ROWS = 4;      // activation rows a matmul tile keeps in registers
 constexpr int DENSE_ROWS = 2;     // the same against dense weights
+constexpr int DENSE_TILE = 4;     // activation rows of many that meet dense weights together
+constexpr int DENSE_PANELS = 1;   // panels that they meet then
 constexpr int MANY_PANELS = 1;    // panels that many rows meet together
 constexpr int ATTENTION_ROWS = 2;   // query rows that meet keys and values together
 constexpr int ROWS_VECTORS = 4;      // vectors of these
@@ -50,6 +52,11 @@ TAHR_INLINE Floats abs(Floats a) { return each<Floats>([&](int i) { return a.v[i
 // c + a b, and c - a b.
 TAHR_INLINE Floats fma(Floats a, Floats b, Floats c) { return each<Floats>([&](int i) { return c.v[i] + a.v[i] * b.v[i]; }); }
 TAHR_INLINE Floats fnma(Floats a, Floats b, Floats c) { return each<Floats>([&](int i) { return c.v[i] - a.v[i] * b.v[i]; }); }
+
+// Every fourth of 4 * LANES numbers, from the first, the second and so on.
+TAHR_INLINE void deal(const float* p, Floats (&out)[4]) {
+  for (int i = 0; i < 4; i++) out[i] = each<Floats>([&](int lane) { return p[4 * lane + i]; });
+}
 
 TAHR_INLINE Ints set1(int32_t x) { return each<Ints>([=](int) { return x; }); }
 TAHR_INLINE Ints add(Ints a, Ints b) { return each<Ints>([&](int i) { return a.v[i] + b.v[i]; }); }
