@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-ELSEWHERE = {"torch", "triton", "llama_cpp", "matplotlib"}  # packages that are not among the tests' own
+ELSEWHERE = {"torch", "triton", "llama_cpp", "matplotlib", "onnx", "onnxruntime"}  # not among the tests' own packages
 
 
 @pytest.fixture(autouse=True)
