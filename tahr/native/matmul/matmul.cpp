@@ -25,7 +25,7 @@ constexpr int max_rows(Format format) { return is_dense(format) ? DENSE_ROWS : T
 template <Format F, int Rows>
 constexpr TileFn tile_fn() {
   if constexpr (Rows > max_rows(F) || (OWN_KERNELS && !is_dense(F))) return nullptr;
-  else if constexpr (is_dense(F)) return Rows > FEW_ROWS ? dense_rows<F, Rows> : dense_tile<F, Rows>;
+  else if constexpr (is_dense(F)) return Rows > FEW_ROWS ? dense_pairs<F, Rows> : dense_tile<F, Rows>;
   else return quantised_tile<F, Rows>;
 }
 
@@ -214,7 +214,7 @@ int64_t even_panels(int64_t n_panels, int64_t most, int n_threads) {
 }
 
 // Panels that kernels for many rows take together, 0 if there are too few rows for them.
-int64_t panels_together(Format format, int64_t n_rows) {
+int64_t panels_together([[maybe_unused]] Format format, int64_t n_rows) {
 #if !defined(TAHR_NEON)
   if (is_dense(format)) return n_rows >= MIN_DENSE_ROWS ? DENSE_PANELS : 0;
 #endif

@@ -15,7 +15,7 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before one row needs them
+constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before a few rows need them, having come as near as FAR_AHEAD
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together
@@ -155,7 +155,10 @@ void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = set1(0.0f);
   for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < view.SIZE; i += 64) prefetch(codes + AHEAD + i);
+    for (int64_t i = 0; i < view.SIZE; i += 64) {
+      prefetch_far(codes + FAR_AHEAD + i);
+      prefetch(codes + AHEAD + i);
+    }
     prefetch(next_scales + p * view.UNIT_BYTES / view.UNIT_PIECES);
     add_groups<F, 0>(codes, groups[0], x, p, sums);
     if constexpr (Unpacked<F>::N_GROUPS == 2) add_groups<F, 1>(codes, groups[1], x, p, sums);

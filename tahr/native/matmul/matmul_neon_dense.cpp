@@ -14,6 +14,7 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int ROWS = NEON_DENSE_ROWS;
+constexpr int CHAIN_COLS = 256;  // a multiple of CHAINS; so many columns of a panel and of the rows stay in the nearest cache
 static_assert(ROWS == LANES, "a tile of rows is as large as a panel of floats");
 constexpr int64_t STEP = 4 * CHAINS;  // columns of which a register holds those of one chain
 

@@ -36,33 +36,24 @@ TAHR_INLINE Floats load_column(const std::byte* panel, int64_t col) {
 }
 
 constexpr int CHAINS = 4;
-constexpr int CHAIN_COLS = 256;  // a multiple of CHAINS; so many columns of a panel and of the rows stay in the nearest cache
+#if defined(TAHR_NEON)
+constexpr bool FETCH_AHEAD = true;
+#else
+constexpr bool FETCH_AHEAD = false;  // hardware sees by itself what comes
+#endif
 
-// The sums of one chain over some columns: as many rows as have registers share each load of weights.
-template <Format F, int Rows>
-TAHR_INLINE void add_chain(const Tile& tile, int64_t begin, int64_t end, Floats (&sums)[Rows]) {
-  const float* x[Rows];
-  Floats own[Rows];  // in registers
-  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const float*>(tile.x[r]), own[r] = sums[r];
-  for (int64_t c = begin; c < end; c += CHAINS) {
-    const Floats w = load_column<F>(tile.panel, c);
-    for (int r = 0; r < Rows; r++) own[r] = fma(w, set1(x[r][c]), own[r]);
-  }
-  for (int r = 0; r < Rows; r++) sums[r] = own[r];
+// Asks for the bytes of halves well before CHAINS columns need them.
+TAHR_INLINE void fetch_ahead(const std::byte* panel, int64_t col) {
+  constexpr int64_t column = LANES * sizeof(uint16_t);
+  for (int64_t i = 0; i < CHAINS * column; i += 64) prefetch_far(panel + col * column + FAR_AHEAD + i);
 }
 
-// The same sums as `dense_tile`, chain after chain.
-template <Format F, int Rows>
-void dense_rows(const Tile& tile) {
-  Floats parts[CHAINS][Rows];
-  for (auto& part : parts)
-    for (auto& lanes : part) lanes = set1(0.0f);
-  for (int64_t first = 0; first < tile.cols; first += CHAIN_COLS) {
-    const int64_t end = first + CHAIN_COLS < tile.cols ? first + CHAIN_COLS : tile.cols;
-    for (int i = 0; i < CHAINS; i++) add_chain<F, Rows>(tile, first + i, end, parts[i]);
-  }
-  for (int r = 0; r < Rows; r++)
-    finish(tile, r, add(add(parts[0][r], parts[1][r]), add(parts[2][r], parts[3][r])));
+// CHAINS columns, the first of them I columns before.
+template <Format F, int I, int Rows>
+TAHR_INLINE void add_column(const std::byte* panel, int64_t col, const Four (&x)[Rows], Floats (&parts)[CHAINS][Rows]) {
+  const Floats w = load_column<F>(panel, col + I);
+  for (int r = 0; r < Rows; r++) parts[I][r] = fma_of<I>(w, x[r], parts[I][r]);
+  if constexpr (I + 1 < CHAINS) add_column<F, I + 1>(panel, col, x, parts);
 }
 
 // Every fourth column shares a sum, so that four chains of additions run at once.
@@ -73,17 +64,34 @@ void dense_tile(const Tile& tile) {
   for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const float*>(tile.x[r]);
   for (auto& part : parts)
     for (auto& lanes : part) lanes = set1(0.0f);
-  const auto column = [&](Floats (&part)[Rows], int64_t c) __attribute__((always_inline)) {
-    const Floats w = load_column<F>(tile.panel, c);
-    for (int r = 0; r < Rows; r++) part[r] = fma(w, set1(x[r][c]), part[r]);
-  };
   int64_t c = 0;
-  for (; c + CHAINS <= tile.cols; c += CHAINS)
+  for (; c + CHAINS <= tile.cols; c += CHAINS) {
+    if constexpr (FETCH_AHEAD && F != Format::F32) fetch_ahead(tile.panel, c);
+    Four four[Rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; r++) four[r] = load_four(x[r] + c);
+    add_column<F, 0>(tile.panel, c, four, parts);
+  }
 #pragma GCC unroll 4
-    for (int i = 0; i < CHAINS; i++) column(parts[i], c + i);
-  for (int i = 0; c + i < tile.cols; i++) column(parts[i], c + i);
+  for (int i = 0; i < CHAINS - 1; i++) {  // without a variable in the place of a sum, or all would be kept in memory
+    if (c + i >= tile.cols) break;
+    const Floats w = load_column<F>(tile.panel, c + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; r++) parts[i][r] = fma(w, set1(x[r][c + i]), parts[i][r]);
+  }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; r++)
     finish(tile, r, add(add(parts[0][r], parts[1][r]), add(parts[2][r], parts[3][r])));
+}
+
+// More rows than have registers for the sums of all their chains: two at a time pass by a panel, which stays in the nearest cache.
+template <Format F, int Rows>
+void dense_pairs(const Tile& tile) {
+  for (int r = 0; r < Rows; r += 2) {
+    Tile pair = tile;
+    for (int i = 0; i < 2; i++) pair.x[i] = tile.x[r + i], pair.out[i] = tile.out[r + i];
+    dense_tile<F, 2>(pair);
+  }
 }
 
 // ---- block formats ----

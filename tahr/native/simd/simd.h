@@ -36,6 +36,16 @@
 namespace tahr::TAHR_ISA {
 
 TAHR_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+TAHR_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
+constexpr int64_t FAR_AHEAD = 16384;  // bytes before they are needed: then no line that waits for memory waits in the first
+
+#if !defined(TAHR_NEON)
+// Four numbers of which each is to meet whole vectors.
+struct Four { const float* p; };
+TAHR_INLINE Four load_four(const float* p) { return {p}; }
+template <int I>
+TAHR_INLINE Floats fma_of(Floats w, Four x, Floats sum) { return fma(w, set1(x.p[I]), sum); }
+#endif
 
 #if !defined(TAHR_AVX512)
 // The same as `dot` for several panels, which gain from meeting a row together only where registers abound.

@@ -22,6 +22,15 @@ constexpr int SIGNED_OFFSET = 0;
 constexpr bool SIGNED_CODES = true;
 
 struct Floats { float32x4_t lo, hi; };
+// Four numbers of which each is to meet whole vectors: an instruction takes one out of a register, where copying it to all lanes
+// would take as long as multiplying.
+struct Four { float32x4_t v; };
+TAHR_INLINE Four load_four(const float* p) { return {vld1q_f32(p)}; }
+template <int I>
+TAHR_INLINE Floats fma_of(Floats w, Four x, Floats sum) {
+  return {vfmaq_laneq_f32(sum.lo, w.lo, x.v, I), vfmaq_laneq_f32(sum.hi, w.hi, x.v, I)};
+}
+
 struct Ints { int32x4_t lo, hi; };
 struct Codes { uint8x16_t lo, hi; };
 
@@ -33,7 +42,8 @@ TAHR_INLINE Floats load_f16(const uint16_t* p) {
 }
 TAHR_INLINE Floats load_bf16(const uint16_t* p) {
   const uint16x8_t h = vld1q_u16(p);
-  return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)), vreinterpretq_f32_u32(vshll_high_n_u16(h, 16))};
+  const uint16x8_t zeros = vdupq_n_u16(0);  // between them: shifting would take twice as long
+  return {vreinterpretq_f32_u16(vzip1q_u16(zeros, h)), vreinterpretq_f32_u16(vzip2q_u16(zeros, h))};
 }
 TAHR_INLINE void store(float* p, Floats a) {
   vst1q_f32(p, a.lo);
