@@ -1,8 +1,10 @@
 // The ops on rows, every instruction set against the plain one.
 #include "selftest_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -79,6 +81,70 @@ Vector attend(const RowKernels& k, Pool& pool, KvType key_type, KvType value_typ
   return out;
 }
 
+// Random numbers as a factor of an adapter stores them.
+std::vector<std::byte> factor(int64_t n, unsigned seed, LoraType type) {
+  const Vector x = random_rows(n, seed, 1);
+  std::vector<std::byte> bytes(x.size() * (type == LoraType::f32 ? 4 : 2));
+  for (size_t i = 0; i < x.size(); i++) {
+    if (type == LoraType::f32) memcpy(&bytes[4 * i], &x[i], 4);
+    else memcpy(&bytes[2 * i], reinterpret_cast<const std::byte*>(&x[i]) + 2, 2);  // the upper half is a bf16
+  }
+  return bytes;
+}
+
+// Three adapters of different ranks, of which one leaves a linear alone; rows with two of them, one, and none. `only` >= 0: that
+// row alone.
+Vector adapt(const RowKernels& k, Pool& pool, LoraType type, int only) {
+  constexpr int64_t n_rows = 12, n_cols = 75, stride = 80, n_out[] = {70, 16, 37};
+  constexpr int ranks[] = {5, 16, 2};
+  std::vector<std::vector<std::byte>> kept;
+  std::vector<LoraSlot> slots[3];
+  for (int t = 0; t < 3; t++)
+    for (int a = 0; a < 3; a++) {
+      kept.push_back(factor(ranks[a] * stride, unsigned(20 + 10 * t + a), type));
+      kept.push_back(factor(ranks[a] * (n_out[t] + 15) / 16 * 16 + 16 * 16, unsigned(50 + 10 * t + a), type));
+      const bool none = t == 1 && a == 2;
+      slots[t].push_back({kept[kept.size() - 2].data(), kept.back().data(), none ? 0 : ranks[a], type, 0.5f, 0});
+    }
+  const std::vector<std::vector<int32_t>> with[LORA_ROUNDS] = {{{0, 2, 4, 6, 8}, {1}, {3, 5, 7, 9, 10}}, {{2, 3}, {}, {}}, {}, {}};
+  int32_t n_tiles[LORA_ROUNDS] = {};
+  std::vector<LoraTile> tiles(LORA_ROUNDS * n_rows);
+  std::vector<int32_t> rows(LORA_ROUNDS * n_rows);
+  const Vector scales(LORA_ROUNDS * n_rows, 0.75f), x = random_rows(n_rows * n_cols, 90, 1);
+  for (int round = 0; round < LORA_ROUNDS; round++) {
+    int32_t at = 0, slot = 0;
+    for (const auto& of_slot : with[round]) {
+      const int32_t first = at;
+      for (int32_t row : of_slot)
+        if (only < 0 || row == only) rows[size_t(round * n_rows + at++)] = row;
+      if (at > first) tiles[size_t(round * n_rows + n_tiles[round]++)] = {slot, first, at - first};
+      slot++;
+    }
+  }
+  Vector low(LORA_ROUNDS * n_rows * 3 * 16), out(size_t(n_rows * (70 + 16 + 37)), 1.0f);
+  LoraOp op{n_tiles, tiles.data(), rows.data(), scales.data(), n_rows, n_cols, x.data(), low.data(), 16, 3, {}};
+  float* next = out.data();
+  for (int t = 0; t < 3; next += n_rows * n_out[t++]) op.targets[t] = {slots[t].data(), next, n_out[t]};
+  run(pool, op, k.lora_shrink);
+  run(pool, op, k.lora_expand);
+  return out;
+}
+
+// Whether every row of a batch is what it is alone.
+bool adapts_rows_alone(const RowKernels& k, Pool& pool, LoraType type) {
+  const Vector all = adapt(k, pool, type, -1);
+  for (int row = 0; row < 12; row++) {
+    const Vector one = adapt(k, pool, type, row);
+    int64_t begin = 0;
+    for (int64_t width : {70, 16, 37}) {
+      const auto at = size_t(begin + row * width);
+      if (!std::equal(one.begin() + int64_t(at), one.begin() + int64_t(at) + width, all.begin() + int64_t(at))) return false;
+      begin += 12 * width;
+    }
+  }
+  return true;
+}
+
 // What an op leaves as int8 must be what rounding its rows afterwards gives.
 bool quantises_what_it_writes(const Isa& isa, Pool& pool) {
   const int32_t n = 5, width = 96;
@@ -120,6 +186,10 @@ int check_rows(const Isa& isa, Pool& pool) {
     check(close(activations(mine, pool, act), activations(plain, pool, act), 1e-6f), "activation");
   check(close(plain_ops(mine, pool), plain_ops(plain, pool), 1e-6f), "norm, softcap or add");
   check(quantises_what_it_writes(isa, pool), "rows left as int8");
+  for (auto type : {LoraType::f32, LoraType::bf16}) {
+    check(close(adapt(mine, pool, type, -1), adapt(plain, pool, type, -1), 1e-6f), "adapters");
+    check(adapts_rows_alone(mine, pool, type), "adapters of a row alone");
+  }
   constexpr KvType F32 = KvType::f32, F16 = KvType::f16, BF16 = KvType::bf16, Q8 = KvType::q8_0;
   constexpr KvType types[][2] = {{F32, F32}, {F16, F16}, {BF16, BF16}, {Q8, Q8}, {Q8, F16}, {F32, Q8}};
   for (auto [keys, values] : types)
