@@ -140,7 +140,6 @@ TAHR_INLINE void shrink_block(const RankBlocks& blocks, const std::byte* next, c
 // ---- out += b low ----
 
 constexpr int PANELS = LANES == 16 ? 2 : 1;  // that meet rows together: eight sums hide how long an addition takes
-constexpr int VECTORS = PANELS * LORA_PANEL / LANES;
 constexpr int64_t AHEAD = 4096, NEAR_AHEAD = 1024;  // bytes that the second-level and the first-level cache are asked for
 
 // The columns of a linear that one thread adds to.
