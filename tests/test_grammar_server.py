@@ -110,6 +110,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"grammar": 5}}, "structured_outputs.grammar", "text"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "both"),
     ({"guided_regex": "a" * (1 << 20) + "b"}, "guided_regex", "at most"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": "text"}}},
+        "response_format.json_schema",
+        "no JSON",
+    ),
+    ({"structured_outputs": {"json": "[" * 100_000}}, "structured_outputs.json", "no JSON"),
 ]
 
 

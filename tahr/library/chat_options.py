@@ -1,6 +1,5 @@
 """What a chat asks for beside its messages: tools, which of them must be called, and how much to think."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +9,7 @@ from tahr.engine.detokenize import ThinkingBudget
 from tahr.errors import ConfigError
 from tahr.grammar import Grammar
 from tahr.grammar.call_grammar import FINAL, CallGrammar, call_grammar, is_call_grammar
+from tahr.grammar.source import parsed
 from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat, render_chat
 from tahr.text.thinking import EFFORT, EFFORT_BUDGETS, EFFORTS, SWITCHES, is_closed, is_open
@@ -235,7 +235,7 @@ def with_call_grammar(
 ) -> SamplingParams:
     """The parameters with a grammar of calls, where calls are required, strict, or an alternative to JSON."""
     tools, required, given = options.callable, options.choice.mode == "required", params.grammar
-    content = schema_of(given) if given and not required else None
+    content = schema_of(given) if tools and given and not required else None
     if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
         return params
     parallel = options.parallel and template.traits.several_calls and not options.choice.once
@@ -247,7 +247,7 @@ def schema_of(grammar: Grammar) -> Any:
     """The schema of a grammar that asks for JSON; None for another grammar."""
     if grammar.kind == "json_object":
         return {"type": "object"}
-    return json.loads(grammar.source) if grammar.kind == "json_schema" else None
+    return parsed(grammar.kind, grammar.source) if grammar.kind == "json_schema" else None
 
 
 def after_thinking(tokenizer: Tokenizer, prepared: PreparedRequest, thinks: bool) -> PreparedRequest:

@@ -21,10 +21,14 @@ from tahr.server.settings import Settings
 from test_model_pool import until
 from test_ollama import FillInTokenizer
 
-MESSAGES, RESPONSES, COMPLETION, INFILL = "/v1/messages", "/v1/responses", "/completion", "/infill"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+COMPLETION, INFILL = "/completion", "/infill"
 USER = [{"role": "user", "content": "hi"}]
 IMAGE = {"type": "image"}
 HUGE = int("9" * 400)
+LONG = "x" * 1_000_000
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+UNREADABLE = {"type": "json_schema", "json_schema": {"name": "x", "schema": "text"}}
 DEEP: Any = {}
 for _ in range(400):
     DEEP = {"a": DEEP}
@@ -223,6 +227,20 @@ ODD: dict[str, tuple[str, dict[str, Any]]] = {
     "huge num_ctx": ("/api/chat", {"model": "coder", "messages": USER, "options": {"num_ctx": 2**62}}),
     "embedding of nothing": ("/api/embed", {"model": "coder", "input": ["", ""]}),
     "huge dimensions": ("/api/embed", {"model": "coder", "input": "x", "dimensions": 2**62}),
+    "a schema of no JSON": (CHAT, {"messages": USER, "json_schema": "text"}),
+    "a schema of no JSON beside tools": (CHAT, {"messages": USER, "tools": TOOLS, "response_format": UNREADABLE}),
+    "a schema without end": (CHAT, {"messages": USER, "json_schema": "[" * 100_000}),
+    "a role of a million letters": (CHAT, {"messages": [{"role": LONG, "content": "x"}]}),
+    "a part of a million letters": (CHAT, {"messages": [{"role": "user", "content": [{"type": LONG}]}]}),
+    "a format of a million letters": (CHAT, {"messages": USER, "response_format": {"type": LONG}}),
+    "a field of a million letters": (CHAT, {"messages": USER, LONG: 1}),
+    "a field of a million letters in a format": (
+        CHAT,
+        {"messages": USER, "response_format": {"type": "text", LONG: 1}},
+    ),
+    "a variable of a million letters": (CHAT, {"messages": USER, "chat_template_kwargs": {LONG: 1}}),
+    "a grammar of a million letters": (CHAT, {"messages": USER, "structured_outputs": {LONG: 1}}),
+    "an encoding of a million letters": ("/v1/embeddings", {"model": "coder", "input": "x", "encoding_format": LONG}),
     "scores of unlike numbers": ("/v1/score", {"model": "ranker", "text_1": ["a"] * 3, "text_2": ["b"] * 2}),
     "huge top_n": ("/v1/rerank", {"model": "ranker", "query": "q", "documents": ["a"], "top_n": -HUGE}),
 }
@@ -235,6 +253,7 @@ def test_nonsense_is_refused_in_a_sentence(client: httpx.Client, name: str) -> N
     error = got.json()["error"]
     message = error if isinstance(error, str) else error["message"]
     assert got.status_code in (400, 404, 413) and message and len(message) < 1000, got.text[:500]
+    assert len(got.content) < 2000, "the field's name is short too"
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES, COMPLETION, INFILL, "/api/chat", "/api/embed", "/v1/rerank"])

@@ -15,12 +15,17 @@ from tahr.models.registry import family_of
 
 def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
     """The adapter at a path, a folder as PEFT saves it or a GGUF file; refused if it does not fit the model."""
-    path = path.expanduser()
-    if path.is_dir():
+    try:
+        path = path.expanduser()
+        is_dir, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # too long a name, a folder nobody may look into, no such home
+        why = getattr(error, "strerror", None) or error
+        raise AdapterError(f"{str(path)[:256]!r} is no path to an adapter ({why}): check it.") from error
+    if is_dir:
         read = read_peft_adapter(path, target)
     elif path.name == CONFIG_NAME:
         read = read_peft_adapter(path.parent, target)
-    elif path.exists() and is_gguf(path):
+    elif exists and is_gguf(path):
         read = read_gguf_adapter(path, target)
     else:
         raise AdapterError(

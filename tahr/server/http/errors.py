@@ -33,6 +33,7 @@ TYPES = {
 REQUEST_ERRORS = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
 SAMPLING_NAMES = frozenset(sampling_names())
+MAX_MESSAGE_CHARS, MAX_PARAM_CHARS = 1000, 256  # sentences quote what a client sent, which may be millions of letters
 
 
 def request_id() -> str:
@@ -59,8 +60,10 @@ class HttpError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ):
+        message = shortened(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.code = status, message, code
+        self.param = shortened(param, MAX_PARAM_CHARS) if param else param
         self.headers = dict(headers or {})
 
     def renamed(self, sent_names: Mapping[str, str]) -> "HttpError":
@@ -71,6 +74,12 @@ class HttpError(Exception):
         message = re.sub(rf"\b{name}\b", lambda _: sent_names[name], self.message, count=1)
         param = sent_names[name] + dot + rest
         return HttpError(self.status, message, param=param, code=self.code, headers=self.headers)
+
+
+def shortened(text: str, n_chars: int) -> str:
+    """A text without its middle if it is long: what is wrong stands at its beginning, what to do at its end."""
+    half = n_chars // 2 - 2
+    return text if len(text) <= n_chars else f"{text[:half]}...{text[-half:]}"
 
 
 class ErrorReply(Protocol):

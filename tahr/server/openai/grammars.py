@@ -7,6 +7,8 @@ from typing import Any
 from tahr.config import SamplingParams
 from tahr.errors import GrammarError
 from tahr.grammar import Grammar
+from tahr.grammar.source import parsed
+from tahr.grammar.spec import JSON_KINDS
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import GenerationBody
 
@@ -35,7 +37,10 @@ def grammar_of(body: GenerationBody) -> AskedGrammar | None:
 
 def made(field: str, kind: str, source: Any = "") -> AskedGrammar:
     try:
-        return AskedGrammar(Grammar(kind, source), field)
+        grammar = Grammar(kind, source)
+        if kind in JSON_KINDS and isinstance(source, str):
+            parsed(kind, source)  # here, where it is known which field holds it
+        return AskedGrammar(grammar, field)
     except GrammarError as error:
         raise bad_field(field, str(error)) from error
 
