@@ -291,6 +291,36 @@ def test_a_client_that_leaves_after_a_large_body_is_noticed(client: httpx.Client
         until(lambda: not server.state.admission.active)
 
 
+@pytest.mark.parametrize(
+    "more", [b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n", b"POST /x HTTP/1.1\r\ncontent-length: 9\r\n\r\n"]
+)
+def test_a_client_that_leaves_after_a_pipelined_request_is_noticed(server: HttpServer, more: bytes) -> None:
+    body = json.dumps({"prompt": "HANG@1"}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", int(server.address.rsplit(":", 1)[1]))) as connection:
+        connection.sendall(head + body)
+        until(lambda: len(server.state.admission.active) == 1)
+        connection.sendall(more)
+        time.sleep(0.1)  # it has been read before the connection ends
+    until(lambda: not server.state.admission.active)
+
+
+def test_pipelined_requests_without_end_are_not_all_read(server: HttpServer) -> None:
+    body = json.dumps({"prompt": "HANG@1"}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", int(server.address.rsplit(":", 1)[1]))) as connection:
+        connection.sendall(head + body)
+        until(lambda: len(server.state.admission.active) == 1)
+        connection.settimeout(1)
+        with pytest.raises(TimeoutError):
+            for _ in range(2_000_000):
+                connection.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100)
+        (protocol,) = [each for each in server._uvicorn.server_state.connections if each.pipeline]
+        assert len(protocol.pipeline) < 10_000, "what came in one read, and no more"
+        server.state.admission.cancel_all()
+    until(lambda: not server.state.admission.active)
+
+
 def test_the_description_is_made_once(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     first = client.get("/openapi.json").json()
     monkeypatch.setattr(openapi, "document", lambda routes: pytest.fail("made again"))

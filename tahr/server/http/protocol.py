@@ -13,6 +13,7 @@ from tahr.server.http.errors import Envelope, HttpError, request_id
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
 LINGER_S = 5.0  # for the rest of a body after the response
+MAX_PIPELINED = 16  # requests that wait for the response to the one before, while the connection is still read
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
 TAIL = b"content-length: %d\r\n\r\n%b"
 TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
@@ -98,6 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._n_head_bytes = 0
             super().on_headers_complete()
+            self._read_on()
 
     def on_body(self, body: bytes) -> None:
         self._n_head_bytes = 0
@@ -111,7 +113,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_timer()
         self.scope[COMPLETE] = True  # type: ignore[literal-required]
         super().on_message_complete()
-        if not self.pipeline:  # a large body stops reading, without which nobody notices that the client leaves
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """A large body or a pipelined request stops reading, without which nobody notices that the client leaves."""
+        if len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
