@@ -242,10 +242,10 @@ class ScriptedEngine:
     def adapters(self) -> list[LoadedAdapter]:
         return list(self.loaded.values())
 
-    async def add_adapter(self, name: str, path: str, scale: float) -> LoadedAdapter:
+    async def add_adapter(self, name: str, path: str, scale: float, replaces: bool = False) -> LoadedAdapter:
         if "bad" in path:
             raise AdapterError("The adapter is refused by the script.")
-        if name in self.loaded:
+        if name in self.loaded and not replaces:
             raise ConfigError(f"There is an adapter {name!r} already.")
         self.loaded[name] = LoadedAdapter(name, path, f"digest of {path}", 1, scale, 4, 100, "")
         return self.loaded[name]

@@ -156,6 +156,25 @@ def test_the_registry_over_http(adapters: Path) -> None:
         text(address)
 
 
+def test_what_cannot_replace_an_adapter_leaves_it(adapters: Path) -> None:
+    with real_server() as address:
+        body = {"lora_name": "plus", "lora_path": str(adapters / "plus"), "load_inplace": True}
+        assert httpx.post(f"{address}/v1/load_lora_adapter", json=body, timeout=30).status_code == 200
+        refused = httpx.post(f"{address}/v1/load_lora_adapter", json={**body, "lora_path": "nowhere"}, timeout=30)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "lora_path"
+        assert [each["path"] for each in httpx.get(f"{address}/admin/loras").json()["data"]] == [body["lora_path"]]
+        assert httpx.post(f"{address}/v1/load_lora_adapter", json=body, timeout=30).status_code == 200
+
+
+def test_an_adapter_of_another_model_is_not_replaced() -> None:
+    first, second = ScriptedEngine("first"), ScriptedEngine("second")
+    with serving(first, second) as server:
+        for name in ("first", "second", "second"):
+            body = {"lora_name": "a", "lora_path": name, "base_model_name": name, "load_inplace": True}
+            assert httpx.post(f"{server.address}/v1/load_lora_adapter", json=body).status_code == 200
+        assert first.loaded["a"].path == "first" and second.loaded["a"].path == "second"
+
+
 UNKNOWN = [
     ({"model": "scripted:nobody"}, "model", 400),
     ({"model": "nobody:a"}, "model", 404),

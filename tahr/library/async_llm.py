@@ -172,12 +172,17 @@ class AsyncLLM:
         stream = await self.submit_chat(messages, form.over(params) if form else params, **options)
         return form.parsed(await stream.completion()) if form else await stream.completion()
 
-    async def add_lora(self, name: str, path: str | Path, scale: float = 1.0) -> LoadedAdapter:
-        """Load an adapter while requests go on: it is read on a thread, and put in place between two steps."""
+    async def add_lora(
+        self, name: str, path: str | Path, scale: float = 1.0, *, replaces: bool = False
+    ) -> LoadedAdapter:
+        """Load an adapter while requests go on: it is read on a thread, and put in place between two steps.
+
+        With `replaces`, one of the same name goes in the same moment, and stays if the new one cannot be used.
+        """
         adapters = self.llm.engine.adapters
         check_name(name)
         prepared = await asyncio.to_thread(adapters.prepare, path)
-        return await self._call(lambda: adapters.add(name, prepared, scale))
+        return await self._call(lambda: adapters.add(name, prepared, scale, replaces))
 
     async def remove_lora(self, name: str) -> LoadedAdapter:
         """No new request may use the adapter; those that use it finish first."""

@@ -96,12 +96,12 @@ async def add(request: HttpRequest, state: ServerState) -> None:
     await request.respond_json(await load(state, body))
 
 
-async def load(state: ServerState, body: AdapterBody) -> AdapterCard:
+async def load(state: ServerState, body: AdapterBody, path_field: str = "path", replaces: bool = False) -> AdapterCard:
     model = state.models.find(body.model)
     try:
-        loaded = await model.engine.add_adapter(body.name, body.path, body.scale)
+        loaded = await model.engine.add_adapter(body.name, body.path, body.scale, replaces)
     except LoadError as error:
-        raise bad_field("path", str(error), "adapter_refused") from error
+        raise bad_field(path_field, str(error), "adapter_refused") from error
     model.added_adapters[body.name] = (body.path, body.scale)
     return card(model, loaded)
 
@@ -131,9 +131,8 @@ async def unload(state: ServerState, name: str) -> AdapterCard:
 async def load_like_vllm(request: HttpRequest, state: ServerState) -> None:
     """Load an adapter, under vLLM's names."""
     body = decode(LOAD_BODY, await request.body())
-    if body.load_inplace and body.lora_name in {each.name for each in cards(state.models)}:
-        await unload(state, body.lora_name)
-    made = await load(state, AdapterBody(name=body.lora_name, path=body.lora_path, model=body.base_model_name))
+    asked = AdapterBody(name=body.lora_name, path=body.lora_path, model=body.base_model_name)
+    made = await load(state, asked, "lora_path", body.load_inplace)
     await request.respond(f"Success: LoRA adapter '{made.name}' added successfully.".encode(), "text/plain")
 
 

@@ -84,8 +84,8 @@ class ServedEngine(Protocol):
     def adapters(self) -> "Sequence[LoadedAdapter]":
         """The adapters that requests may name."""
 
-    async def add_adapter(self, name: str, path: str, scale: float) -> "LoadedAdapter":
-        """Load an adapter; refused with a TahrError if it cannot be used."""
+    async def add_adapter(self, name: str, path: str, scale: float, replaces: bool = False) -> "LoadedAdapter":
+        """Load an adapter, maybe in the place of one of that name; refused with a TahrError if it cannot be used."""
 
     async def remove_adapter(self, name: str) -> "LoadedAdapter":
         """Let no new request use an adapter; those that do finish first."""

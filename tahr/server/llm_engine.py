@@ -78,9 +78,9 @@ class LlmEngine:
         """The adapters that requests may name."""
         return self._llm.llm.loras()
 
-    async def add_adapter(self, name: str, path: str, scale: float) -> "LoadedAdapter":
+    async def add_adapter(self, name: str, path: str, scale: float, replaces: bool = False) -> "LoadedAdapter":
         """Load an adapter."""
-        return await self._llm.add_lora(name, path, scale)
+        return await self._llm.add_lora(name, path, scale, replaces=replaces)
 
     async def remove_adapter(self, name: str) -> "LoadedAdapter":
         """Let no new request use an adapter."""

@@ -48,15 +48,18 @@ class Adapters:
         adapter = open_adapter(Path(path), AdapterTarget(self.model_name, decoder.config, decoder.linears))
         return PreparedAdapter(str(path), adapter, self._runner.adapter_rows().bank.prepare(adapter.factors))
 
-    def add(self, name: str, prepared: PreparedAdapter, scale: float = 1.0) -> LoadedAdapter:
-        """Let requests use an adapter by this name."""
+    def add(self, name: str, prepared: PreparedAdapter, scale: float = 1.0, replaces: bool = False) -> LoadedAdapter:
+        """Let requests use an adapter by this name, maybe instead of another one."""
         check_name(name)
         if not LORA_SCALE.holds(scale):
             raise ConfigError(f"The scale of an adapter is {scale!r}, but it must be {LORA_SCALE}.")
-        if name in self._by_name:
+        old = self._by_name.get(name)
+        if old and not replaces:
             raise ConfigError(f"There is an adapter {name!r} already: remove it first, or choose another name.")
-        if not self._free:
+        if not self._free and (old is None or old.n_users):
             raise ConfigError(f"{MAX_ADAPTERS} adapters are loaded, which is the most: remove one first.")
+        if old:
+            self.remove(name)
         adapter, slot = prepared.adapter, self._free.pop()
         self._runner.adapter_rows().bank.put(slot, prepared.data)
         loaded = LoadedAdapter(
