@@ -161,7 +161,7 @@ def test_echo_and_logprobs(client: httpx.Client) -> None:
     assert logprobs["tokens"] == ["<s>", "h", "i", "Y", "o"]
     assert logprobs["token_logprobs"] == [None, *(-ord(c) / 256 for c in "hiYo")]
     assert logprobs["top_logprobs"][1] == {"h": -ord("h") / 256}
-    assert len(logprobs["text_offset"]) == 5
+    assert logprobs["text_offset"] == [0, 0, 1, 2, 3]
 
 
 def test_reading_a_prompt_without_answering(client: httpx.Client) -> None:

@@ -109,6 +109,6 @@ def echoes(model: ServedModel, body: CompletionBody, inputs: list[EngineInput]) 
     sent = separate(body.prompt, "prompt")
     decode_tokens = model.engine.tokenizer.decode
     return [
-        Echo(each if isinstance(each, str) else decode_tokens(made.tokens), made.tokens)
+        Echo(each if isinstance(each, str) else decode_tokens(made.tokens), made.tokens, isinstance(each, str))
         for each, made in zip(sent, inputs, strict=True)
     ]

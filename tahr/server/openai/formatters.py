@@ -12,7 +12,15 @@ from msgspec import UNSET, Struct, UnsetType
 from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import Envelope, HttpError
 from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
-from tahr.server.openai.logprobs import chat_logprobs, prompt_logprobs, shown, text_logprobs
+from tahr.server.openai.logprobs import (
+    TextOffsets,
+    chat_logprobs,
+    prompt_logprobs,
+    prompt_parts,
+    shown,
+    text_logprobs,
+    text_parts,
+)
 from tahr.server.openai.replies import (
     CalledFunction,
     ChatChoice,
@@ -261,6 +269,7 @@ class Echo:
 
     text: str
     tokens: list[int]
+    is_text: bool  # it was sent as text
 
 
 class TextFormatter(BaseFormatter):
@@ -270,7 +279,7 @@ class TextFormatter(BaseFormatter):
         super().__init__(tokenizer, options, EventFrame("cmpl", "text_completion", options))
         self._echoes = echoes
         self._heads = self._frame.heads(b'"text":')
-        self._offsets = [0] * options.n_choices
+        self._offsets = [TextOffsets() for _ in range(options.n_choices)]
         self._begun = [not echoes] * options.n_choices
 
     def opening(self) -> bytes:
@@ -322,11 +331,14 @@ class TextFormatter(BaseFormatter):
     def _echoed_logprobs(self, choice: int, stream: EngineStream) -> list[TextLogprobs]:
         if not self._options.logprobs:
             return []
-        return [self._logprobs(choice, stream.prompt_logprobs, first=self._echo(choice).tokens[0])]
+        echo, offsets = self._echo(choice), self._offsets[choice]
+        begins = offsets.after(prompt_parts(self._tokenizer, echo.tokens, echo.is_text))
+        offsets.skip_to(len(echo.text))  # tokens of a text need not be the same letters
+        return [text_logprobs(self._tokenizer, stream.prompt_logprobs, begins, first=echo.tokens[0])]
 
-    def _logprobs(self, choice: int, tokens: "Sequence[SampledToken]", first: int | None = None) -> TextLogprobs:
-        made, self._offsets[choice] = text_logprobs(self._tokenizer, tokens, self._offsets[choice], first)
-        return made
+    def _logprobs(self, choice: int, tokens: "Sequence[SampledToken]") -> TextLogprobs:
+        begins = self._offsets[choice].after(text_parts(self._tokenizer, [each.token for each in tokens]))
+        return text_logprobs(self._tokenizer, tokens, begins)
 
     def _event(self, choice: int, text: str, logprobs: bytes, reason: bytes) -> bytes:
         tail = b',"logprobs":%b,"finish_reason":%b}' % (logprobs, reason)

@@ -1,6 +1,7 @@
 """Log-probabilities in the two shapes of the API."""
 
-from collections.abc import Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tahr.server.openai.replies import (
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tahr.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity
+UTF8 = getincrementaldecoder("utf-8")
 
 
 def shown(tokenizer: "Tokenizer", chunk: "Chunk") -> "Sequence[SampledToken]":
@@ -50,10 +52,46 @@ def chat_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> Ch
     return ChatLogprobs([one(pick) for pick in picks])
 
 
+class TextOffsets:
+    """Where tokens begin in a text. One that goes on with a character begins where the character does."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._decoder = UTF8("replace")
+
+    def after(self, parts: Iterable[bytes]) -> list[int]:
+        """Where each of these parts of the text begins, which follow those before."""
+        return [self._take(part) for part in parts]
+
+    def _take(self, part: bytes) -> int:
+        begin, self._at = self._at, self._at + len(self._decoder.decode(part))
+        return begin
+
+    def skip_to(self, at: int) -> None:
+        self._at = at
+        self._decoder.reset()
+
+
+def text_parts(tokenizer: "Tokenizer", tokens: Iterable[int]) -> Iterator[bytes]:
+    """What each token adds to a text."""
+    return (b"" if tokenizer.is_special(token) else tokenizer.token_bytes(token) for token in tokens)
+
+
+def prompt_parts(tokenizer: "Tokenizer", tokens: Sequence[int], is_text: bool) -> Iterator[bytes]:
+    """What each token adds to the text of a prompt that was sent as text, or as tokens."""
+    n_opening = len(tokenizer.prefix) if is_text else 0  # the client did not send these
+    yield from [b""] * n_opening
+    drops_space = tokenizer.drops_first_space
+    for token in tokens[n_opening:]:
+        part = tokenizer.token_bytes(token) if is_text or not tokenizer.is_special(token) else b""
+        yield part.removeprefix(b" ") if drops_space else part
+        drops_space = drops_space and not part
+
+
 def text_logprobs(
-    tokenizer: "Tokenizer", picks: "Sequence[SampledToken]", offset: int, first: int | None = None
-) -> tuple[TextLogprobs, int]:
-    """As completions give them: lists side by side, and the offset after them. `first` has nothing before it."""
+    tokenizer: "Tokenizer", picks: "Sequence[SampledToken]", offsets: list[int], first: int | None = None
+) -> TextLogprobs:
+    """As completions give them: lists side by side. `first` has nothing before it."""
     tokens = [] if first is None else [text_of(tokenizer, first)]
     logprobs: list[float | None] = [None] * len(tokens)
     tops: list[dict[str, float] | None] = [None] * len(tokens)
@@ -61,11 +99,7 @@ def text_logprobs(
         tokens.append(text_of(tokenizer, pick.token))
         logprobs.append(finite(pick.logprob))
         tops.append({text_of(tokenizer, token): finite(logprob) for token, logprob in pick.top_logprobs})
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    return TextLogprobs(tokens, logprobs, tops, offsets), offset
+    return TextLogprobs(tokens, logprobs, tops, offsets)
 
 
 def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> PromptLogprobs:
