@@ -256,6 +256,14 @@ def test_nonsense_is_refused_in_a_sentence(client: httpx.Client, name: str) -> N
     assert len(got.content) < 2000, "the field's name is short too"
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_biases_are_counted_before_they_are_looked_at(client: httpx.Client, path: str) -> None:
+    body = {"model": "coder", "messages": USER, "prompt": "x", "logit_bias": {f"no token {i}": 1 for i in range(2000)}}
+    del body["prompt" if path == CHAT else "messages"]
+    got = client.post(path, json=body)
+    assert got.status_code == 400 and "2000 entries" in got.text
+
+
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES, COMPLETION, INFILL, "/api/chat", "/api/embed", "/v1/rerank"])
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b'"x"', b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe"])
 def test_what_is_no_body_is_refused(client: httpx.Client, path: str, body: bytes) -> None:

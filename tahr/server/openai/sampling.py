@@ -65,8 +65,8 @@ class Room(Struct, frozen=True):
 
 def params_of(body: GenerationBody) -> Asked:
     """What the request asks for, checked; what it does not say is left open."""
+    check_sizes(body)  # before what grows with them
     given, sent_names = collect(body)
-    check_sizes(body)
     try:
         return Asked(made_of((*given.items(), ("logprobs", n_logprobs(body)))), sent_names)
     except ConfigError as error:
