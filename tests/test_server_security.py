@@ -50,6 +50,16 @@ def locked() -> Iterator[HttpServer]:
         yield running
 
 
+def test_a_key_may_have_any_letters() -> None:
+    key = "schlüssel€"
+    with serving(ScriptedEngine(), settings=settings(api_keys=(key,))) as server:
+        for name, value in (("authorization", f"Bearer {key}"), ("x-api-key", key)):
+            for sent, status in ((value, 200), (value + "é", 401)):
+                reply = httpx.get(f"{server.address}/v1/models", headers={name: sent.encode()})
+                assert reply.status_code == status, name
+        assert httpx.get(f"{server.address}/v1/models", headers={"x-api-key": b"\xff\xfe"}).status_code == 401
+
+
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_every_route_but_health_needs_a_key(locked: HttpServer, route: Any) -> None:
     path = route.path + "scripted" if route.path == "/v1/models/" else route.path

@@ -58,9 +58,9 @@ def tenant_of(request: HttpRequest, keys: tuple[str, ...]) -> str:
 
 
 def presented_key(request: HttpRequest) -> str:
-    sent = request.header("authorization")
+    sent = as_utf8(request.header("authorization"))
     if not sent:
-        return request.header("x-api-key").strip()  # as Anthropic's clients send it
+        return as_utf8(request.header("x-api-key")).strip()  # as Anthropic's clients send it
     scheme, _, rest = sent.partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -68,6 +68,14 @@ def presented_key(request: HttpRequest) -> str:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return rest.strip() if scheme.lower() == "bearer" else ""
+
+
+def as_utf8(header: str) -> str:
+    """A header whose bytes were read as Latin-1, as clients mean it that send a key with letters beyond ASCII."""
+    try:
+        return header if header.isascii() else header.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return header
 
 
 class HostGuard:
