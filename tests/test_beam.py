@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engines import engine as engine_of
 from tahr import BeamSearchConfig, InferenceConfig, InferenceEngine
 from tahr.errors import ConfigError
 from tahr.grammar import Grammar
 from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.library.beam import EngineBeams, Hypothesis, beam_search
+from tahr.library.session import Session
 from tahr.text.deltas import tool_calls_of
 from tahr.text.tool_calls.call_formats import BY_NAME
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
@@ -207,6 +209,22 @@ def test_beams_without_memory_for_all_take_turns(stories: Path) -> None:
     expected = beam_search(Recomputing(small), tokens, config, small.is_eos)
     assert [h.tokens for h in found] == [h.tokens for h in expected]
     assert small._model.engine.scheduler.n_preempted > 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+def test_beams_without_a_place_for_all_take_turns(stories: Path, late: bool) -> None:
+    """There are pages for all of them, but sequences that stay hold both places when the next one comes."""
+    prompt, config = [1, 403, 407, 261], BeamSearchConfig(beam_width=4, max_new_tokens=6)
+    found = []
+    for n_places in (2, 16):
+        few = engine_of(stories, late=late, max_batch_size=n_places)
+        session, beams = Session(few, few), EngineBeams(few)
+        session.feed([1, 400])
+        found.append(beam_search(beams, prompt, config, is_eos))
+        beams.close()
+        session.truncate(0)
+        assert not few.busy and few.scheduler.pools[0].n_used == 0
+    assert found[0] == found[1] and len(found[0]) == 4
 
 
 def test_the_text_in_memory_stays(engine: InferenceEngine) -> None:

@@ -327,8 +327,11 @@ class Scheduler:
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or not self._has_place(output) or seq.blocked_until > self._n_landed:
+        if seq is None or seq.blocked_until > self._n_landed:
             return None
+        while not self._has_place(output):
+            if not self._park_one(output):
+                return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
         while not self._room_for(found, n_reused, len(seq.tokens)):
@@ -448,13 +451,17 @@ class Scheduler:
         busy = {seq.id for seq in work.sequences}
         return next(seq for seq in reversed(self.running) if seq.id not in busy)
 
-    def _park_one(self) -> bool:
-        """Preempt an idle sequence, the last by rank, if there is one; it waits for its owner, not in the queue."""
-        idle = next((seq for seq in reversed(self.running) if seq.is_idle), None)
-        if idle:
-            self._drop(idle)
-            idle.is_parked = True
-        return idle is not None
+    def _park_one(self, output: Output | None = None) -> bool:
+        """Preempt an idle sequence, the last by rank, if there is one; it waits for its owner, not in the queue.
+
+        With an `output`, one of that kind: only such a one has a place to give.
+        """
+        idle = (seq for seq in reversed(self.running) if seq.is_idle and output in (None, seq.output))
+        seq = next(idle, None)
+        if seq:
+            self._drop(seq)
+            seq.is_parked = True
+        return seq is not None
 
     def _preempt(self, seq: Sequence) -> None:
         self._drop(seq)
