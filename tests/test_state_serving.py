@@ -128,6 +128,19 @@ def test_a_session_goes_back_copies_and_restores(is_hybrid: bool) -> None:
         copy.first(5)
 
 
+def test_a_slot_in_flight_is_waited_for(is_hybrid: bool, wanted: list[list[int]]) -> None:
+    """A place is free, but not its slot before the step in flight has landed, nor that of an idle session."""
+    eng = make(is_hybrid, late=True, max_batch_size=3)
+    session = Session(eng, eng)
+    short, long = submit(eng, PROMPTS[0], greedy(6)), submit(eng, PROMPTS[1])
+    session.feed([1, 2, 3])
+    while not short.done:
+        eng.step()
+    assert run(eng, long, submit(eng, PROMPTS[2])) == wanted[1:3]
+    session.truncate(0)
+    assert not eng.busy and eng.scheduler.slots and eng.scheduler.slots.n_used == 0
+
+
 def test_a_snapshot_holds_states(is_hybrid: bool) -> None:
     session, other = (Session(make(is_hybrid, whole_texts=2, prefix_cache=False), "toy") for _ in range(2))
     text = PROMPTS[1]

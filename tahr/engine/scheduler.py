@@ -327,11 +327,8 @@ class Scheduler:
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or seq.blocked_until > self._n_landed:
+        if seq is None or seq.blocked_until > self._n_landed or not self._has_place(output, parks=True):
             return None
-        while not self._has_place(output):
-            if not self._park_one(output):
-                return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
         while not self._room_for(found, n_reused, len(seq.tokens)):
@@ -343,11 +340,15 @@ class Scheduler:
         self._begin(seq, found, n_reused)
         return seq
 
-    def _has_place(self, output: Output) -> bool:
-        """Whether one more sequence may run."""
-        if self._n_running[output] >= self.limits.n_seqs:
+    def _has_place(self, output: Output, parks: bool = False) -> bool:
+        """Whether one more sequence may run; if it `parks`, an idle one may have to go.
+
+        A slot released in flight is waited for until the step has landed.
+        """
+        if self._n_running[output] >= self.limits.n_seqs and not (parks and self._park_one(output)):
             return False
-        return self.slots is None or self.slots.n_free > 0 or self._park_one()
+        slots = self.slots
+        return slots is None or slots.n_free > 0 or (not slots.n_leaving and self._park_one() and slots.n_free > 0)
 
     def _lookup(self, seq: Sequence) -> list[PageTable]:
         """Page tables to begin with: the cached beginning of its text, unless rows of it are wanted."""

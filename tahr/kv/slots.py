@@ -20,6 +20,10 @@ class StateSlots:
         return self._pool.n_free
 
     @property
+    def n_leaving(self) -> int:
+        return self._pool.n_leaving
+
+    @property
     def n_used(self) -> int:
         return self._pool.n_used
 
