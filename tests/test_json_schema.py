@@ -98,6 +98,51 @@ def test_branches_behind_references_are_told_apart() -> None:
     assert not accepts(pets, '{"kind":"cat"}')
 
 
+@pytest.mark.parametrize("name", ["next", "a/b", "50% é"])
+def test_branches_behind_references_may_hold_themselves(name: str) -> None:
+    either = {"oneOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Node"}]}
+    tree = {
+        "$defs": {
+            "Leaf": {"type": "integer"},
+            "Node": {
+                "type": "object",
+                "properties": {"kind": {"const": "node"}, name: {"anyOf": [either, {"type": "null"}]}},
+                "required": ["kind", name],
+                "additionalProperties": False,
+            },
+        },
+        **either,
+    }
+    for end, is_good in (("7", True), ("null", True), ('"x"', False), ('{"kind":"leaf"}', False)):
+        text = end
+        for _ in range(3):
+            text = f'{{"kind":"node",{json.dumps(name, ensure_ascii=False)}:{text}}}'
+        assert accepts(tree, text) is is_good, text
+
+
+def test_deep_branches_behind_references_are_not_too_deep() -> None:
+    deep: dict[str, Any] = {"const": 1}
+    for _ in range(12):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+    schema = {"$defs": {"Deep": deep}, "oneOf": [{"$ref": "#/$defs/Deep"}, {"type": "null"}]}
+    assert accepts(schema, '{"a":' * 12 + "1" + "}" * 12)
+
+
+ENDLESS = {"oneOf": [{"$ref": "#/$defs/0"}, {"type": "null"}], "$defs": {"0": {"oneOf": [{"$ref": "#/$defs/0"}]}}}
+DOUBLING = {str(i): {"oneOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}
+GROWING = {
+    "endless": (json.dumps(ENDLESS), "use anyOf"),
+    "doubling": (json.dumps({"$ref": "#/$defs/0", "$defs": DOUBLING | {"40": {"type": "null"}}}), "too many branches"),
+    "nested": (f'{{"const":{"[" * 700}{"]" * 700}}}', "recursion limit"),
+}
+
+
+@pytest.mark.parametrize("source, problem", GROWING.values(), ids=GROWING)
+def test_what_grows_without_end_is_refused_soon(source: str, problem: str) -> None:
+    with pytest.raises(GrammarError, match=problem):
+        json_schema_suite.compiled(json.loads(source))
+
+
 @pytest.mark.parametrize("name", ["date", "time", "date-time", "ipv6", "email"])
 def test_a_format_keeps_its_value_whatever_stands_beside_it(name: str) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "format": name}}, "required": ["x"]}

@@ -4,8 +4,10 @@ llguidance compiles what is left exactly: of the JSON-Schema-Test-Suite, all val
 are accepted and all invalid ones rejected (docs/json-schema.md).
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from tahr.errors import GrammarError
 from tahr.grammar.ecma_regex import to_rust
@@ -14,6 +16,7 @@ from tahr.grammar.formats import EXACT, KNOWN_TO_LLGUIDANCE, REFUSED
 Schema = dict[str, Any]
 
 MAX_DEPTH = 64
+MAX_COPIED = 1 << 20  # characters of branches of oneOf that stand in place of references
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
 WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -22,6 +25,7 @@ OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")  # by a part of th
 SCHEMAS = ("additionalProperties", "additionalItems", "items")  # keywords that hold a schema,
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")  # schemas in a list,
 MAPS = ("properties", "patternProperties", "$defs", "definitions")  # and schemas by name
+OF_THE_SAME = ("allOf", "anyOf", "oneOf")  # these speak of the value itself, the others of what is in it
 UNENFORCED = {
     "not": "say what is allowed instead",
     "if": "write the cases as anyOf",
@@ -55,6 +59,10 @@ class Check:
 
     def __init__(self, root: Any, is_old: bool):
         self._root, self._is_old = root, is_old
+        self._copied: tuple[str, ...] = ()  # references that branches under way have replaced, the outermost first
+        self._is_inside = False  # a value in that of such a branch
+        self._n_chars: dict[str, int] = {}  # by reference
+        self._n_copied = 0  # characters
 
     def schema(self, schema: Any, path: str, depth: int) -> Any:
         """A schema or a part of it, rewritten."""
@@ -64,6 +72,8 @@ class Check:
             raise refused(path, "is no schema", "a schema is an object, true or false")
         if depth > MAX_DEPTH:
             raise GrammarError(f"The schema is nested more than {MAX_DEPTH} deep: make it flatter, or use $ref.")
+        if self._is_inside and "oneOf" in schema:
+            return {"$ref": f"#{path}"}  # it is resolved there, and may be where this one came from
         if self._is_old and isinstance(schema.get("$ref"), str):
             schema = {key: value for key, value in schema.items() if key in ("$ref", "definitions", "$defs", "$schema")}
         if schema.get("uniqueItems") is False:
@@ -74,15 +84,53 @@ class Check:
         made = {key: self._value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
         for rewrite in REWRITES:
             rewrite(made, path, self)
+        if isinstance(made.get("oneOf"), list):
+            made["oneOf"] = [self._branch(branch, depth) for branch in made["oneOf"]]
         return made
 
     def _value(self, keyword: str, value: Any, path: str, depth: int) -> Any:
+        was_inside = self._is_inside
+        self._is_inside = bool(self._copied) and (was_inside or keyword not in OF_THE_SAME)
+        made = self._schemas_in(keyword, value, path, depth)
+        self._is_inside = was_inside
+        return made
+
+    def _schemas_in(self, keyword: str, value: Any, path: str, depth: int) -> Any:
         if keyword in MAPS and isinstance(value, dict):
             names = to_rust if keyword == "patternProperties" else str
-            return {names(name): self.schema(each, f"{path}/{name}", depth + 1) for name, each in value.items()}
+            return {
+                names(name): self.schema(each, f"{path}/{self._part(names(name))}", depth + 1)
+                for name, each in value.items()
+            }
         if keyword in LISTS and isinstance(value, list):
             return [self.schema(each, f"{path}/{i}", depth + 1) for i, each in enumerate(value)]
         return self.schema(value, path, depth + 1) if keyword in SCHEMAS else value
+
+    def _part(self, name: str) -> str:
+        """A name in a path, which in a branch becomes a pointer."""
+        return quote(name.replace("~", "~0").replace("/", "~1"), safe="~") if self._copied else name
+
+    def _branch(self, branch: Any, depth: int) -> Any:
+        """llguidance tells branches of oneOf apart where it sees them, but not through $ref."""
+        reference = branch.get("$ref") if isinstance(branch, dict) and branch.keys() == {"$ref"} else None
+        if not isinstance(reference, str) or reference in self._copied:
+            return branch
+        found = self.resolved(reference)
+        if not isinstance(found, dict) or "$id" in found or "$ref" in found:
+            return branch
+        self._count(reference, found)
+        before = self._copied, self._is_inside
+        self._copied, self._is_inside = (*self._copied, reference), False
+        made = self.schema(found, reference.removeprefix("#"), depth + 1)
+        self._copied, self._is_inside = before
+        return made
+
+    def _count(self, reference: str, found: Schema) -> None:
+        """Refuse what would grow without measure: branches refer to others, each of them more than once."""
+        self._n_chars[reference] = self._n_chars.get(reference) or len(json.dumps(found))
+        self._n_copied += self._n_chars[reference]
+        if self._n_copied > MAX_COPIED:
+            raise refused(reference.removeprefix("#"), "is repeated in too many branches of oneOf", "use anyOf")
 
     def resolved(self, reference: str) -> Any:
         """What a pointer into this schema points to; None if it is nothing there."""
@@ -138,9 +186,15 @@ def rewrite_numbers(schema: Schema, path: str, check: Check) -> None:
 
 
 def is_inexact(value: Any) -> bool:
-    if isinstance(value, dict | list):
-        return any(map(is_inexact, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int) and abs(value) > MAX_EXACT
+    """Whether it is or holds such a number. Without recursion: a constant may be lists in lists without end."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict | list):
+            left += each.values() if isinstance(each, dict) else each
+        elif isinstance(each, int) and abs(each) > MAX_EXACT:
+            return True
+    return False
 
 
 def check_min_properties(schema: Schema, path: str, check: Check) -> None:
@@ -159,26 +213,10 @@ def check_content(schema: Schema, path: str, check: Check) -> None:
             raise refused(path, f"uses {name}, which a grammar cannot enforce", "leave it out, or describe a pattern")
 
 
-def resolve_branches(schema: Schema, path: str, check: Check) -> None:
-    """llguidance tells branches of oneOf apart where it sees them, but not through $ref."""
-    if isinstance(schema.get("oneOf"), list):
-        schema["oneOf"] = [resolve_branch(branch, check) for branch in schema["oneOf"]]
-
-
-def resolve_branch(branch: Any, check: Check) -> Any:
-    if not isinstance(branch, dict) or branch.keys() != {"$ref"} or not isinstance(branch["$ref"], str):
-        return branch
-    found = check.resolved(branch["$ref"])
-    if not isinstance(found, dict) or "$id" in found or "$ref" in found:
-        return branch
-    return check.schema(found, branch["$ref"].removeprefix("#"), MAX_DEPTH - 8)
-
-
 REWRITES: tuple[Callable[[Schema, str, Check], None], ...] = (
     rewrite_pattern,
     rewrite_format,
     rewrite_numbers,
     check_min_properties,
     check_content,
-    resolve_branches,
 )
