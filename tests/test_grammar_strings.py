@@ -84,14 +84,15 @@ def test_strings_kept_apart_allow_what_one_of_them_allows(others: list[Any], tex
 
 def test_free_strings_of_an_any_of_have_definitions_of_their_own() -> None:
     made = apart(open_schema())
-    names = [each["$ref"].removeprefix("#/$defs/") for each in made["properties"]["a"]["anyOf"]]
-    assert [made["$defs"][name] for name in names] == [FREE, WORD]
+    free, word = made["properties"]["a"]["anyOf"]
+    assert made["$defs"] == {free["$ref"].removeprefix("#/$defs/"): FREE}
+    assert word == WORD
 
 
 def test_definitions_that_are_there_stay() -> None:
     made = apart(open_schema(**{"$defs": {"b": {"anyOf": [FREE, SHORT]}, "c": FREE}}))
     assert made["$defs"]["c"] == FREE
-    assert len(made["$defs"]) == 6
+    assert len(made["$defs"]) == 5
 
 
 def test_what_needs_no_parting_stays_as_it_is() -> None:
@@ -108,10 +109,36 @@ def test_schemas_with_names_of_their_own_are_left_alone() -> None:
 
 
 def test_thousands_of_alternatives_are_not_all_kept_apart() -> None:
-    options = [{"type": "string", "pattern": f"^{n}$"} for n in range(3000)]
+    options = [{"type": "string", "maxLength": n} for n in range(3000)]
     made = json_rule({"anyOf": options})
     assert len(made["$defs"]) == MAX_APART
     assert made["anyOf"][MAX_APART:] == options[MAX_APART:]
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"minLength": 3, "maxLength": 2},
+        {"pattern": "^abc$", "minLength": 9},
+        {"format": "date", "maxLength": 3},
+        {"allOf": [{"type": "integer"}]},
+        {"$ref": "#/$defs/number"},
+    ],
+    ids=str,
+)
+def test_an_alternative_that_nothing_fits_is_one_less(nothing: dict[str, Any]) -> None:
+    options = [SHORT, {"type": "string", **nothing}, {"type": "null"}]
+    schema = {"anyOf": options, "$defs": {"number": {"type": "integer"}}}
+    for text in ("", '"', '"abcdefgh'):
+        assert np.array_equal(mask_after(schema, text), mask_after({"anyOf": [SHORT, {"type": "null"}]}, text))
+
+
+def test_branches_of_one_of_are_told_apart_whatever_strings_they_hold() -> None:
+    several = {"anyOf": [SHORT, WORD, {"type": "string", "minLength": 4}]}
+    named = {"type": "object", "properties": {"k": several}, "required": ["k"]}
+    numbered = {"type": "object", "properties": {"k": {"const": 3}}, "required": ["k"]}
+    assert mask_after({"oneOf": [several, {"type": "integer"}]}, '"')[plain_lengths() > 0].all()
+    assert mask_after({"oneOf": [named, numbered]}, '{"k":"')[plain_lengths() > 0].all()
 
 
 @pytest.mark.parametrize("kind", [5, None, {}, ["string", 5], True])

@@ -2,15 +2,17 @@
 
 It makes one pattern of all strings of an anyOf, and of such a pattern it does not see that any plain text fits: every
 token of the vocabulary is then tried, which takes thirty times as long. A string that is referred to stays a pattern of
-its own.
+its own, and one that any text fits is all that has to be.
 """
 
 from typing import Any
 
-from tahr.grammar.schema_check import LISTS, MAPS, SCHEMAS, Schema
+from tahr.grammar.schema_check import LISTS, MAPS, MAX_EXACT, SCHEMAS, Schema
 
 MAX_APART = 32  # strings of one schema: each pattern has a price of its own
-LITERALS = ("const", "enum")
+# With one of these a string may fit nothing. In an anyOf that is only one alternative less, but a definition of nothing
+# is an error to llguidance.
+BOUND = ("const", "enum", "pattern", "format", "$ref", "allOf", "anyOf", "oneOf")
 PREFIX = "tahr.string."  # of the names of definitions
 
 
@@ -26,10 +28,13 @@ def apart(schema: Schema) -> Schema:
 
 
 def parted(schema: Any, moved: Schema) -> Any:
-    """A schema or a part of it; `moved` takes what is referred to."""
+    """A schema or a part of it; `moved` takes what is referred to.
+
+    Branches of oneOf stay: llguidance must see that no value fits two of them, and it does not look behind references.
+    """
     if not isinstance(schema, dict) or "$id" in schema:  # in a schema with a name of its own pointers mean other places
         return schema
-    made = {key: parted_value(key, value, moved) for key, value in schema.items()}
+    made = {key: value if key == "oneOf" else parted_value(key, value, moved) for key, value in schema.items()}
     options = made.get("anyOf")
     if isinstance(options, list) and sum(map(may_be_string, options)) > 1:
         made["anyOf"] = [referred(each, moved) if is_free_string(each) else each for each in options]
@@ -50,7 +55,10 @@ def may_be_string(option: Any) -> bool:
 
 
 def is_free_string(option: Any) -> bool:
-    return isinstance(option, dict) and option.get("type") == "string" and not option.keys() & LITERALS
+    if not isinstance(option, dict) or option.get("type") != "string" or option.keys() & BOUND:
+        return False
+    least, most = option.get("minLength", 0), option.get("maxLength", MAX_EXACT)
+    return isinstance(least, int) and isinstance(most, int) and least <= most
 
 
 def referred(option: Schema, moved: Schema) -> Schema:
