@@ -1,6 +1,7 @@
 """Files of the sizes that models are released in, as sparse files that take no space: whatever fits a disk opens."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -131,3 +132,36 @@ def test_a_snapshot_of_a_million_tokens() -> None:
     info = SnapshotInfo("llama", "f" * 64, InferenceConfig("m"), tokens, 1 << 20, "f16", (shape,))
     read, _ = unpack(pack(info, [np.zeros(shape, np.uint8)]))
     assert read.tokens == tokens
+
+
+@pytest.mark.parametrize("kind", ["str", "u8", "i32", "bool"])
+def test_a_vast_file_cannot_hold_vastly_many_items(tmp_path: Path, kind: str) -> None:
+    """Before they were bounded, 64 GiB of empty strings took a quarter of an hour and as much memory."""
+    head = Gguf({"tokenizer.ggml.tokens": Typed(f"[{kind}]", [])}).to_bytes()
+    at = head.index(b"tokens") + len(b"tokens") + 8
+    head = head[:at] + (4 * GiB).to_bytes(8, "little")
+    began = time.monotonic()
+    with pytest.raises(CorruptFile, match="number of items of arrays"):
+        open_gguf(sparse(tmp_path / "m.gguf", head, 64 * GiB, b"\0"))
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("kind", ["str", "[str]"])
+def test_a_vast_string_is_not_read(tmp_path: Path, kind: str) -> None:
+    head = Gguf({"general.name": Typed(kind, "" if kind == "str" else [""])}).to_bytes()
+    at = head.index(b"general.name") + len(b"general.name") + (4 if kind == "str" else 16)
+    head = head[:at] + (32 * GiB).to_bytes(8, "little")
+    began = time.monotonic()
+    with pytest.raises(CorruptFile, match="bytes of text"):
+        open_gguf(sparse(tmp_path / "m.gguf", head, 64 * GiB, b"\0"))
+    assert time.monotonic() - began < 5
+
+
+def test_the_largest_vocabulary_opens(tmp_path: Path) -> None:
+    """262144 tokens with scores and types, and twice as many merges."""
+    n = 1 << 18
+    fields = {"tokens": Typed("[str]", [f"t{i}" for i in range(n)]), "scores": Typed("[f32]", [0.5] * n)}
+    fields |= {"token_type": Typed("[i32]", [1] * n), "merges": Typed("[str]", [f"a{i} b{i}" for i in range(2 * n)])}
+    opened = open_gguf(Gguf({f"tokenizer.ggml.{name}": value for name, value in fields.items()}).to_bytes())
+    assert opened.metadata["tokenizer.ggml.tokens"][-1] == f"t{n - 1}"
+    assert len(opened.metadata["tokenizer.ggml.merges"]) == 2 * n

@@ -18,6 +18,10 @@ BOOL, STRING, ARRAY = 7, 8, 9
 MAX_NAME_BYTES = 65535
 MAX_DEPTH = 4  # of arrays in arrays
 MAX_NESTED = 1 << 12  # arrays in arrays, in all: each is an object, many times larger than its bytes in the file
+# Far above any released model, of which the largest have a million items. A file of tens of gigabytes (a sparse one
+# takes no space) could else hold billions: hours to walk through, and many times the file's size in memory.
+MAX_ITEMS = 1 << 24  # of all arrays
+MAX_TEXT_BYTES = 1 << 28  # of a string, or of the strings of an array
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -69,6 +73,7 @@ class Cursor:
         self.view = source.data.data
         self.at = 0
         self.n_nested = 0  # arrays in arrays so far
+        self.n_items = 0  # of arrays so far
         self.size = U64  # of a count or a length; version 1 files use U32
 
     @property
@@ -111,7 +116,14 @@ class Cursor:
     def string(self, field: str) -> str:
         n_bytes = self.number(self.size, f"the length of {field}")
         start = self.skip(n_bytes, field)
+        self._refuse_long(start, field)
         return _text(bytes(self.view[start : self.at]))
+
+    def _refuse_long(self, start: int, field: str) -> None:
+        if self.at - start > MAX_TEXT_BYTES:
+            raise self.damage(
+                f"{field} has {self.at - start} bytes of text, which is more than {MAX_TEXT_BYTES}", start
+            )
 
     def value(self, field: str) -> Any:
         """A value of any type, after its type number."""
@@ -142,9 +154,18 @@ class Cursor:
             raise self.damage(f"{field} has items of the unknown type {kind}", start)
         return self._numbers(kind, field)
 
+    def _n_items(self, field: str, item_bytes: int) -> int:
+        """The number of items of an array, which may not bring that of all arrays beyond bounds."""
+        start = self.at
+        n_items = self.count(f"items of {field}", item_bytes)
+        self.n_items += n_items
+        if self.n_items > MAX_ITEMS:
+            raise self.damage(f"{field} brings the number of items of arrays to more than {MAX_ITEMS}", start)
+        return n_items
+
     def _numbers(self, kind: int, field: str) -> MetadataArray:
         dtype = np.dtype("<" + NUMBERS[kind])
-        n_items = self.count(f"items of {field}", dtype.itemsize)
+        n_items = self._n_items(field, dtype.itemsize)
         start = self.skip(n_items * dtype.itemsize, field)
         stored = self.source.data[start : self.at]
         if kind == BOOL and stored.max(initial=0) > 1:
@@ -154,7 +175,7 @@ class Cursor:
     def _strings(self, field: str) -> MetadataArray:
         # The hot loop of opening a model: a vocabulary has up to hundreds of thousands of strings.
         head = self.size.size
-        n_items = self.count(f"items of {field}", head)
+        n_items = self._n_items(field, head)
         if not n_items:
             return MetadataArray(0, list)
         start = self.at
@@ -162,6 +183,7 @@ class Cursor:
         if ends is None:
             ends = self._any_ends(n_items, field)
         self.at = int(ends[-1])
+        self._refuse_long(start, field)
         stored = self.source.data[start : self.at]
         return MetadataArray(n_items, lambda: _decode_strings(stored, ends - np.uint64(start), head))
 
