@@ -39,7 +39,7 @@ class Fields:
         """A finite number above `low` and at most `high`."""
         value = self.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, Real) or not holds(low, float(value), high):
+        if isinstance(value, bool) or not isinstance(value, Real) or not holds(low, value, high):
             raise self.wrong(name, f"a number above {low:g} and at most {high:g}")
         return float(value)
 
@@ -75,8 +75,9 @@ class Fields:
         )
 
 
-def holds(low: float, value: float, high: float) -> bool:
-    return math.isfinite(value) and low < value <= high
+def holds(low: float, value: Any, high: float) -> bool:
+    # Compared first: a whole number may be too large to become a float, and then the conversion raises.
+    return bool(low < value <= high) and math.isfinite(value)
 
 
 def one_value(value: Any) -> Any:

@@ -44,7 +44,13 @@ ODD: dict[str, Any] = {
     "words": ["a", "\0", ESCAPE],
     "lists": [["a"], [1]],
 }
-ODD_JSON = ODD | {"vast": 10**30, "null": None, "object": {"a": [{}]}, "nested": [[[[[[{"x": [[]]}]]]]]]}
+ODD_JSON = ODD | {
+    "vast": 10**30,
+    "larger than floats": 10**400,
+    "null": None,
+    "object": {"a": [{}]},
+    "nested": [[[[[[{"x": [[]]}]]]]]],
+}
 
 
 def use(source: OpenedModel, tokenizer_of: Any, template_from: Any) -> None:
