@@ -6,8 +6,10 @@ import argparse
 import io
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -250,6 +252,22 @@ def test_an_ollama_tag_that_moved_is_refreshed_by_pull_only(registry: Registry) 
     assert hub.resolve("ollama:m").weights[0].read_bytes() == GGUF
     assert hub.pull("ollama:m").weights[0].read_bytes() == GGUF[::-1]
     assert hub.resolve("ollama:m").weights[0].read_bytes() == GGUF[::-1]
+
+
+def test_concurrent_pulls_of_an_ollama_model_all_succeed(registry: Registry) -> None:
+    """Each wants to move its manifest into place, and only one of them is there at a time."""
+    data = b"GGUF" + os.urandom(1 << 20)
+    registry.add("library/m", "latest", {"model": data, "license": b"MIT"})
+    registry.stall_at = 1 << 19
+    with ThreadPoolExecutor(3) as pool:
+        pulls = [pool.submit(hub.pull, "ollama:m") for _ in range(3)]
+        assert registry.stalled.wait(10)
+        time.sleep(0.2)  # the others ask for the manifest, and wait
+        registry.stall_at = None
+        registry.release.set()
+        assert all(pull.result(30).weights[0].read_bytes() == data for pull in pulls)
+    left = {path.name for path in hub.resolve("ollama:m").weights[0].parent.parent.rglob("*")}
+    assert left == {"latest", "manifest.json", "model.gguf", "license.txt"}
 
 
 def test_an_ollama_blob_is_checked_and_resumed(registry: Registry) -> None:

