@@ -224,6 +224,12 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an unknown field": lambda h: change(h, "extra", 1),
     "no tokens field": lambda h: h.pop("tokens"),
     "no config": lambda h: change(h, "config", None),
+    "a path that is none": lambda h: change(h["config"], "model_path", 5),
+    "a path no disk has": lambda h: change(h["config"], "model_path", "a/" + "x" * 3000),
+    "a tokenizer that is a list": lambda h: change(h["config"], "tokenizer_path", ["x"]),
+    "a tokenizer no disk has": lambda h: change(h["config"], "tokenizer_path", "x" * 3000),
+    "a backend that is a list": lambda h: change(h["config"], "backend", [1]),
+    "an origin that is an object": lambda h: change(h["config"], "origin", {"a": 1}),
     "an odd context": lambda h: change(h, "context_size", 1.5),
 }
 

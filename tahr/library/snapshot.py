@@ -29,6 +29,8 @@ VERSION = 2  # 1: other orders of keys and values, and q8_0 without rotation
 START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
+TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
+MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks
 Shape = tuple[int, int, int]
 
 
@@ -138,6 +140,7 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
     if "grammar" in sampler:
         sampler["grammar"] = Grammar(**sampler["grammar"])
     config["sampler"] = SamplingParams(**sampler)
+    refuse_odd_texts(config)
     info = SnapshotInfo(
         arch=str(header["arch"]),
         fingerprint=str(header["fingerprint"]),
@@ -157,6 +160,14 @@ def parse(header: dict[str, Any]) -> SnapshotInfo:
     if set(header) | {"state_bytes", "adapter"} != {f.name for f in fields(SnapshotInfo)}:
         raise ValueError("unknown fields")
     return info
+
+
+def refuse_odd_texts(config: dict[str, Any]) -> None:
+    """What names files, a backend or a model must be text that can."""
+    for name in TEXTS:
+        text = config.get(name) or ""
+        if not isinstance(text, str) or len(max(text.split("/"), key=len).encode("utf-8", "replace")) > MAX_NAME_BYTES:
+            raise ValueError(f"{name} is no name")
 
 
 def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
