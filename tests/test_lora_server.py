@@ -148,9 +148,10 @@ def test_the_registry_over_http(adapters: Path) -> None:
         for name, where in (("x", "nowhere"), ("x", "other"), ("../x", "plus"), ("a:b", "plus"), ("", "plus")):
             refused = post("/admin/loras", name=name, path=str(adapters / where))
             assert refused.status_code == 400 and refused.json()["error"]["message"].endswith("."), refused.text
-        for odd in ("\0", "x" * 5000, "~nobody-of-this-name/x"):
+        for odd in ("\0", "a\0b", "x" * 5000, "x" * 300 + "/adapter_config.json", "~nobody-here/x"):
             refused = post("/admin/loras", name="x", path=odd)
             assert refused.status_code == 400 and refused.json()["error"]["param"] == "path", refused.text
+            assert refused.json()["error"]["message"].endswith("."), refused.text
         assert post("/admin/loras", name="x", path=path, scale=1e9).status_code == 400
         assert httpx.put(f"{address}/admin/loras", json={}).headers["allow"] == "POST, GET"
         text(address)

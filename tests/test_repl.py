@@ -278,6 +278,7 @@ GOOD = {"version": 1, "model": "scripted", "messages": [], "sampling": {}}
     ("content", "complaint"),
     [
         ("{", "JSON"),
+        ("[" * 100_000, "JSON"),
         ("[]", "version"),
         ("{}", "version"),
         (json.dumps({**GOOD, "version": 2}), "version 2"),

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from tahr import hub
 from tahr.backends import LogitWidth, open_backend
@@ -29,6 +28,7 @@ from tahr.engine.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.engine.work import MAX_CHUNK
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
+from tahr.hub.refs import expanded
 from tahr.kv.checkpoints import StateCheckpoints
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache
@@ -199,7 +199,7 @@ def lora_files(config: EngineConfig) -> list[LoraFile]:
     files = [LoraFile.parse(text) for text in config.loras]
     for each in files:
         check_name(each.name)
-        if not Path(each.path).expanduser().exists():
+        if not expanded(each.path).exists():
             raise AdapterError(f"There is no adapter at {each.path!r}: name a folder of PEFT's, or a GGUF file.")
     return files
 
@@ -238,7 +238,7 @@ def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:
 
 def tokenizer_at(path: str) -> Tokenizer:
     """A tokenizer.json, or the one of a directory in the Hugging Face layout."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not place.exists():
         raise ModelNotFound(f"There is no tokenizer at {path!r}: name a tokenizer.json or leave the setting out.")
     return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
@@ -248,7 +248,7 @@ def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | No
     """The template the configuration names."""
     if config.chat_template is None:
         return None
-    path = Path(config.chat_template).expanduser()
+    path = expanded(config.chat_template)
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

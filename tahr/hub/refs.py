@@ -13,7 +13,7 @@ from tahr.errors import ConfigError, ModelNotFound
 from tahr.hub.aliases import ALIASES, SHA256, TOKENIZER_REPOS
 from tahr.hub.names import own_names
 
-__all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "parse", "quant_of"]
+__all__ = ["ALIASES", "DEFAULT_MODEL", "SOURCES", "Kind", "Ref", "expanded", "parse", "quant_of"]
 
 Kind = Literal["path", "hf", "ollama", "pypi"]
 
@@ -77,12 +77,20 @@ def _literal(text: str) -> Ref:
     if colon and (read := SOURCES.get(prefix.lower())):
         return read(rest)
     if _is_path(text):
-        return Ref("path", name=Path(text).name or text, path=Path(text).expanduser())
+        return Ref("path", name=Path(text).name or text, path=expanded(text))
     if _HF.fullmatch(text):
         return _hf(text)
     if org := _shorthand_org(text):
         return _hf(f"{org}/{text}")
     raise _unknown(text)
+
+
+def expanded(text: str) -> Path:
+    """The path a user typed; `~nobody`, who has no home, stays as it is and is not found."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def _is_path(text: str) -> bool:

@@ -59,7 +59,7 @@ def read(path: Path) -> SavedChat:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a saved conversation: it does not hold JSON.") from error
     if not isinstance(content, dict) or "version" not in content:
         raise ConfigError(f"{path} is not a saved conversation: it has no version field.")

@@ -14,6 +14,7 @@ from tahr.cli.settings.options import SAMPLING, said
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, TahrError
 from tahr.hub.progress import human_bytes
+from tahr.hub.refs import expanded
 
 KV = "--kv"
 
@@ -142,7 +143,7 @@ def restore_kv(conversation: Conversation, path: Path, digest: str) -> int:
 def file_named(text: str, command: str) -> Path:
     if not text:
         raise ConfigError(f"Say which file, as in `{command} talk.json`.")
-    return Path(text).expanduser()
+    return expanded(text)
 
 
 def leave(conversation: Conversation, argument: str) -> None:

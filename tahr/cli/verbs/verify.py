@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def path_of(model: str) -> Path:
     """The file or directory that is meant; a model by name must be here, because a fetched one was checked already."""
     from tahr.hub import resolve
+    from tahr.hub.refs import expanded
 
-    path = Path(model).expanduser()
+    path = expanded(model)
     return path if path.exists() else resolve(model, download=False).path

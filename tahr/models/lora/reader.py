@@ -10,28 +10,32 @@ from tahr.models.loader import is_gguf
 from tahr.models.lora.adapter import Adapter, AdapterTarget, RawFactors, make_adapter
 from tahr.models.lora.gguf import read_gguf_adapter
 from tahr.models.lora.peft import CONFIG_NAME, read_peft_adapter
+from tahr.models.lora.read import ReadAdapter
 from tahr.models.registry import family_of
 
 
 def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
     """The adapter at a path, a folder as PEFT saves it or a GGUF file; refused if it does not fit the model."""
     try:
-        path = path.expanduser()
-        is_dir, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # too long a name, a folder nobody may look into, no such home
-        why = getattr(error, "strerror", None) or error
-        raise AdapterError(f"{str(path)[:256]!r} is no path to an adapter ({why}): check it.") from error
-    if is_dir:
-        read = read_peft_adapter(path, target)
-    elif path.name == CONFIG_NAME:
-        read = read_peft_adapter(path.parent, target)
-    elif exists and is_gguf(path):
-        read = read_gguf_adapter(path, target)
-    else:
+        read = read_adapter(path.expanduser(), target)
+    except (OSError, RuntimeError) as error:  # a path no disk has, say, or `~nobody/x`, or a file we may not read
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise AdapterError(
-            f"There is no adapter at {str(path)!r}: name a folder with an {CONFIG_NAME}, or a GGUF file of an adapter."
-        )
+            f"The adapter at {str(path)!r} cannot be read: {why}. Check the path, and that you may read it."
+        ) from error
     return make_adapter(split_fused(read.factors, target), target, read.base, read.notes)
+
+
+def read_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
+    if path.is_dir():
+        return read_peft_adapter(path, target)
+    if path.name == CONFIG_NAME:
+        return read_peft_adapter(path.parent, target)
+    if path.exists() and is_gguf(path):
+        return read_gguf_adapter(path, target)
+    raise AdapterError(
+        f"There is no adapter at {str(path)!r}: name a folder with an {CONFIG_NAME}, or a GGUF file of an adapter."
+    )
 
 
 def split_fused(factors: Mapping[str, RawFactors], target: AdapterTarget) -> dict[str, RawFactors]:
