@@ -282,6 +282,8 @@ REFUSALS: list[tuple[str, dict[str, Any], Callable[[Tensors], Tensors]]] = [
     ("is a DoRA", {}, added(f"base_model.model.{Q0}.lora_magnitude_vector", (64,))),
     ("replaces a part", {}, added("base_model.model.lm_head.weight", (128, 64))),
     ("replaces a part", {}, added("../../etc/passwd", (1,))),
+    ("two adapters in one file", {}, added(A0.replace(".lora_A.", ".lora_A.other."), (4, 64))),
+    ("two adapters in one file", {}, added(B0.removeprefix("base_model.model."), (64, 4))),
 ]
 
 
@@ -294,6 +296,17 @@ def test_what_is_no_plain_adapter_is_refused_in_a_sentence(
     with pytest.raises(LoadError, match=sentence) as caught:
         open_adapter(folder, target_of(base))
     assert str(caught.value).endswith((".", ")"))
+
+
+def test_a_linear_is_not_changed_twice_as_itself_and_as_a_part_of_another(tmp_path: Path) -> None:
+    base = loaded_case("phi3", tmp_path / "base", backend("reference"))
+    linears = base.decoder.linears
+    n_rows, n_cols = sum(linears[Q0.replace("q_proj", f"{x}_proj")].n_rows for x in "qkv"), linears[Q0].n_cols
+    fused = {Q0.replace("q_proj", "qkv_proj"): LinearShape(n_rows, n_cols)}
+    open_adapter(write_peft(tmp_path / "fused", peft_tensors(fused, RANK, 1)), target_of(base))
+    both = peft_tensors({**fused, Q0: linears[Q0]}, RANK, 1)
+    with pytest.raises(AdapterError, match="twice"):
+        open_adapter(write_peft(tmp_path / "both", both), target_of(base))
 
 
 def test_a_rank_no_machine_should_hold_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
                 "Tahr does not do that: merge it into the model."
             )
         home = gguf_name(found["name"], names).removesuffix(".weight")
-        sides.setdefault(home, {})[found["side"]] = tensor
+        if sides.setdefault(home, {}).setdefault(found["side"], tensor) is not tensor:
+            raise AdapterError(f"The adapter holds two tensors of {home}.lora_{found['side']}: fetch it again.")
     factors = {name: RawFactors(two.get("a"), two.get("b"), alpha) for name, two in sides.items()}
     if cfg.family in REORDERED and cfg.rope_style == "halves":
         factors = {name: in_halves(name, raw, cfg) for name, raw in factors.items()}

@@ -100,7 +100,11 @@ def by_linear(tensors: Mapping[str, HostTensor], names: Mapping[str, str]) -> di
         if not found:
             raise AdapterError(refusal(name))
         home = hf_name(found["name"].removeprefix(PREFIX), names)
-        sides.setdefault(home, {})[found["side"]] = tensor
+        if sides.setdefault(home, {}).setdefault(found["side"], tensor) is not tensor:
+            raise AdapterError(
+                f"The adapter holds {name} beside {sides[home][found['side']].name}, which are the same part of it: "
+                "there are two adapters in one file. Save each on its own."
+            )
     return sides
 
 

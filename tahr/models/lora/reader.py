@@ -46,5 +46,8 @@ def split_fused(factors: Mapping[str, RawFactors], target: AdapterTarget) -> dic
             out[name] = raw
             continue
         parts = arrange(target.config, Tensors({f"{name}.weight": raw.b}))
-        out |= {part.removesuffix(".weight"): replace(raw, b=parts[part]) for part in parts}
+        cut = {part.removesuffix(".weight"): replace(raw, b=parts[part]) for part in parts}
+        if twice := cut.keys() & factors.keys() - {name}:
+            raise AdapterError(f"The adapter changes {min(twice)} twice, once as a part of {name}: fetch it again.")
+        out |= cut
     return out
