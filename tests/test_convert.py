@@ -1,6 +1,7 @@
 """The GGUF writer, `tahr quantize`, and checkpoints and tokenizers converted to GGUF."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,17 @@ from family_cases import MORE_CASES
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
+from tahr import hub
 from tahr.backends.reference import ReferenceBackend
 from tahr.cli.main import main
-from tahr.errors import LoadError, QuantError, TokenizerError, UnsupportedModel
+from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel
 from tahr.models import Loaded, load, open_model
 from tahr.models.convert import convert
 from tahr.text.gguf_fields import gguf_fields
 from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer as OurTokenizer
+from tahr.tools.convert_check import refuse_unloadable
+from tahr.tools.gguf_export import export
 from tahr.weights import FORMATS, HostTensor, open_gguf
 from tahr.weights.gguf_write import Entry, Part, encode, stored_metadata, write_gguf
 from tahr.weights.quantise.quantiser import pieces, quantise, quantised
@@ -126,10 +130,37 @@ def written(parts: list[Part], metadata: dict[str, object], path: Path) -> Path:
 def test_a_converted_model_gives_the_same_logits(case: str, tmp_path: Path) -> None:
     source = open_model([], write_hf(tmp_path / "hf", CASES[case], make_weights(CASES[case])))
     made = convert(source)
+    refuse_unloadable(made)
     path = written(made.parts, made.metadata, tmp_path / "m.gguf")
     backend = ReferenceBackend()
     want = np.load(FIXTURES / f"{case}.npz")["logits"]
     assert np.abs(logits(load(open_model([path]), backend), backend) - want).max() <= 1e-4
+
+
+Q_PROJ, EXPERT = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.experts.1.up_proj.weight"
+BROKEN: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray] | None]] = {
+    "no final norm": ("llama_llama3", "model.norm.weight", None),
+    "no matrix": ("llama_llama3", Q_PROJ, None),
+    "fewer rows": ("llama_llama3", Q_PROJ, lambda a: a[:-1]),
+    "no rows": ("llama_llama3", Q_PROJ, lambda a: a[:0]),
+    "one number": ("llama_llama3", Q_PROJ, lambda a: a.reshape(-1)[0]),
+    "flat": ("llama_llama3", "model.layers.1.mlp.down_proj.weight", lambda a: a.reshape(-1)),
+    "a missing expert": ("qwen3_moe", EXPERT, None),
+    "a smaller expert": ("qwen3_moe", EXPERT, lambda a: a[:-1]),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_checkpoint_that_would_not_load_is_not_converted(what: str, tmp_path: Path) -> None:
+    case, name, change = BROKEN[what]
+    arrays = make_weights(CASES[case])
+    found = arrays.pop(name)
+    if change is not None:
+        arrays[name] = np.ascontiguousarray(change(found))
+    folder = write_hf(tmp_path / "hf", CASES[case], arrays)
+    with pytest.raises(CorruptFile):
+        export(hub.resolve(str(folder)), tmp_path / "m.gguf", None)
+    assert not list(tmp_path.glob("*.gguf*"))
 
 
 @pytest.mark.parametrize("case", sorted(NO_GGUF - MORE_CASES.keys()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tahr.errors import QuantError, UnsupportedModel
+from tahr.errors import CorruptFile, QuantError, UnsupportedModel
 from tahr.models.config import ModelConfig
 from tahr.models.convert_keys import ARCHITECTURES, PAIRED, check_told, describe, rope_divisors
 from tahr.models.gguf import ROPE_DIVISORS
@@ -62,6 +62,9 @@ def with_experts(tensors: Mapping[str, HostTensor]) -> dict[str, list[HostTensor
         found = EXPERT.fullmatch(name)
         home, index = (f"{found[1]}.{found[3]}", int(found[2])) if found else (name, 0)
         experts.setdefault(home, {})[index] = tensor
+    for name, some in experts.items():
+        if some.keys() != set(range(len(some))) or len({tensor.shape for tensor in some.values()}) > 1:
+            raise CorruptFile(f"The experts of {name} are not all there, or of several shapes; fetch the model again.")
     return {name: [some[i] for i in sorted(some)] for name, some in experts.items()}
 
 

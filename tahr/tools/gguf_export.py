@@ -12,6 +12,7 @@ from tahr.errors import ConfigError, QuantError
 from tahr.models.convert import convert
 from tahr.models.loader import open_model
 from tahr.text.gguf_fields import gguf_fields
+from tahr.tools.convert_check import refuse_unloadable
 from tahr.tools.lora_merge import merged
 from tahr.weights import open_gguf
 from tahr.weights.dequantise.bits import Bytes
@@ -97,6 +98,7 @@ def read_gguf(files: hub.ModelFiles) -> Model:
 def read_checkpoint(files: hub.ModelFiles) -> Model:
     assert files.directory is not None
     converted = convert(open_model(files.weights, files.directory))
+    refuse_unloadable(converted)
     tokenizer = gguf_fields(files.directory, converted.config.n_vocab)
     left = converted.left_out
     notes = [f"Left out, because GGUF keeps language models alone: {', '.join(left[:5])}{', ...' * (len(left) > 5)}"]
