@@ -259,7 +259,7 @@ class Weights:
                 f"The model has no tensor {full}, which a {self.config.family} model of this size needs. "
                 "The file is incomplete or its configuration belongs to another model; fetch the model again."
             )
-        tensor = self.tensors[full]
+        tensor = with_ones(self.tensors[full], shape)
         check_shape(tensor, shape)
         check_format(tensor)
         self.counts.names.add(full)
@@ -276,6 +276,13 @@ class Weights:
     def upload(self, values: np.ndarray) -> Vector:
         self.counts.n_vector_bytes += values.nbytes
         return self.backend.vector(values)
+
+
+def with_ones(tensor: HostTensor, shape: tuple[int, ...]) -> HostTensor:
+    """A tensor with the sizes of 1 that come first in `shape`, which programs that quantise GGUF files drop."""
+    n_dropped = len(shape) - len(tensor.shape)
+    dropped = n_dropped > 0 and shape == (1,) * n_dropped + tensor.shape
+    return replace(tensor, shape=shape) if dropped else tensor
 
 
 def check_shape(tensor: HostTensor, shape: tuple[int, ...]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tahr.errors import CorruptFile
 from tahr.models.arrange import Make, Tensors
 from tahr.models.blocks import Attention, DecoderLayer, Sublayer
 from tahr.models.config import ModelConfig
@@ -53,23 +54,37 @@ def add_type(tensors: Tensors, name: str) -> None:
     if TYPES in tensors:
         table, types = tensors.make_of(name), tensors.make_of(TYPES)
         tensors.drop(TYPES)
-        tensors.define(name, lambda: added(table(), types().dense()[:1]))
+        tensors.define(name, lambda: added(table(), types()))
 
 
 def double_by_type(tensors: Tensors) -> None:
     """Make the table one of both token types: token t of a pair's second text becomes token n_vocab + t."""
     table, types = tensors.make_of(TABLE), tensors.make_of(TYPES)
     tensors.drop(TYPES)
-    tensors.define(TABLE, lambda: doubled(table(), types().dense()))
+    tensors.define(TABLE, lambda: doubled(table(), types()))
 
 
-def doubled(table: HostTensor, types: np.ndarray) -> HostTensor:
+def doubled(table: HostTensor, types: HostTensor) -> HostTensor:
+    first, second = rows_for(table, types, 2)
     values = table.dense()
-    return of_floats(table.name, np.concatenate([values + types[0], values + types[1]]))
+    return of_floats(table.name, np.concatenate([values + first, values + second]))
 
 
-def added(table: HostTensor, row: np.ndarray) -> HostTensor:
-    return of_floats(table.name, table.dense() + row)
+def added(table: HostTensor, types: HostTensor) -> HostTensor:
+    (first,) = rows_for(table, types, 1)
+    return of_floats(table.name, table.dense() + first)
+
+
+def rows_for(table: HostTensor, types: HostTensor, n: int) -> np.ndarray:
+    """The first rows of `types`, to be added to those of `table`; NumPy would stretch what is narrower."""
+    # Programs that quantise GGUF files drop sizes of 1: a table of one row is a vector there.
+    n_rows, *width = types.shape if len(types.shape) > 1 else (1, *types.shape)
+    if n_rows < n or len(width) != 1 or tuple(width) != table.shape[1:]:
+        raise CorruptFile(
+            f"Tensor {types.name} has the shape {list(types.shape)}, which does not fit {table.name} of "
+            f"{list(table.shape)}; the file is damaged, fetch the model again."
+        )
+    return types.dense().reshape(n_rows, -1)[:n]
 
 
 def of_floats(name: str, values: np.ndarray) -> HostTensor:
