@@ -65,7 +65,7 @@ class Tensors(Mapping[str, HostTensor]):
     def join_rows(self, parts: Sequence[str], name: str) -> None:
         """In every layer that has them, make one matrix of several, one below the other."""
         for prefix, kind in self.found(parts[0]):
-            self._made[f"{prefix}{name}.{kind}"] = joined([self._made.pop(f"{prefix}{p}.{kind}") for p in parts])
+            self._made[f"{prefix}{name}.{kind}"] = joined([self.take(f"{prefix}{p}.{kind}") for p in parts])
 
     def as_matrix(self, part: str) -> None:
         """In every layer, take a vector for the only row of a matrix."""
@@ -87,7 +87,7 @@ class Tensors(Mapping[str, HostTensor]):
     def join_mxfp4(self, part: str) -> None:
         """In every layer, make one MXFP4 matrix of the codes and the scales that a checkpoint has apart."""
         for prefix, kind in self.found(f"{part}_blocks"):
-            codes, scales = (self._made.pop(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
+            codes, scales = (self.take(f"{prefix}{part}_{side}.{kind}") for side in ("blocks", "scales"))
             self._made[f"{prefix}{part}.{kind}"] = mxfp4(codes, scales)
 
     def replace(self, names: Sequence[str], name: str, make: Callable[[Mapping[str, Make]], HostTensor]) -> None:
@@ -104,6 +104,12 @@ class Tensors(Mapping[str, HostTensor]):
         if name not in self._made:
             raise CorruptFile(f"The model has no tensor {name}; the file is incomplete, fetch the model again.")
         return self._made[name]
+
+    def take(self, name: str) -> Make:
+        """The same, where the tensor becomes a part of another and is no longer known by its own name."""
+        made = self.make_of(name)
+        self.drop(name)
+        return made
 
     def define(self, name: str, make: Make) -> None:
         """Let `name` be what `make` gives."""
@@ -122,6 +128,11 @@ class Tensors(Mapping[str, HostTensor]):
 def joined(parts: Sequence[Make]) -> Make:
     def make() -> HostTensor:
         tensors = [part() for part in parts]
+        if len({(tensor.format.name, len(tensor.shape), tensor.shape[1:]) for tensor in tensors}) > 1:
+            names = ", ".join(tensor.name for tensor in tensors)
+            raise CorruptFile(
+                f"Tensors {names} differ in width or format and make no one matrix; fetch the model again."
+            )
         data = np.concatenate([tensor.data for tensor in tensors])
         n_rows = sum(tensor.shape[0] for tensor in tensors)
         return HostTensor(tensors[0].name, tensors[0].format, (n_rows, *tensors[0].shape[1:]), data)
@@ -179,6 +190,7 @@ def cut(whole: Make, rows: Cut) -> Make:
 
     def make() -> HostTensor:
         tensor = whole()
+        check_axes(tensor, rows.n_axes)
         n_stacked = len(tensor.shape) - rows.n_axes
         stack, (n_rows, *cols) = tensor.shape[:n_stacked], tensor.shape[n_stacked:]
         check_rows(tensor, n_rows, rows.n_groups * rows.of)
@@ -192,6 +204,15 @@ def cut(whole: Make, rows: Cut) -> Make:
         return HostTensor(tensor.name, tensor.format, shape, np.ascontiguousarray(found).reshape(-1))
 
     return make
+
+
+def check_axes(tensor: HostTensor, n_axes: int) -> None:
+    if len(tensor.shape) < n_axes or 0 in tensor.shape:
+        what = "matrix" if n_axes == 2 else "vector"
+        raise CorruptFile(
+            f"Tensor {tensor.name} has the shape {list(tensor.shape)} and is no {what}; the file is damaged, fetch the "
+            "model again."
+        )
 
 
 def check_rows(tensor: HostTensor, n_rows: int, wanted: int) -> None:
@@ -225,6 +246,7 @@ def turned(stored: Make) -> Make:
 
     def make() -> HostTensor:
         tensor = stored()
+        check_axes(tensor, 2)
         if tensor.format.name not in PLAIN:
             dense = np.ascontiguousarray(tensor.dense(), np.float32).reshape(-1).view(np.uint8)
             tensor = HostTensor(tensor.name, FORMATS["F32"], tensor.shape, dense)
