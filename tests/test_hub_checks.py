@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,13 +92,41 @@ def test_odd_listings_of_a_hub_get_sentences(
 
 
 @pytest.mark.parametrize(
-    "index", ["[" * 100_000, '{"weight_map": 3}', '{"weight_map": {"a": "x\\u0000y"}}', '{"weight_map": {"a": -1}}']
+    "index",
+    [
+        *("[" * 100_000, '{"weight_map": 3}', '{"weight_map": {"a": "x\\u0000y"}}', '{"weight_map": {"a": -1}}'),
+        *('{"weight_map": {"a": "config.json"}}', '{"weight_map": {"a": ".."}}'),
+    ],
 )
 def test_odd_indexes_get_sentences(fake: Hub, index: str) -> None:
     fake.repos["org/m"] = SMALL | {"model.safetensors.index.json": index.encode(), "model.safetensors": GGUF}
     with pytest.raises(TahrError):
         hub.resolve("org/m")
     assert hub.list_models() == []
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"adapter_config.json": b"{}", "adapter_model.safetensors": GGUF}, "is an adapter"),
+        ({"model.safetensors": GGUF}, "no config.json"),
+        ({"m-00001-of-00002.gguf": GGUF}, "does not hold it"),
+    ],
+)
+def test_repositories_without_a_whole_model_are_refused_before_weights_are_fetched(
+    fake: Hub, files: dict[str, bytes], sentence: str
+) -> None:
+    fake.repos["org/m"] = files
+    with pytest.raises(TahrError, match=sentence):
+        hub.pull("org/m")
+    assert fake.n_body_bytes == 0 or sentence == "does not hold it"
+
+
+def test_a_file_that_calls_itself_none_of_none_is_a_whole_one(fake: Hub, tmp_path: Path) -> None:
+    (tmp_path / "m-00000-of-00000.gguf").write_bytes(GGUF)
+    assert hub.resolve(str(tmp_path / "m-00000-of-00000.gguf")).weights[0].read_bytes() == GGUF
+    fake.repos["org/m"] = {"m-00000-of-00000.gguf": GGUF}
+    assert hub.pull("org/m").weights[0].read_bytes() == GGUF
 
 
 LAYER = "application/vnd.ollama.image.model"

@@ -65,9 +65,9 @@ def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
         with store.emptied_on_error(listing.repo.root, lambda: _holds_weights(listing.repo)):
             _bring(ref, listing, progress, check)
         _fetch_sidecars(ref, progress)
-    found = hf_cache.find(ref)
-    assert found is not None, "everything the reference needs was just fetched"
-    return found
+    # Should what was fetched not be all a model needs, opening it says what is missing.
+    snapshot = listing.repo.snapshot(listing.commit)
+    return hf_cache.find(ref) or pick.open_directory(ref, snapshot, hf_cache.listing(snapshot))
 
 
 def _bring(ref: Ref, listing: RepoListing, progress: Progress, check: Check) -> None:
@@ -102,11 +102,24 @@ def _holds_weights(repo: hf_cache.Repo) -> bool:
 def _choose(ref: Ref, listing: RepoListing, progress: Progress) -> tuple[Format, tuple[str, ...]]:
     """The names of the weights. Small files are fetched first: once the weights are there, so is everything else."""
     chosen = pick.choose_format(listing.files, ref)
+    if chosen == "safetensors":
+        _refuse_without_config(ref, listing)
     wanted = pick.SMALL_FILES if chosen == "gguf" else (*pick.SMALL_FILES, *pick.SENTENCE_FILES)
     _fetch(listing, [name for name in wanted if name in listing.files], progress)
     if chosen == "gguf":
         return chosen, pick.choose_gguf(listing.files, ref.selector, ref.repo).files
     return chosen, pick.safetensors_names(listing.files, listing.repo.snapshot(listing.commit))
+
+
+def _refuse_without_config(ref: Ref, listing: RepoListing) -> None:
+    """Before gigabytes are fetched: weights of adapters, and of many other things, are safetensors too."""
+    if "config.json" in listing.files:
+        return
+    if "adapter_config.json" in listing.files:
+        raise ModelNotFound(
+            f"{ref.repo} is an adapter and no model: fetch its base model, and name the adapter's folder by --lora."
+        )
+    raise ModelNotFound(f"{ref.repo} has safetensors but no config.json, so it is no language model: name another.")
 
 
 def _look(ref: Ref, listing: RepoListing, chosen: Format, weights: tuple[str, ...]) -> Preview:

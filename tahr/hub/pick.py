@@ -86,9 +86,9 @@ def gguf_models(names: Iterable[str]) -> list[Gguf]:
 def split_set(name: str) -> tuple[str, ...]:
     """All parts of the set a file belongs to, in order; the file alone when it is whole."""
     match = _SPLIT.fullmatch(name)
-    if not match:
+    total = int(match["total"]) if match else 0
+    if not match or not total:
         return (name,)
-    total = int(match["total"])
     return tuple(f"{match['stem']}-{part:05}-of-{total:05}.gguf" for part in range(1, total + 1))
 
 
@@ -160,9 +160,9 @@ def _indexed_names(index: Path) -> tuple[str, ...]:
             or PurePosixPath(name).name != name
             or "\\" in name
             or not name.isprintable()
-            or not name
+            or not name.endswith(".safetensors")
         ):
-            raise CorruptFile(f"{index} names {name!r}, which is not a plain file name: do not use this model.")
+            raise CorruptFile(f"{index} names {name!r}, which is no safetensors file beside it: do not use this model.")
     return tuple(sorted(names))
 
 
