@@ -321,6 +321,25 @@ def test_quantize_refuses(
     assert [p.name for p in tmp_path.iterdir()] == ["q4.gguf"]
 
 
+def test_quantize_copies_what_it_cannot_make(tmp_path: Path) -> None:
+    """Integers, one number alone, and blocks that Tahr reads but does not write."""
+    iq, i32 = FORMATS["IQ4_XS"], FORMATS["I32"]
+    codes = np.arange(4 * iq.block_bytes, dtype=np.uint8)
+    matrix, numbers = normal(4, 256), np.arange(8, dtype="<i4").view(np.uint8)
+    entries = [
+        entry("blk.0.attn_q.weight", matrix),
+        Entry("blk.0.attn_k.bias", i32, (8,), lambda: [numbers]),
+        Entry("scale", FORMATS["F32"], (), lambda: [np.zeros(4, np.uint8)]),
+        Entry("blk.0.attn_v_norm.weight", iq, (4, 256), lambda: [codes]),
+    ]
+    write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"}, entries)
+    assert main(["quantize", str(tmp_path / "m.gguf"), str(tmp_path / "q.gguf"), "Q8_0"]) == 0
+    found = open_gguf(tmp_path / "q.gguf").tensors
+    assert [t.format.name for t in found.values()] == ["Q8_0", "I32", "F32", "IQ4_XS"]
+    assert (found["blk.0.attn_v_norm.weight"].data == codes).all()
+    assert (found["blk.0.attn_k.bias"].data == numbers).all()
+
+
 def test_requantize_goes_on(stories: Path, tmp_path: Path) -> None:
     assert main(["quantize", str(stories), str(tmp_path / "q8.gguf"), "Q8_0"]) == 0
     assert main(["quantize", str(tmp_path / "q8.gguf"), str(tmp_path / "q5.gguf"), "Q5_1", "--requantize"]) == 0

@@ -62,10 +62,10 @@ def quantised(tensor: HostTensor, stored_as: Format) -> HostTensor:
 
 def pieces(tensor: HostTensor, stored_as: Format) -> Iterator[Bytes]:
     """The tensor's bytes in another format, some at a time and in order, worked on by all cores."""
-    check(tensor, stored_as)
-    if tensor.format is stored_as:
+    if tensor.format is stored_as:  # copied, also where Tahr could not make it
         yield from (tensor.data[at : at + PIECE] for at in range(0, tensor.n_bytes, PIECE))
         return
+    check(tensor, stored_as)
     with ThreadPoolExecutor(N_THREADS) as pool:
         waiting: deque[Future[Bytes]] = deque()
         for at in range(0, tensor.n_values, PIECE):
@@ -80,7 +80,7 @@ def check(tensor: HostTensor, stored_as: Format) -> None:
     """Refuse what cannot be stored that way."""
     if stored_as.name not in QUANTISERS:
         raise QuantError(f"Tahr cannot write {stored_as.name}. Choose one of: {', '.join(QUANTISERS)}.")
-    if tensor.shape[-1] % stored_as.block:
+    if tensor.shape and tensor.shape[-1] % stored_as.block:
         raise QuantError(
             f"Tensor {tensor.name} has rows of {tensor.shape[-1]} values, and {stored_as.name} needs a multiple of "
             f"{stored_as.block}. Choose another format for it."
