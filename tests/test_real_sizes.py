@@ -136,7 +136,7 @@ def test_a_snapshot_of_a_million_tokens() -> None:
 
 @pytest.mark.parametrize("kind", ["str", "u8", "i32", "bool"])
 def test_a_vast_file_cannot_hold_vastly_many_items(tmp_path: Path, kind: str) -> None:
-    """Before they were bounded, 64 GiB of empty strings took a quarter of an hour and as much memory."""
+    """Before they were bounded, 40 seconds and 1.8 GB were not enough for 8 GiB of empty strings."""
     head = Gguf({"tokenizer.ggml.tokens": Typed(f"[{kind}]", [])}).to_bytes()
     at = head.index(b"tokens") + len(b"tokens") + 8
     head = head[:at] + (4 * GiB).to_bytes(8, "little")

@@ -19,7 +19,7 @@ MAX_NAME_BYTES = 65535
 MAX_DEPTH = 4  # of arrays in arrays
 MAX_NESTED = 1 << 12  # arrays in arrays, in all: each is an object, many times larger than its bytes in the file
 # Far above any released model, of which the largest have a million items. A file of tens of gigabytes (a sparse one
-# takes no space) could else hold billions: hours to walk through, and many times the file's size in memory.
+# takes no space) could else hold billions, which are walked through one by one and take eight bytes each, or more.
 MAX_ITEMS = 1 << 24  # of all arrays
 MAX_TEXT_BYTES = 1 << 28  # of a string, or of the strings of an array
 
