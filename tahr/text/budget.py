@@ -1,11 +1,13 @@
 """What a template may spend, and how long the things it makes can get."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from string import Formatter
 from time import monotonic
 from typing import Any, TypeVar
+
+from jinja2 import Undefined
 
 T = TypeVar("T")
 
@@ -15,6 +17,10 @@ MAX_NUMBER = 100_000  # for a width or a count
 MAX_BITS = 4096  # of a product: more is no number of a conversation
 LIST_ENTRY = 16  # letters that a place in a list counts for
 WORK_PER_OUTPUT = 32  # letters a template may handle for each one it may return
+WRITTEN_PER_OUTPUT = 4  # and write: a block of text or a macro is written once more where it is used
+SETS: tuple[type[Any], ...] = (type({}.keys()), type({}.values()), type({}.items()), set)
+CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, *SETS)
+PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, type(None), range, Undefined, *CONTAINERS)
 
 
 class OverBudget(Exception):
@@ -29,6 +35,7 @@ class Budget:
         self.max_chars = max_chars
         self._deadline = monotonic() + seconds
         self._n_chars_left = WORK_PER_OUTPUT * max_chars
+        self._n_written_left = WRITTEN_PER_OUTPUT * max_chars
 
     def tick(self) -> bool:
         """True, so that it can stand in a condition."""
@@ -44,13 +51,23 @@ class Budget:
         if monotonic() > self._deadline:  # as `tick`, without the call: this runs at every operation
             self.tick()
 
+    def write(self, n_chars: int) -> None:
+        """Count text on its way into the output, or into a block whose text becomes a value."""
+        self._n_written_left -= n_chars
+        if self._n_written_left < 0:
+            raise OverBudget(f"writes more than {WRITTEN_PER_OUTPUT * self.max_chars} characters")
+        self.charge(n_chars)
+
     def admit(self, n_chars: int) -> None:
         """Refuse to make a text or list this long."""
         if n_chars > self.max_chars:
             raise OverBudget(f"wants to make more than {self.max_chars} characters at once")
 
-    def weigh(self, value: Any) -> int:
-        """About how long the value is when written out; lists that share parts count them each time."""
+    def weigh(self, value: Any, *, plain: bool = False) -> int:
+        """About how long the value is when written out; lists that share parts count them each time.
+
+        A `plain` one must hold nothing whose attributes could be longer than itself.
+        """
         if isinstance(value, str):
             self.admit(len(value))
             return len(value) + 1
@@ -59,9 +76,9 @@ class Budget:
             item, depth = waiting.pop()
             n_parts += 1
             n_chars += size_of(item)
-            inner = (
-                item if isinstance(item, (list, tuple)) else [*item, *item.values()] if isinstance(item, dict) else ()
-            )
+            if plain and not isinstance(item, PLAIN):
+                raise OverBudget(f"looks into a {type(item).__name__} where only plain values are allowed")
+            inner = parts_of(item)
             if depth > MAX_DEPTH or n_parts + len(inner) > MAX_PARTS:
                 raise OverBudget(f"makes a value of more than {MAX_PARTS} parts or {MAX_DEPTH} levels")
             if inner:
@@ -69,6 +86,13 @@ class Budget:
                 waiting += [(part, depth + 1) for part in inner]
             self.admit(n_chars)
         return n_chars + n_parts
+
+
+def parts_of(value: Any) -> Collection[Any]:
+    """What is written out, compared and hashed with a value."""
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, CONTAINERS) else ()
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
@@ -96,16 +120,27 @@ def size_of(made: Any) -> int:
 # What a field of `format` may state: a fill, a side, a sign, a width and a precision below a thousand.
 _FIELD = re.compile(r"([^{}]?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[,_]?(\.[0-9]{1,3})?[a-zA-Z%]?")
 _WIDEST = 2000  # a width and a precision
+# Where `splitlines` and `split` cut.
+_LINE_BREAKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+_SPACES = _LINE_BREAKS + " \t\x1f\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u202f\u205f\u3000"
 
 
-def _formatted(text: str, *values: Any) -> int:
+def _formatted(text: str, *values: Any, **named: Any) -> int:
     """An upper bound for `format`: each field as long as all that is given, escaped where it asks for that."""
     fields = [field for field in Formatter().parse(text) if field[1] is not None]
     for _, name, spec, _ in fields:
         if not _FIELD.fullmatch(spec or "") or len(name or "") > _WIDEST:
             raise OverBudget("gives format a width above 999, or a name or form that no template needs")
+    looks_inside = any("." in (name or "") or "[" in (name or "") for _, name, _, _ in fields)
     escapes = 10 if any(conversion for *_, conversion in fields) else 1
-    return len(text) + len(fields) * (escapes * current().weigh(list(values)) + _WIDEST)
+    return len(text) + len(fields) * (
+        escapes * current().weigh([*values, *named.values()], plain=looks_inside) + _WIDEST
+    )
+
+
+def _listed_items(items: Any, d: Any = "", attribute: Any = None) -> int:
+    """As Jinja's filter `join` names what it takes."""
+    return _joined(d, items)
 
 
 def _joined(separator: Any, items: Any) -> int:
@@ -116,15 +151,35 @@ def _padded(text: Any, width: Any = 0, *_: Any) -> int:
     return len(str(text)) + int(width)
 
 
-def _replaced(text: Any, old: Any, new: Any, *_: Any) -> int:
+def _replaced(text: Any, old: Any, new: Any, count: Any = None) -> int:
     return len(str(text)) + str(text).count(str(old)) * len(str(new))
 
 
-def _indented(text: Any, width: Any = 4, *_: Any) -> int:
+def _indented(text: Any, width: Any = 4, first: Any = False, blank: Any = False) -> int:
     return len(str(text)) + (str(text).count("\n") + 1) * (len(width) if isinstance(width, str) else int(width))
 
 
-# Upper bounds for the length of what these make.
+def _escaped(text: Any) -> int:
+    if not isinstance(text, str):
+        return 5 * current().weigh(text)
+    return len(text) + 4 * sum(map(text.count, "&<>'\""))
+
+
+def _split(text: str, sep: Any = None, maxsplit: Any = -1) -> int:
+    n_cuts = text.count(sep) if sep else _count(text, _SPACES)
+    return LIST_ENTRY * (min(n_cuts, maxsplit) if maxsplit >= 0 else n_cuts)
+
+
+def _split_lines(text: str, keepends: Any = False) -> int:
+    return LIST_ENTRY * _count(text, _LINE_BREAKS)
+
+
+def _count(text: str, letters: str) -> int:
+    """How many letters of a text are among these; its length where that is little."""
+    return len(text) if LIST_ENTRY * len(text) <= current().max_chars else sum(map(text.count, letters))
+
+
+# Upper bounds for the length of what these make. Filters take options by name too, so those of theirs are Jinja's.
 METHOD_GROWTH: dict[str, Callable[..., int]] = {
     "center": _padded,
     "format": _formatted,
@@ -133,26 +188,41 @@ METHOD_GROWTH: dict[str, Callable[..., int]] = {
     "ljust": _padded,
     "replace": _replaced,
     "rjust": _padded,
+    "rsplit": _split,
+    "split": _split,
+    "splitlines": _split_lines,
     "zfill": _padded,
 }
 FILTER_GROWTH: dict[str, Callable[..., int]] = {
+    "e": _escaped,
+    "escape": _escaped,
     "indent": _indented,
-    "join": lambda items, separator="", *_: _joined(separator, items),
+    "join": _listed_items,
     "replace": _replaced,
 }
 # Filters that hand values on without writing them out; every other one is given only what is small when written out.
 PASSIVE = frozenset(
     (
-        *("abs", "attr", "batch", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),
-        *("last", "length", "list", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "select"),
-        *("selectattr", "slice", "sort", "unique"),
+        *("abs", "attr", "batch", "count", "d", "default", "first", "float", "int", "items", "last", "length"),
+        *("list", "map", "reject", "rejectattr", "reverse", "round", "select", "selectattr", "slice"),
     )
 )
+# Filters that compare or write parts of what they are given: these must be plain, for an attribute of something else
+# may be of any size.
+LOOKING_INSIDE = frozenset(("dictsort", "groupby", "join", "max", "min", "sort", "unique"))
+# Filters that make a list of the letters of a text.
+LISTING = frozenset(
+    ("batch", "groupby", "list", "map", "reject", "select", "slice", "sort", "title", "unique", "wordcount")
+)
 # The filters there are: all of Jinja's whose cost is known from what they are given.
-FILTERS = PASSIVE | {
-    *("capitalize", "e", "escape", "indent", "join", "lower", "replace", "safe", "string", "title", "tojson", "trim"),
-    *("truncate", "upper", "wordcount"),
-}
+FILTERS = (
+    PASSIVE
+    | LOOKING_INSIDE
+    | {
+        *("capitalize", "e", "escape", "indent", "lower", "replace", "safe", "string", "title", "tojson", "trim"),
+        *("truncate", "upper", "wordcount"),
+    }
+)
 # The methods of text that cost no more than its length, or whose growth is measured above. Numbers have none: what
 # templates do with them are operators.
 TEXT_METHODS = frozenset(
@@ -201,12 +271,26 @@ def _plus(left: Any, right: Any) -> int:
     return len(left) + len(right) if hasattr(left, "__len__") and hasattr(right, "__len__") else 0
 
 
+def _minus(left: Any, right: Any) -> int:
+    """Keys of dictionaries have it too, and make a set."""
+    return LIST_ENTRY * len(left) if isinstance(left, SETS) else 0
+
+
 # Upper bounds for what an operator makes.
 OPERATOR_GROWTH: dict[str, Callable[[Any, Any], int]] = {
     "*": _times,
     "**": _power,
     "%": _modulo,
     "+": _plus,
+    "-": _minus,
     "//": _refuse_huge,
     "/": _refuse_huge,
 }
+# Tests that are the operator %, and those that compare or write out what they are given.
+MODULO_TESTS = frozenset(("divisibleby", "even", "odd"))
+COMPARING_TESTS = frozenset(
+    (
+        *("!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan"),
+        *("lower", "lt", "ne", "upper"),
+    )
+)

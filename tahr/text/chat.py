@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 SECONDS_PER_MESSAGE = 0.005  # an honest template's time grows with the conversation
 MAX_SOURCE_CHARS = 64 * 1024  # the longest released template has 17,000
+MAX_DATE_CHARS = 1024
 
 
 class ChatTemplate:
@@ -73,6 +74,7 @@ class ChatTemplate:
         from jinja2 import meta
 
         def names(source: str) -> set[str]:
+            _refuse_long(source)
             return meta.find_undeclared_variables(self._sandbox.parse(source))
 
         return frozenset(self._run(lambda: names(self.source) | names(self.tool_use or "")))
@@ -113,12 +115,9 @@ class ChatTemplate:
         return self._compile(self.tool_use or self.source)
 
     def _compile(self, source: str) -> "jinja2.Template":
-        if len(source) > MAX_SOURCE_CHARS:
-            raise TemplateError(
-                f"The model's chat template is {len(source)} characters long, "
-                f"and Tahr reads {MAX_SOURCE_CHARS} at most: use another file of this model, or plain completion."
-            )
-        made = self._run(lambda: self._sandbox.from_string(source))
+        _refuse_long(source)
+        # Jinja works out what it can when it compiles, and writes it into the program.
+        made = self._run(lambda: self._sandbox.from_string(source), max_chars=MAX_SOURCE_CHARS)
         made.globals = dict(made.globals)  # copied for every rendering, and a chain of two dictionaries is slow to copy
         return made
 
@@ -131,19 +130,29 @@ class ChatTemplate:
         return sandbox
 
     def _strftime_now(self, form: str) -> str:
-        if re.search(r"%[^a-zA-Z%]*\d", form):
-            raise ValueError("strftime_now takes no widths")
+        if len(form) > MAX_DATE_CHARS or re.search(r"%[^a-zA-Z%]*\d", form):
+            raise ValueError(f"strftime_now takes up to {MAX_DATE_CHARS} characters and no widths")
         return self._now().strftime(form)
 
-    def _run(self, work: Callable[[], T], n_messages: int = 0) -> T:
+    def _run(self, work: Callable[[], T], n_messages: int = 0, max_chars: int | None = None) -> T:
         """Run something of Jinja's inside the budget, and say in a sentence what went wrong."""
-        budget = Budget(self._seconds + SECONDS_PER_MESSAGE * n_messages, self._max_chars)
+        budget = Budget(self._seconds + SECONDS_PER_MESSAGE * n_messages, max_chars or self._max_chars)
         try:
             made = spending(budget, work)
             budget.admit(len(made) if isinstance(made, str) else 0)
             return made
+        except TemplateError:
+            raise
         except Exception as error:  # a template can raise anything Python's operators raise
             raise TemplateError(f"The model's chat template {_what(error)}") from error
+
+
+def _refuse_long(source: str) -> None:
+    if len(source) > MAX_SOURCE_CHARS:
+        raise TemplateError(
+            f"The model's chat template is {len(source)} characters long, "
+            f"and Tahr reads {MAX_SOURCE_CHARS} at most: use another file of this model, or plain completion."
+        )
 
 
 class Refused(Exception):

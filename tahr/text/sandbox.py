@@ -10,23 +10,29 @@ from functools import wraps
 from types import GeneratorType
 from typing import Any, cast
 
-from jinja2 import nodes, pass_context
+from jinja2 import Undefined, nodes, pass_context
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Namespace, object_type_repr
 from jinja2.visitor import NodeTransformer
 
 from tahr.text.budget import (
+    COMPARING_TESTS,
+    CONTAINERS,
     FILTER_GROWTH,
     FILTERS,
     LIST_ENTRY,
+    LISTING,
+    LOOKING_INSIDE,
     MAX_BITS,
     MAX_NUMBER,
     METHOD_GROWTH,
+    MODULO_TESTS,
     OPERATOR_GROWTH,
     PASSIVE,
+    SETS,
     TEXT_METHODS,
     OverBudget,
     current,
@@ -43,6 +49,7 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     n_given = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja hands some filters its own state first
     growth = FILTER_GROWTH.get(name)
     passive, checks = name in PASSIVE, name not in ("default", "d")
+    plain, lists = name in LOOKING_INSIDE, name in LISTING
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -52,11 +59,14 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         subject = args[n_given] if len(args) > n_given else None
         options = (*args[n_given + 1 :], *kwargs.values())
         if not passive:
-            budget.weigh(subject)
+            budget.weigh(subject, plain=plain)
+            weigh_containers(options)
+        if lists and isinstance(subject, str):
+            budget.admit(LIST_ENTRY * len(subject))
         if checks and options and any(abs(number_of(option)) > MAX_NUMBER for option in options):
             raise OverBudget(f"gives the filter {name} a number above {MAX_NUMBER}")
         if growth:
-            budget.admit(growth(subject, *options))
+            budget.admit(growth(subject, *args[n_given + 1 :], **kwargs))
         made = function(*args, **kwargs)
         if isinstance(made, int) and made.bit_length() > MAX_BITS:
             raise OverBudget("makes a number of a thousand digits")
@@ -79,10 +89,28 @@ def _ticking(values: Iterable[Any]) -> Iterator[Any]:
         yield value
 
 
-def _guarded_test(function: Callable[..., Any]) -> Callable[..., Any]:
+def weigh_containers(values: Iterable[Any]) -> None:
+    """Before values are compared, hashed or written out: a list may hold another a million times over."""
+    for value in values:
+        if isinstance(value, CONTAINERS):
+            current().weigh(value)
+
+
+def named(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The named arguments of a call, without those that Jinja adds and takes out again."""
+    return {name: value for name, value in kwargs.items() if name not in ("_block_vars", "_loop_vars")}
+
+
+def _guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    is_modulo, compares = name in MODULO_TESTS, name in COMPARING_TESTS
+
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         current().tick()
+        if is_modulo:
+            OPERATOR_GROWTH["%"](args[0], next(iter((*args[1:], *kwargs.values())), 2))
+        if compares:
+            weigh_containers((*args, *kwargs.values()))
         return function(*args, **kwargs)
 
     return guarded
@@ -112,7 +140,7 @@ def _indents(value: Any, depth: int = 1) -> int:
 def _written(value: Any) -> Any:
     """Every value on its way into the output."""
     budget = current()
-    budget.charge(len(value) if isinstance(value, str) else budget.weigh(value))
+    budget.write(len(value) if isinstance(value, str) else budget.weigh(value))
     return value
 
 
@@ -121,6 +149,17 @@ class QuietNamespace(Namespace):
 
     def __repr__(self) -> str:
         return "<namespace>"
+
+
+class QuietUndefined(Undefined):
+    """What is missing, in a sentence that does not write out the key: it may be a list shared without end."""
+
+    @property
+    def _undefined_message(self) -> str:
+        name: Any = self._undefined_name
+        if isinstance(name, CONTAINERS):
+            return f"{object_type_repr(self._undefined_obj)} has no such element"
+        return super()._undefined_message
 
 
 class Metering(NodeTransformer):
@@ -143,11 +182,14 @@ class Metering(NodeTransformer):
         return _ask(tilde, *node.nodes)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        """Comparing with a value written in the template is quick; comparing two long texts may not be."""
+        """Comparing with a value written in the template is quick; comparing two long texts or lists may not be."""
         self.generic_visit(node)
-        operands = [operand.expr for operand in node.ops]
-        short = all(_is_written(expr) for expr in operands) or (_is_written(node.expr) and _only_equals(node))
-        return node if short else _ask(tick, node)
+        if all(_is_written(operand.expr) for operand in node.ops) or (_is_written(node.expr) and _only_equals(node)):
+            return node
+        node.expr = _side(node.expr)
+        for operand in node.ops:
+            operand.expr = _side(operand.expr)
+        return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -171,6 +213,11 @@ def _is_written(node: nodes.Node) -> bool:
     """Whether an expression is a value the template spells out."""
     items = node.items if isinstance(node, nodes.List | nodes.Tuple) else [node]
     return all(isinstance(item, nodes.Const) for item in items)
+
+
+def _side(node: nodes.Expr) -> nodes.Expr:
+    """One side of a comparison."""
+    return node if _is_written(node) else _ask(compared, node)
 
 
 def _only_equals(node: nodes.Compare) -> bool:
@@ -197,7 +244,17 @@ def tick(_: Context, holds: Any) -> Any:
 
 @pass_context
 def spend(_: Context, n_chars: int) -> None:
-    current().charge(n_chars)
+    current().write(n_chars)
+
+
+@pass_context
+def compared(_: Context, value: Any) -> Any:
+    """What is compared."""
+    if isinstance(value, CONTAINERS):
+        current().weigh(value)
+    else:
+        current().tick()
+    return value
 
 
 @pass_context
@@ -221,7 +278,7 @@ def sliced(_: Context, value: Any) -> Any:
     return value
 
 
-QUESTIONS = {_name_of(question): question for question in (tick, spend, tilde, built, sliced)}
+QUESTIONS = {_name_of(question): question for question in (tick, spend, compared, tilde, built, sliced)}
 
 
 class GenerationTag(Extension):
@@ -241,13 +298,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         extensions = ["jinja2.ext.loopcontrols", GenerationTag]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, finalize=_written, extensions=extensions)
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=QuietUndefined,
+            finalize=_written,
+            extensions=extensions,
+        )
         self.globals["namespace"] = QuietNamespace
         del self.globals["lipsum"]  # it would render differently each time
         known = {name: function for name, function in self.filters.items() if name in FILTERS}
         known["tojson"] = _to_json
         self.filters = {name: _guarded_filter(name, function) for name, function in known.items()} | QUESTIONS
-        self.tests = {name: _guarded_test(test) for name, test in cast(Tests, self.tests).items()}
+        self.tests = {name: _guarded_test(name, test) for name, test in cast(Tests, self.tests).items()}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         parsed = super()._parse(source, name, filename)
@@ -264,7 +327,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return attr in TEXT_METHODS
         if isinstance(obj, LoopContext):  # most templates ask `loop` something for every message
             return not attr.startswith("_")
-        return not isinstance(obj, (bytes, int, float)) and super().is_safe_attribute(obj, attr, value)
+        if (isinstance(obj, dict) and attr == "fromkeys") or (isinstance(obj, Cycler) and attr == "items"):
+            return False  # they make values that nothing has weighed
+        return not isinstance(obj, (bytes, int, float, type, *SETS)) and super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja names them)
         budget = current()
@@ -274,12 +339,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         on_text = isinstance(owner, (str, bytes, int))
         if on_text and (growth := METHOD_GROWTH.get(method.__name__)):
             args = _listed(args)
-            budget.admit(growth(owner, *args, *kwargs.values()))
+            weigh_containers(args)
+            budget.admit(growth(owner, *args, **named(kwargs)))
+        elif isinstance(owner, (list, tuple)) or (isinstance(owner, LoopContext) and method.__name__ == "changed"):
+            weigh_containers((owner, *args))  # they compare
+        elif isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs):
+            budget.weigh((args, named(kwargs)))  # which become values
         made = super().call(__context, __obj, *args, **kwargs)
         if __obj is dict:
             budget.weigh(made)
-        budget.charge(len(made) * LIST_ENTRY if on_text and isinstance(made, list) else size_of(made))
+        is_copy = isinstance(made, list) if on_text else owner is not None and isinstance(made, type(owner))
+        budget.charge(len(made) * LIST_ENTRY if is_copy and not isinstance(made, str) else size_of(made))
         return made
+
+    def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What `map` does with the name of a filter."""
+        if name in QUESTIONS:
+            raise OverBudget("asks for what is no filter")
+        return super().call_filter(name, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current()
@@ -291,5 +368,5 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return left + right
         budget.admit(OPERATOR_GROWTH[operator](left, right))
         made = super().call_binop(context, operator, left, right)
-        budget.charge(budget.weigh(made) if isinstance(made, (list, tuple)) else size_of(made))
+        budget.charge(budget.weigh(made) if isinstance(made, CONTAINERS) else size_of(made))
         return made
