@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_TAG = re.compile(r"\{\{(-\s)?\s*(.*?)\s*(\s-)?\}\}", re.DOTALL)
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|`[^`]*`|\$?(?:\.[A-Za-z_]\w*)+|\$[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|\$|\.|-?\d+|[A-Za-z_]\w*|[()|,]|:=|='
 )
-MAX_CHARS = 64 * 1024
+_SPACE = re.compile(r"\s*")
+MAX_CHARS = 64 * 1024  # of a template, also once translated
+MAX_TOKENS = 4096  # of a tag
 # Fields of the root, as variables the prologue sets; and fields of messages and tools, as they are called in requests.
 ROOT = {"System", "Messages", "Tools", "Prompt", "Response", "Suffix", "Think", "IsThinkSet", "ThinkLevel"}
 FIELDS = {
@@ -51,6 +52,13 @@ def to_jinja(source: str, system: str = "") -> str:
     """The template as Jinja over `messages` and `tools`; `system` is the prompt where no message gives one."""
     if len(source) > MAX_CHARS:
         raise Untranslatable("its length")
+    try:
+        return _translated(source, system)
+    except RecursionError:
+        raise Untranslatable("its depth") from None
+
+
+def _translated(source: str, system: str) -> str:
     parts = list(_split(source))
     start = PROLOGUE.replace("DEFAULT", _quoted(system))
     if any(kind == "tag" and ".Messages" in text for kind, text in parts):
@@ -69,13 +77,18 @@ def _by_turns(parts: list[tuple[str, str]]) -> str:
 def _split(source: str) -> Iterator[tuple[str, str]]:
     """Texts and tags in order; white space that a tag trims is gone."""
     at, trim = 0, False
-    for tag in _TAG.finditer(source):
-        text = source[at : tag.start()]
+    # Searched for by hand: an expression would try every place where a tag without an end may be cut.
+    while (begin := source.find("{{", at)) >= 0 and (end := source.find("}}", begin + 2)) >= 0:
+        text, tag = source[at:begin], source[begin + 2 : end]
         text = text.lstrip() if trim else text
-        yield "text", text.rstrip() if tag[1] else text
-        if not tag[2].startswith("/*"):
-            yield "tag", tag[2]
-        at, trim = tag.end(), bool(tag[3])
+        trims_before = tag[:1] == "-" and tag[1:2].isspace()
+        yield "text", text.rstrip() if trims_before else text
+        tag = tag[1:] if trims_before else tag
+        trim = tag[-1:] == "-" and tag[-2:-1].isspace()
+        tag = (tag[:-1] if trim else tag).strip()
+        if not tag.startswith("/*"):
+            yield "tag", tag
+        at = end + 2
     yield "text", source[at:].lstrip() if trim else source[at:]
 
 
@@ -91,7 +104,10 @@ class _Translator:
     def __init__(self, parts: list[tuple[str, str]]):
         self._dots: list[str] = [""]
         self._blocks: list[str] = []
-        self.text = "".join(self._tag(text) if kind == "tag" else self._literal(text) for kind, text in parts)
+        self.text = ""
+        for kind, text in parts:
+            self.text += self._tag(text) if kind == "tag" else self._literal(text)
+            _refuse_long(len(self.text))
         if self._blocks:
             raise Untranslatable("a block without an end")
 
@@ -166,6 +182,7 @@ class _Translator:
             values.append(value)
         values += [] if piped is None else [piped]
         if is_call:
+            _refuse_long(len(values[0]) * len(values) if values else 0)  # a comparison repeats the first
             return _call(name, values), tokens
         if len(values) != 1:
             raise Untranslatable(f"`{name}` with arguments")
@@ -207,10 +224,20 @@ TAGS: dict[str, Callable[[_Translator, str], str]] = {
 
 
 def _tokens(text: str) -> list[str]:
-    found = _TOKEN.findall(text)
-    if "".join(found) != re.sub(r"\s+(?=(?:[^\"`]|\"[^\"]*\"|`[^`]*`)*$)", "", text):
-        raise Untranslatable(f"`{text}`")
+    found: list[str] = []
+    at = _SPACE.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None or len(found) == MAX_TOKENS:
+            raise Untranslatable(f"`{text[:200]}`")
+        found.append(token[0])
+        at = _SPACE.match(text, token.end()).end()  # type: ignore[union-attr]
     return found
+
+
+def _refuse_long(n_chars: int) -> None:
+    if n_chars > MAX_CHARS:
+        raise Untranslatable("its length")
 
 
 def _variable(token: str) -> str:
@@ -220,9 +247,12 @@ def _variable(token: str) -> str:
 
 
 def _unquoted(token: str) -> str:
-    return (
-        token[1:-1] if token[0] == "`" else token[1:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
-    )
+    if token[0] == "`":
+        return token[1:-1]
+    try:
+        return token[1:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError:
+        raise Untranslatable(f"`{token[:200]}`") from None
 
 
 def _call(name: str, values: list[str]) -> str:

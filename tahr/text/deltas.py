@@ -49,12 +49,14 @@ def reasoning_of(deltas: Iterable[Delta]) -> str:
 
 def tool_calls_of(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
     """The calls, each put together from its pieces."""
-    calls: dict[int, ToolCall] = {}
+    calls: dict[int, list[ToolCallDelta]] = {}
     for delta in deltas:
         if isinstance(delta, ToolCallDelta):
-            begun = calls.get(delta.index) or ToolCall(delta.id, delta.name, "")
-            calls[delta.index] = replace(begun, arguments=begun.arguments + delta.arguments)
-    return tuple(calls.values())
+            calls.setdefault(delta.index, []).append(delta)
+    return tuple(
+        ToolCall(pieces[0].id, pieces[0].name, "".join([piece.arguments for piece in pieces]))
+        for pieces in calls.values()
+    )
 
 
 def merge(deltas: Sequence[Delta]) -> Deltas:
