@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from tahr.text.vocab import (
     shorten,
     wordpiece,
 )
+
+MAX_GROWTH = 64  # letters that rules may make of one
+MAX_ADDED = 4096  # tokens that may be put around a text
 
 _FOREIGN = {
     "tokenizer.model": "a SentencePiece model",
@@ -54,6 +58,7 @@ def read_json(data: bytes | str, config: Mapping[str, Any], generation: Mapping[
     with LibraryErrors("tokenizer.json cannot be read"):
         tree = json.loads(data)
         _refuse_odd_ids(tree)
+        _refuse_growth(tree)
         parsing = Tokenizer.from_str(data if isinstance(data, str) else data.decode())
         return _vocab(tree, _encode_all(parsing), config, generation)
 
@@ -66,6 +71,25 @@ def _refuse_odd_ids(tree: dict[str, Any]) -> None:
         raise TokenizerError(
             f"tokenizer.json numbers a token otherwise than from 0 to {MAX_VOCAB - 1}: download it again."
         )
+
+
+def _refuse_growth(tree: dict[str, Any]) -> None:
+    """Rules that make long texts of short ones: the library takes the memory for them, or ends the process."""
+    steps = list(_steps(tree.get("normalizer")))
+    grows = prod(max(1, len(str(step.get("content") or step.get("prepend") or ""))) for step in steps)
+    processors = _processors(tree.get("post_processor"))
+    forms = [part for each in processors for form in ("single", "pair") for part in each.get(form) or ()]
+    tokens = [token for each in processors for token in (each.get("special_tokens") or {}).values()]
+    n_added = len(forms) * max((len(token.get("ids") or ()) for token in tokens), default=0)
+    if grows > MAX_GROWTH or n_added > MAX_ADDED:
+        raise TokenizerError(
+            "tokenizer.json has rules that make a text many times longer, which no real one has: download it again."
+        )
+
+
+def _processors(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    inner = (part or {}).get("processors") or ()
+    return [*([part] if part else ()), *(each for step in inner for each in _processors(step))]
 
 
 def _encode_all(tokenizer: Any) -> Any:
