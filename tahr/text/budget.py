@@ -210,6 +210,8 @@ PASSIVE = frozenset(
 # Filters that compare or write parts of what they are given: these must be plain, for an attribute of something else
 # may be of any size.
 LOOKING_INSIDE = frozenset(("dictsort", "groupby", "join", "max", "min", "sort", "unique"))
+# Filters that make generators.
+LAZY = frozenset(("batch", "items", "map", "reject", "rejectattr", "select", "selectattr", "slice", "unique"))
 # Filters that make a list of the letters of a text.
 LISTING = frozenset(
     ("batch", "groupby", "list", "map", "reject", "select", "slice", "sort", "title", "unique", "wordcount")

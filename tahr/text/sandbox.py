@@ -23,6 +23,7 @@ from tahr.text.budget import (
     CONTAINERS,
     FILTER_GROWTH,
     FILTERS,
+    LAZY,
     LIST_ENTRY,
     LISTING,
     LOOKING_INSIDE,
@@ -49,12 +50,12 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     n_given = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja hands some filters its own state first
     growth = FILTER_GROWTH.get(name)
     passive, checks = name in PASSIVE, name not in ("default", "d")
-    plain, lists = name in LOOKING_INSIDE, name in LISTING
+    plain, lists, lazy = name in LOOKING_INSIDE, name in LISTING, name in LAZY
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         budget = current()
-        if not passive:
+        if not passive or lazy:
             args = _listed(args)
         subject = args[n_given] if len(args) > n_given else None
         options = (*args[n_given + 1 :], *kwargs.values())
@@ -77,7 +78,9 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a filter, with generators as lists: a generator could be weighed only once."""
+    """The arguments of a filter, with generators as lists: a generator could be weighed only once, and Python crashes
+    where thousands of them read from each other.
+    """
     if not any(isinstance(value, GeneratorType) for value in args):
         return args
     return tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)

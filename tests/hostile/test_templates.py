@@ -181,6 +181,8 @@ ATTACKS = {
     "macro tree": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "call blocks": "{% macro f() %}{{ caller() }}{{ caller() }}{% endmacro %}"
     + "{% call f() %}" * 40 + "x" + "{% endcall %}" * 40,
+    "generators of generators": "{% set ns = namespace(x=[1]) %}{% for _ in range(30000) %}"
+    "{% set ns.x = ns.x|select %}{% endfor %}{{ ns.x|list }}",
     "range": "{{ range(3000000000)|list }}",
     "cycler": "{% set c = cycler(1) %}{% for _ in range(9999) %}" + TIMES_60 + "{{ c.next() }}{% endfor %}{% endfor %}",
     "strftime": "{{ strftime_now('%3000000000d') }}",
