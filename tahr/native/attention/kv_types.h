@@ -117,6 +117,13 @@ struct Blocks {
   }
 };
 
+// Calls `f` with a pointer of a type whose numbers stand for themselves.
+template <class Function>
+TAHR_INLINE void with_plain(KvType type, Function f) {
+  if (type == KvType::f32) return f(static_cast<float*>(nullptr));
+  return type == KvType::f16 ? f(static_cast<F16*>(nullptr)) : f(static_cast<BF16*>(nullptr));
+}
+
 // Calls `f` with the functions of the stored type.
 template <class Function>
 TAHR_INLINE void with_type(KvType type, Function f) {

@@ -1,13 +1,13 @@
-// Sums of vectors times numbers: what scores and weighted values are made of.
+// Sums of vectors times numbers: what scores and weighted values are made of. Vectors may be stored as halves.
 #pragma once
 
-#include "simd.h"
+#include "kv_types.h"
 
 namespace tahr::TAHR_ISA {
 
 // sums[r][v] += factors[r][k] * vector v of those at `vectors` + k * stride, for one k.
-template <int N, int V>
-TAHR_INLINE void add_product(Floats (&sums)[N][V], const float* const (&factors)[N], const float* vectors, int k) {
+template <int N, int V, class T>
+TAHR_INLINE void add_product(Floats (&sums)[N][V], const float* const (&factors)[N], const T* vectors, int k) {
   Floats loaded[V];
   for (int v = 0; v < V; v++) loaded[v] = load(vectors + v * LANES);
   for (int r = 0; r < N; r++)
@@ -22,8 +22,8 @@ TAHR_INLINE void fma_lane(float32x4_t& sum, float32x4_t vector, float32x4_t fact
   asm volatile("fmla %0.4s, %1.4s, %2.s[%c3]" : "+w"(sum) : "w"(vector), "w"(factors), "i"(Lane));
 }
 
-template <int Lane, int N, int V>
-TAHR_INLINE void add_lane_product(Floats (&sums)[N][V], const float32x4_t (&factors)[N], const float* vectors) {
+template <int Lane, int N, int V, class T>
+TAHR_INLINE void add_lane_product(Floats (&sums)[N][V], const float32x4_t (&factors)[N], const T* vectors) {
 #pragma GCC unroll 4
   for (int v = 0; v < V; v++) {
     const Floats loaded = load(vectors + v * LANES);
@@ -39,8 +39,8 @@ TAHR_INLINE void add_lane_product(Floats (&sums)[N][V], const float32x4_t (&fact
 
 // The same for k = 0 .. n - 1, in this order. Arm multiplies by one of four numbers in a register as fast as by a vector, and takes
 // longer to load one number into all lanes.
-template <int N, int V>
-TAHR_INLINE void add_products(Floats (&sums)[N][V], const float* const (&factors)[N], const float* vectors, int stride, int n) {
+template <int N, int V, class T>
+TAHR_INLINE void add_products(Floats (&sums)[N][V], const float* const (&factors)[N], const T* vectors, int stride, int n) {
   int k = 0;
 #if defined(TAHR_NEON)
   for (; k + 4 <= n; k += 4) {
