@@ -63,12 +63,14 @@ def mamba_hf(f: Fields, cfg: ModelConfig) -> StateSpaceSizes:
     head_dim = width // n_heads
     if width % n_heads or (f.get("mamba_d_head") != "auto" and f.count("mamba_d_head", width, head_dim) != head_dim):
         raise f.wrong("mamba_d_head", f"{width} / {n_heads}, as the other fields say")
+    n_groups = f.count("mamba_n_groups", n_heads, default=1)
     return StateSpaceSizes(
         n_heads=n_heads,
         head_dim=head_dim,
-        n_groups=f.count("mamba_n_groups", n_heads, default=1),
+        n_groups=n_groups,
         state_dim=f.count("mamba_d_state", limits.MOST_HEAD_DIM, default=256),
         kernel=f.count("mamba_d_conv", MOST_TAPS, default=4, least=2),
+        n_norm_groups=n_groups,
     )
 
 
