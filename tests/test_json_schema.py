@@ -128,6 +128,14 @@ def test_deep_branches_behind_references_are_not_too_deep() -> None:
     assert accepts(schema, '{"a":' * 12 + "1" + "}" * 12)
 
 
+def test_a_deep_constant_behind_a_reference_is_left_to_llguidance() -> None:
+    deep: Any = 1
+    for _ in range(1500):
+        deep = [deep]
+    schema = {"$defs": {"Deep": {"const": deep}}, "oneOf": [{"$ref": "#/$defs/Deep"}, {"type": "null"}]}
+    assert checked_schema(schema)["oneOf"][0]["const"] is deep
+
+
 ENDLESS = {"oneOf": [{"$ref": "#/$defs/0"}, {"type": "null"}], "$defs": {"0": {"oneOf": [{"$ref": "#/$defs/0"}]}}}
 DOUBLING = {str(i): {"oneOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}
 GROWING = {

@@ -4,8 +4,7 @@ llguidance compiles what is left exactly: of the JSON-Schema-Test-Suite, all val
 are accepted and all invalid ones rejected (docs/json-schema.md).
 """
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +15,7 @@ from tahr.grammar.formats import EXACT, KNOWN_TO_LLGUIDANCE, REFUSED
 Schema = dict[str, Any]
 
 MAX_DEPTH = 64
-MAX_COPIED = 1 << 20  # characters of branches of oneOf that stand in place of references
+MAX_COPIED = 1 << 16  # values in branches of oneOf that stand in place of references
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
 WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -61,8 +60,8 @@ class Check:
         self._root, self._is_old = root, is_old
         self._copied: tuple[str, ...] = ()  # references that branches under way have replaced, the outermost first
         self._is_inside = False  # a value in that of such a branch
-        self._n_chars: dict[str, int] = {}  # by reference
-        self._n_copied = 0  # characters
+        self._n_values: dict[str, int] = {}  # by reference
+        self._n_copied = 0
 
     def schema(self, schema: Any, path: str, depth: int) -> Any:
         """A schema or a part of it, rewritten."""
@@ -127,8 +126,8 @@ class Check:
 
     def _count(self, reference: str, found: Schema) -> None:
         """Refuse what would grow without measure: branches refer to others, each of them more than once."""
-        self._n_chars[reference] = self._n_chars.get(reference) or len(json.dumps(found))
-        self._n_copied += self._n_chars[reference]
+        self._n_values[reference] = self._n_values.get(reference) or sum(1 for _ in values_in(found))
+        self._n_copied += self._n_values[reference]
         if self._n_copied > MAX_COPIED:
             raise refused(reference.removeprefix("#"), "is repeated in too many branches of oneOf", "use anyOf")
 
@@ -186,15 +185,17 @@ def rewrite_numbers(schema: Schema, path: str, check: Check) -> None:
 
 
 def is_inexact(value: Any) -> bool:
-    """Whether it is or holds such a number. Without recursion: a constant may be lists in lists without end."""
+    """Whether it is or holds such a number."""
+    return any(isinstance(each, int) and abs(each) > MAX_EXACT for each in values_in(value))
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """The value and all it holds. Without recursion: a constant may be lists in lists without end."""
     left = [value]
     while left:
-        each = left.pop()
+        yield (each := left.pop())
         if isinstance(each, dict | list):
             left += each.values() if isinstance(each, dict) else each
-        elif isinstance(each, int) and abs(each) > MAX_EXACT:
-            return True
-    return False
 
 
 def check_min_properties(schema: Schema, path: str, check: Check) -> None:
