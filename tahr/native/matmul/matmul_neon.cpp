@@ -15,7 +15,7 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int64_t AHEAD = 1024;            // bytes of a panel asked for before a few rows need them, having come as near as FAR_AHEAD
+constexpr int64_t AHEAD = 1024;            // bytes of a panel that the nearest cache is asked for; the second one was asked FAR_AHEAD
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together

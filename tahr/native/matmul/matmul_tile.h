@@ -48,7 +48,7 @@ TAHR_INLINE void fetch_ahead(const std::byte* panel, int64_t col) {
   for (int64_t i = 0; i < CHAINS * column; i += 64) prefetch_far(panel + col * column + FAR_AHEAD + i);
 }
 
-// CHAINS columns, the first of them I columns before.
+// Columns col + I to col + CHAINS - 1, each added to the sums of its chain.
 template <Format F, int I, int Rows>
 TAHR_INLINE void add_column(const std::byte* panel, int64_t col, const Four (&x)[Rows], Floats (&parts)[CHAINS][Rows]) {
   const Floats w = load_column<F>(panel, col + I);

@@ -37,7 +37,7 @@ namespace tahr::TAHR_ISA {
 
 TAHR_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 TAHR_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // into the second-level cache
-constexpr int64_t FAR_AHEAD = 16384;  // bytes before they are needed: then no line that waits for memory waits in the first
+constexpr int64_t FAR_AHEAD = 16384;  // bytes: early enough that they have come from memory when the first-level cache is asked
 
 #if !defined(TAHR_NEON)
 // Four numbers of which each is to meet whole vectors.
