@@ -44,8 +44,7 @@ def n_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param:
         monkeypatch.setattr(attention, "N_PROGRAMS", request.param)
     else:
-        monkeypatch.setattr(attention, "N_FEW", 0)
-        monkeypatch.setattr(attention, "SOME_PAIRS", attention.Splits(4, 2, 16, n_stages=2))
+        monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(4, 2, 16, n_warps=2, n_stages=2)})
 
 
 @needs_cuda

@@ -10,6 +10,7 @@ from itertools import takewhile
 from math import prod
 from weakref import WeakSet
 
+import numpy as np
 import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
@@ -29,6 +30,7 @@ TOKENS = [
 # Sequences of a step of any kind. Large steps lose little by 64 in place of 8: programs of sequences that are not there
 # end at once, and the keys of those that are there are shared out no less.
 SEQ_COUNTS, FEW_SEQ_COUNTS = [1, 8, 64], [1, 64]
+LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer prompts are cut into such steps
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 MAX_VAIN = 4  # steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched
@@ -63,6 +65,7 @@ class DeviceInputs:
     buffer: torch.Tensor
     staging: list[Staging]  # empty where the device reads host memory: the interpreter
     host_tables: Ints  # [sequences, groups, pages]: the last numbers of `host`
+    host_order: Ints  # [sequences], of `host`: see `order`
     page_size: int  # of the smallest pages; 1 if it is not known yet
     picks: torch.Tensor  # what negative ids point at: see `CudaBackend.picks`
     counts: torch.Tensor
@@ -73,11 +76,13 @@ class DeviceInputs:
     seq_lens: torch.Tensor
     state_slots: torch.Tensor
     logit_rows: torch.Tensor
+    order: torch.Tensor  # the sequences of the step, the longest first: what is begun last should not take long
     page_tables: tuple[torch.Tensor, ...]  # by group
 
     def upload(self, inputs: StepInputs) -> None:
         """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
         n_seqs, n_fixed = inputs.n_seqs, len(self.host) - self.host_tables.size
+        self._sort(inputs.seq_lens[:n_seqs])
         n = n_fixed + self.host_tables[:n_seqs].size
         if not self.staging:
             self.buffer[:n].copy_(torch.from_numpy(self.host[:n]))
@@ -90,12 +95,17 @@ class DeviceInputs:
         tables[:n_seqs, :, :n_pages] = self.host_tables[:n_seqs, :, :n_pages]  # a full row is as long as the context
         self.staging[0].send(self.buffer[:n])
 
+    def _sort(self, lengths: Ints) -> None:
+        n = len(lengths)
+        self.host_order[:n] = np.argsort(-lengths, kind="stable")
+        self.host_order[n:] = np.arange(n, len(self.host_order))  # places without a sequence stay where they are
+
 
 def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> StepInputs:
     """Host arrays with their device copies behind them."""
     device, n, s, g = picks.device, limits.n_tokens, limits.n_seqs, limits.n_groups
     shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
-              "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,),
+              "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
     begins, at = {}, 0
     for name, shape in shapes.items():
@@ -113,10 +123,12 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> Step
     staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
     numbers = host.numpy()
     host_tables = numbers[begins["page_table"] :].reshape(shapes["page_table"])
+    here = {name: view.numpy() for name, view in views(host).items()}
+    order = here.pop("order")
     on_device = DeviceInputs(
-        numbers, buffer, staging, host_tables, page_size, picks, slot_mapping=slots, page_tables=tables, **there
+        numbers, buffer, staging, host_tables, order, page_size, picks, slot_mapping=slots, page_tables=tables, **there
     )
-    return StepInputs(limits, **{name: view.numpy() for name, view in views(host).items()}, device=on_device)
+    return StepInputs(limits, **here, device=on_device)
 
 
 def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
@@ -148,7 +160,7 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
 
 def seq_counts(n_tokens: int, most: int) -> list[int]:
     """Sequences of steps of so many tokens: never more than tokens."""
-    counts = SEQ_COUNTS if n_tokens < 1 << FINE else FEW_SEQ_COUNTS
+    counts = SEQ_COUNTS if n_tokens < 1 << FINE else FEW_SEQ_COUNTS if n_tokens <= LONGEST else FEW_SEQ_COUNTS[1:]
     return up_to(min(most, n_tokens), counts)
 
 

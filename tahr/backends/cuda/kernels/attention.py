@@ -59,14 +59,18 @@ class Splits:
     n_stages: int = 3
 
 
-# By pairs of a sequence and a key head. Where there are many, they fill the card by themselves. As measured on an H200.
-N_FEW, N_SOME = 128, 1024
-N_FUSED = 1024  # pairs up to which one kernel turns and writes keys, too
-FEW_PAIRS, SOME_PAIRS, MANY_PAIRS = (
-    Splits(MOST_SPLITS, 1, 32),
-    Splits(4, 8, 64, n_stages=2),
-    Splits(1, 1, 64, n_stages=2),
-)
+# By pairs of a sequence and a key head, up to so many. Where there are many, they fill the card by themselves. As
+# measured on an H200.
+SPLITS = {
+    128: Splits(MOST_SPLITS, 1, 32),
+    256: Splits(4, 8, 64, n_stages=2),
+    1024: Splits(2, 8, 64, n_warps=2, n_stages=2),
+    1 << 31: Splits(1, 1, 64, n_warps=2, n_stages=2),
+}
+FEW_PAIRS = SPLITS[128]
+N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
+WARPS = 4  # where keys are converted first, or heads are wide
+WIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class AttentionCall:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the fast prefill kernel takes it: 16-bit factors, keys stored as they are, whole tiles of columns."""
+        """Whether the fast kernels take it: 16-bit factors, keys stored as they are, whole tiles of columns."""
         return self.dtype != torch.float32 and cuda_kv.block_of(self.store) == 0 and block_d(self.dim) == self.dim
 
 
@@ -192,7 +196,7 @@ class KeyCut:
 
 def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
     n_pairs, n_keys = n_seqs * call.n_kv, call.pages.shape[1] * call.page_size
-    kind = FEW_PAIRS if n_pairs <= N_FEW else SOME_PAIRS if n_pairs <= N_SOME else MANY_PAIRS
+    kind = next(kind for most, kind in SPLITS.items() if n_pairs <= most)
     keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
     n_splits = splits(n_pairs, n_keys, kind)
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
@@ -204,12 +208,13 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
     """Write the rows of sequences that have one query."""
     store, pages, inputs, spec, cut = call.store, call.pages, call.inputs, call.spec, cut_keys(call, n_seqs)
     kernels.decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
-        out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.query_start,
+        out, *cut.parts, call.q, store[0], store[1], *cuda_kv.scales(store), pages, inputs.order, inputs.query_start,
         inputs.seq_lens, inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
-        mixed, spec.softcap > 0, TYPES[call.dtype], cuda_kv.block_of(store), cuda_kv.rotation_of(store),
+        mixed, spec.softcap > 0, TYPES[call.dtype], call.is_plain, cuda_kv.block_of(store), cuda_kv.rotation_of(store),
         cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
-        num_warps=cut.kind.n_warps, num_stages=cut.kind.n_stages, **OVERLAP,
+        num_warps=cut.kind.n_warps if call.is_plain and call.dim < WIDE else WARPS,
+        num_stages=cut.kind.n_stages, **OVERLAP,
     )  # fmt: skip
     combine(call, cut, out, mixed)
 

@@ -9,11 +9,12 @@ the step. `prefill_kernel` and `decode_kernel` are faster and change results in 
 import triton
 import triton.language as tl
 
-from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.dependent import fetch_lines, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+LINE_BITS = tl.constexpr(1024)  # of memory that is fetched at once
 _run = tl.constexpr(8)  # splits whose sums are asked for at once
 
 
@@ -348,25 +349,59 @@ def shares(length, lowest, n_splits, block_n: tl.constexpr, least: tl.constexpr)
     return floor, share, tl.maximum(tl.cdiv(n_tiles, tl.maximum(share, 1)), 1)
 
 
-DECODE_COUNTS = ["page_table", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
+@triton.jit
+def attend_whole(
+    q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, begin, end,
+    scale, softcap, slope, has_slopes: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_n: tl.constexpr,
+    block_d: tl.constexpr,
+):  # fmt: skip
+    """Keys begin..end of queries that see all of them from `lowest` on: whole tiles first, which need no mask."""
+    whole = tl.cdiv(tl.maximum(lowest, begin), block_n) * block_n
+    rest = tl.maximum(end // block_n * block_n, whole)
+    total, weight, best = attend_pages(
+        q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
+        0, 0, whole, (rest - whole) // block_n, scale, 0, softcap, slope, has_slopes, False, False, has_cap,
+        dtype, block_n, block_d,
+    )  # fmt: skip
+    return attend_pages(
+        q, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, positions, lowest, end,
+        (whole - begin) // block_n, begin, rest, tl.cdiv(end - rest, block_n), scale, 0, softcap, slope, has_slopes,
+        True, False, has_cap, dtype, block_n, block_d,
+    )  # fmt: skip
+
+
+@triton.jit
+def fetch_tile(
+    keys, values, pages, first, end, kv_head, n_kv, page_size, stored, block_n: tl.constexpr, block_d: tl.constexpr
+):
+    """Ask for a tile of keys and values, so that the loads that follow find it near. Nothing waits for it."""
+    per_line: tl.constexpr = LINE_BITS // keys.dtype.element_ty.primitive_bitwidth
+    at, cols = first + tl.arange(0, block_n), tl.arange(0, block_d // per_line) * per_line
+    page = tl.load(pages + at // page_size, mask=at < end, other=0)
+    offset = ((page.to(tl.int64) * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
+    fetch_lines(keys + offset)
+    fetch_lines(values + offset)
+
+
+DECODE_COUNTS = ["page_table", "order", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
 
 
 @triton.jit(do_not_specialize=DECODE_COUNTS)
 def decode_kernel(
-    out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, query_start, seq_lens, counts,
-    scale, window, softcap, sinks, slopes, table_stride, n_splits, n_q: tl.constexpr, n_kv: tl.constexpr,
+    out, sums, weights, maxima, q, keys, values, key_scales, value_scales, page_table, order, query_start, seq_lens,
+    counts, scale, window, softcap, sinks, slopes, table_stride, n_splits, n_q: tl.constexpr, n_kv: tl.constexpr,
     dim: tl.constexpr, stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr,
+    has_slopes: tl.constexpr, mixed: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, plain: tl.constexpr,
     kv_block: tl.constexpr, together: tl.constexpr, least: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence with one query, key head and split of its keys; a lone split writes the result itself.
 
-    In a `mixed` step the other sequences are left to the prefill kernel; else rows of padding become zero.
+    In a `mixed` step the other sequences are left to the prefill kernel; else rows of padding become zero. Of a `plain`
+    store every tile of keys is read as it is.
     """
     let_next_start()
-    wait_for_previous()
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head, seq, split = tl.program_id(0), tl.load(order + tl.program_id(1)), tl.program_id(2)
     alive = seq < tl.load(counts + 2)
     token = tl.where(alive, tl.load(query_start + seq), seq)
     if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
@@ -377,21 +412,33 @@ def decode_kernel(
     floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
     if split >= n_live:
         return
+    begin, pages = (floor + split * share) * block_n, page_table + seq.to(tl.int64) * table_stride
+    if plain:
+        fetch_tile(keys, values, pages, begin, length, kv_head, n_kv, page_size, stored, block_n, block_d)
+    wait_for_previous()  # only now: the step's inputs were there before its first kernel
     used = tl.where(alive, group, 0)
     rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
     head = kv_head * group + rows
     real_head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up have none of their own
     offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
-    begin = (floor + split * share) * block_n
+    end, newest = tl.minimum(begin + share * block_n, length), tl.zeros((block_m,), tl.int32) + length - 1
+    queries = tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype)
+    slope = per_head(slopes, real_head, has_slopes)
     total, weight, best = begun(per_head(sinks, real_head, has_sinks), has_sinks & (split == 0), block_d)
-    total, weight, best = attend(
-        tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype), total, weight, best, keys, values,
-        key_scales, value_scales, page_table + seq.to(tl.int64) * table_stride, kv_head, n_kv, page_size, dim, stored,
-        tl.zeros((block_m,), tl.int32) + length - 1, lowest, begin, tl.minimum(begin + share * block_n, length),
-        scale, window, softcap, per_head(slopes, real_head, has_slopes),
-        has_slopes, has_cap, True, False, dtype, kv_block, block_n, block_d,
-    )  # fmt: skip
+    if plain:
+        best = tl.maximum(best * LOG2_E, -1e30)  # finite, in powers of two
+        total, weight, best = attend_whole(
+            queries, total, weight, best, keys, values, pages, kv_head, n_kv, page_size, stored, newest, lowest, begin,
+            end, scale, softcap, slope, has_slopes, has_cap, dtype, block_n, block_d,
+        )  # fmt: skip
+        best = best / LOG2_E
+    else:
+        total, weight, best = attend(
+            queries, total, weight, best, keys, values, key_scales, value_scales, pages, kv_head, n_kv, page_size, dim,
+            stored, newest, lowest, begin, end, scale, window, softcap, slope, has_slopes, has_cap, True, False, dtype,
+            kv_block, block_n, block_d,
+        )  # fmt: skip
     if n_live == 1:
         tl.store(out + offset, narrow(average(total, weight, together), out.dtype.element_ty), mask=mask)
     else:

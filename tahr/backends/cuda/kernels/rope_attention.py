@@ -110,8 +110,8 @@ def store_part(sums, weights, maxima, total, weight, best, parts, cols, live, di
 
 @triton.jit(do_not_specialize=[*DECODE_COUNTS, "slot_mapping"])
 def rope_decode_kernel(
-    out, sums, weights, maxima, q, k, v, keys, values, cos_sin, q_gain, k_gain, page_table, slot_mapping, seq_lens,
-    counts, eps, scale, window, softcap, sinks, slopes, table_stride, q_stride, k_stride, v_stride, n_splits,
+    out, sums, weights, maxima, q, k, v, keys, values, cos_sin, q_gain, k_gain, page_table, slot_mapping, order,
+    seq_lens, counts, eps, scale, window, softcap, sinks, slopes, table_stride, q_stride, k_stride, v_stride, n_splits,
     n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, half: tl.constexpr, page_size: tl.constexpr,
     group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, has_cap: tl.constexpr,
     normed: tl.constexpr, pairs: tl.constexpr, dtype: tl.constexpr, least: tl.constexpr, early: tl.constexpr,
@@ -123,7 +123,7 @@ def rope_decode_kernel(
     its first tile before it waits for the kernels before it.
     """
     let_next_start()
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head, seq, split = tl.program_id(0), tl.load(order + tl.program_id(1)), tl.program_id(2)
     alive = seq < tl.load(counts + 2)
     length = tl.where(alive, tl.load(seq_lens + seq), 0)
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
@@ -179,10 +179,10 @@ def rope_decode(
     store, pages, inputs, n_seqs = call.store, call.pages, call.inputs, len(q)
     out, cut = q.new_empty((n_seqs, q.shape[1]), dtype=dtype), cut_keys(call, n_seqs)
     rope_decode_kernel[(call.n_kv, n_seqs, cut.n_splits)](
-        out, *cut.parts, q, k, v, store[0], store[1], cos_sin, q_gain, k_gain, pages, slots, inputs.seq_lens,
-        inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), q.stride(0),
-        k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2, call.page_size,
-        call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
+        out, *cut.parts, q, k, v, store[0], store[1], cos_sin, q_gain, k_gain, pages, slots, inputs.order,
+        inputs.seq_lens, inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
+        q.stride(0), k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2,
+        call.page_size, call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
         TYPES[call.dtype], cut.kind.least, cut.kind is FEW_PAIRS,
         max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
         num_warps=cut.kind.n_warps, num_stages=cut.kind.n_stages, **OVERLAP,
