@@ -95,13 +95,13 @@ def test_half_adapters(form: str, n: int, unit: int, stacked: bool) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("form", HALVES)
-@pytest.mark.parametrize("n", [1, 5, 16, 17, 40])
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 40, 64, 192])
 def test_half_linear(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         x = half_rows(be, form, n, 128, rng)
         x = be.rms_norm(x, be.vector(np.ones(128, np.float32)), 1e-6)
-        w, other = (be.weight(random_tensor(form, (n_rows, 128), rng)) for n_rows in (48, 24))
-        bias, other_bias = (be.vector(rng.standard_normal(n).astype(np.float32)) for n in (48, 24))
+        w, other = (be.weight(random_tensor(form, (n_rows, 128), rng)) for n_rows in (48, 32))
+        bias, other_bias = (be.vector(rng.standard_normal(n).astype(np.float32)) for n in (48, 32))
         picked = be.gather_rows(x, step_of(be, [(0, n)], [n - 1, 0], 64))
         joined, twice = be.join([Linear(w, bias), Linear(other, other_bias)]), be.join([Linear(w)] * 2)
         results = [be.linear(x, Linear(w, bias)), be.linear(picked, Linear(w)), *be.linears(x, joined)]

@@ -9,11 +9,10 @@ from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.ahead import Ahead
-from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8
+from tahr.backends.cuda.fp8 import converts_fp8
 from tahr.backends.cuda.kernels import (
     attention,
     experts,
-    fp8,
     latent,
     linear,
     packed,
@@ -26,6 +25,7 @@ from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
 from tahr.backends.cuda.presence import describe, interprets
+from tahr.backends.cuda.products import Compact, Products, wider
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
     DeviceRows,
@@ -44,7 +44,6 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
-Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own
 N_PICKS = 1 << 16  # tokens sampled at once
 
 
@@ -70,6 +69,7 @@ class CudaBackend(api.Backend):
         self.device = torch.device(device)
         self.deterministic, self.has_own_memory = deterministic, self.device.type == "cuda"
         self.keeps_lora_rows = not deterministic
+        self._products = Products(deterministic)
         self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -247,14 +247,14 @@ class CudaBackend(api.Backend):
     ) -> torch.Tensor:
         """The outputs of linears, which lie side by side, with what adapters add to them."""
         if not isinstance(self.lora, CudaLoraBank):
-            return self._multiply(x, w, bias)
+            return self._products.multiply(x, w, bias)
         heights, names = [linear.weight.n_rows for linear in linears], [linear.name for linear in linears]
         if room := self.lora.room_of(names):
-            found = self._multiply(x, *room.begin(self.lora.n_used))
+            found = self._products.multiply(x, *room.begin(self.lora.n_used))
             self.lora.finish_behind(found, x.rows, names, heights)
             return found[:, : room.n_out]
         begun = self.lora.begin(values(x), x.rows, names, heights)
-        found = self._multiply(x, w, bias)
+        found = self._products.multiply(x, w, bias)
         self.lora.finish(found, begun)
         return found
 
@@ -265,45 +265,10 @@ class CudaBackend(api.Backend):
         found = self._adapted(x, one.values, one.bias, joined.parts)
         return [like(x, part) for part in found.split(one.heights, dim=1)]
 
-    def _multiply(self, x: Tensor, w: torch.Tensor | Compact, bias: torch.Tensor | None) -> torch.Tensor:
-        """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
-        if not isinstance(w, torch.Tensor):
-            return self._multiply_compact(x, w, bias)
-        dtype = wider(x.data.math, w.dtype)
-        if self._is_vector(x, w):
-            return linear.vector_linear(values(x), w, bias, dtype)
-        if self.deterministic or dtype == F32 or len(values(x)) <= linear.FEW:
-            return linear.tiled_linear(values(x), w, bias, dtype)
-        return linear.blas_linear(values(x), w, bias, F32 if x.rows is Rows.LOGITS else w.dtype)
-
-    def _multiply_compact(self, x: Tensor, w: Compact, bias: torch.Tensor | None) -> torch.Tensor:
-        """The same; a model in f32 has its packed matrices made dense in f32."""
-        dtype = x.data.math
-        if self._is_vector(x, w):
-            return vector_product(w)(values(x), w, bias, dtype)
-        out_dtype = F32 if x.rows is Rows.LOGITS else dtype
-        if isinstance(w, Fp8Matrix):
-            return fp8.fp8_linear(values(x), w, bias, out_dtype)
-        if dtype == F32:
-            return linear.tiled_linear(values(x), packed.unpacked_matrix(w, F32), bias, F32)
-        if w.dense is not None:
-            return self._multiply(x, w.dense, bias)
-        return linear.blas_linear(values(x), packed.unpacked_matrix(w, dtype), bias, out_dtype)
-
-    def _is_vector(self, x: Tensor, w: torch.Tensor | Compact) -> bool:
-        """Whether so few rows meet the matrix that plain additions keep up with the memory."""
-        if not isinstance(w, torch.Tensor):
-            return x.data.math != F32 and len(values(x)) <= most_vectors(w)
-        is_short = wider(x.data.math, w.dtype) != F32
-        return is_short and not self.deterministic and len(values(x)) <= linear.N_VECTORS
-
     def gated(self, x: Tensor, gate_up: api.JoinedLinears, act: api.Activation) -> Tensor:
         one = gate_up.data
-        if one is None or self.lora or not self._is_vector(x, one.values):
-            return super().gated(x, gate_up, act)
-        dense = isinstance(one.values, torch.Tensor)
-        dtype = one.values.dtype if dense else x.data.math
-        return like(x, vector_product(one.values)(values(x), one.values, one.bias, dtype, act))
+        found = self._products.gated(x, one.values, one.bias, act) if one and not self.lora else None
+        return super().gated(x, gate_up, act) if found is None else like(x, found)
 
     def norm_linears(self, norm: api.AddedNorm, joined: api.JoinedLinears) -> tuple[Tensor, list[Tensor]]:
         one = joined.data
@@ -321,7 +286,7 @@ class CudaBackend(api.Backend):
 
     def _norms_vector(self, norm: api.AddedNorm, w: torch.Tensor | Compact) -> bool:
         fits = norm.x.width <= linear.NORM_COLS and values(norm.x).dtype == F32
-        return fits and self._is_vector(norm.x, w) and isinstance(w, torch.Tensor)
+        return fits and self._products.is_vector(norm.x, w) and isinstance(w, torch.Tensor)
 
     def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
         return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
@@ -429,24 +394,6 @@ class CudaBackend(api.Backend):
         return step.limits.n_tokens if self.context.inside else step.n_tokens
 
 
-VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
-    CodedMatrix: packed.packed_vector_linear,
-    Fp8Matrix: fp8.fp8_vector_linear,
-}
-
-
-def most_vectors(w: Compact) -> int:
-    """How many rows meet the matrix in its compact form; one, where there is a dense copy for more."""
-    if isinstance(w, Fp8Matrix):
-        return fp8.MOST_VECTORS
-    return packed.MOST_VECTORS if w.dense is None else 1
-
-
-def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:
-    """What multiplies a few rows by a matrix."""
-    return VECTOR_PRODUCTS.get(type(w), linear.vector_linear)
-
-
 def values(x: Tensor) -> torch.Tensor:
     """The rows of x, live or not."""
     found: torch.Tensor = x.data.values
@@ -466,11 +413,6 @@ def like(x: Tensor, found: torch.Tensor) -> Tensor:
 def row_norm(norm: api.AddedNorm) -> linear.RowNorm:
     x = values(norm.x)
     return linear.RowNorm(x, x, values(norm.y), norm.gain.data, norm.eps, norm.scale)
-
-
-def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
-    """The type products run in: f32 if anything is f32, else that of the matrices."""
-    return F32 if F32 in (math, *stored) else stored[0]
 
 
 def open_device(deterministic: bool = False, ahead: Ahead | None = None) -> CudaBackend:

@@ -1,0 +1,92 @@
+"""Which kernel multiplies: by how many rows meet a matrix, and how the matrix is stored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from tahr.backends.api import Activation, Rows, Tensor
+from tahr.backends.cuda.fp8 import Fp8Matrix
+from tahr.backends.cuda.kernels import fp8, linear, narrow_linear, packed
+from tahr.backends.cuda.packed import CodedMatrix
+
+F32 = torch.float32
+Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own
+Bias: TypeAlias = torch.Tensor | None
+
+VECTOR_PRODUCTS: dict[type, Callable[..., torch.Tensor]] = {
+    CodedMatrix: packed.packed_vector_linear,
+    Fp8Matrix: fp8.fp8_vector_linear,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The products of a backend; a `deterministic` one sums in one way whatever the number of rows."""
+
+    deterministic: bool
+
+    def multiply(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> torch.Tensor:
+        """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
+        if not isinstance(w, torch.Tensor):
+            return self._multiply_compact(x, w, bias)
+        rows, dtype = x.data.values, wider(x.data.math, w.dtype)
+        if self.is_vector(x, w):
+            return linear.vector_linear(rows, w, bias, dtype)
+        if self.deterministic or dtype == F32 or len(rows) <= linear.FEW:
+            return linear.tiled_linear(rows, w, bias, dtype)
+        if x.rows is Rows.LOGITS:
+            return linear.blas_linear(rows, w, bias, F32)
+        rows = rows.to(w.dtype)
+        tile = narrow_linear.tile_for(rows, w, is_gated=False)
+        return narrow_linear.narrow_linear(rows, w, bias, tile) if tile else linear.blas_linear(rows, w, bias, w.dtype)
+
+    def _multiply_compact(self, x: Tensor, w: Compact, bias: Bias) -> torch.Tensor:
+        """The same; a model in f32 has its packed matrices made dense in f32."""
+        rows, dtype = x.data.values, x.data.math
+        if self.is_vector(x, w):
+            return vector_product(w)(rows, w, bias, dtype)
+        out_dtype = F32 if x.rows is Rows.LOGITS else dtype
+        if isinstance(w, Fp8Matrix):
+            return fp8.fp8_linear(rows, w, bias, out_dtype)
+        if dtype == F32:
+            return linear.tiled_linear(rows, packed.unpacked_matrix(w, F32), bias, F32)
+        if w.dense is not None:
+            return self.multiply(x, w.dense, bias)
+        return linear.blas_linear(rows, packed.unpacked_matrix(w, dtype), bias, out_dtype)
+
+    def is_vector(self, x: Tensor, w: torch.Tensor | Compact) -> bool:
+        """Whether so few rows meet the matrix that plain additions keep up with the memory."""
+        n_rows = len(x.data.values)
+        if not isinstance(w, torch.Tensor):
+            return x.data.math != F32 and n_rows <= most_vectors(w)
+        is_short = wider(x.data.math, w.dtype) != F32
+        return is_short and not self.deterministic and n_rows <= linear.N_VECTORS
+
+    def gated(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias, act: Activation) -> torch.Tensor | None:
+        """act(gate) * up for a gate above an up matrix, where one kernel does it all; else None."""
+        rows = x.data.values
+        if self.is_vector(x, w):
+            return vector_product(w)(rows, w, bias, w.dtype if isinstance(w, torch.Tensor) else x.data.math, act)
+        if self.deterministic or not isinstance(w, torch.Tensor) or not rows.dtype == x.data.math == w.dtype:
+            return None
+        tile = narrow_linear.tile_for(rows, w, is_gated=True)
+        return narrow_linear.narrow_linear(rows, w, bias, tile, act) if tile else None
+
+
+def most_vectors(w: Compact) -> int:
+    """How many rows meet the matrix in its compact form; one, where there is a dense copy for more."""
+    if isinstance(w, Fp8Matrix):
+        return fp8.MOST_VECTORS
+    return packed.MOST_VECTORS if w.dense is None else 1
+
+
+def vector_product(w: torch.Tensor | Compact) -> Callable[..., torch.Tensor]:
+    """What multiplies a few rows by a matrix."""
+    return VECTOR_PRODUCTS.get(type(w), linear.vector_linear)
+
+
+def wider(math: torch.dtype, *stored: torch.dtype) -> torch.dtype:
+    """The type products run in: f32 if anything is f32, else that of the matrices."""
+    return F32 if F32 in (math, *stored) else stored[0]
