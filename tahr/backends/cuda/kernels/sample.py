@@ -130,7 +130,7 @@ def scan_kernel(
     best, best_at, totals, n_broken, group_best, rows, logits, masks, n, stride, n_vocab, n_groups, n_tiles, n_words,
     group: tl.constexpr, tile_groups: tl.constexpr, has_masks: tl.constexpr,
 ):  # fmt: skip
-    """One program per sample and tile: its best logit and token, the sum of its weights, how many are not numbers."""
+    """One program per sample and tile: its best logit and token, the sum of its weights, whether all are numbers."""
     tile = tl.program_id(1)
     kind, mask_row, inverse = field(rows, n, 4), field(rows, n, 6), float_field(rows, n, 7)
     out = tl.program_id(0) * n_tiles + tile
@@ -140,30 +140,35 @@ def scan_kernel(
         first, end = line + tile * tile_groups, tl.minimum(line + n_groups, n_vocab)
         values = load_lines(x, first, end, masks, mask_row, n_words, tile_groups, has_masks)
         tokens = first[:, None] + tl.arange(0, tile_groups)[None, :]
-        broken = (values != values) | (values == float("inf"))
-        values = tl.where(broken, float("-inf"), values)
         top = tl.max(tl.max(values, 0), 0)
-        weights = tl.exp((values - tl.where(top == float("-inf"), 0.0, top)) * inverse)
-        tl.store(totals + out, tl.sum(tl.sum(weights, 0), 0))
+        total = tl.sum(tl.sum(tl.exp((values - tl.where(top == float("-inf"), 0.0, top)) * inverse), 0), 0)
+        tl.store(totals + out, total)
         tl.store(best_at + out, tl.min(tl.min(tl.where(values == top, tokens, n_vocab), 0), 0))
-        tl.store(n_broken + out, tl.sum(tl.sum(broken.to(tl.int32), 0), 0))
+        tl.store(n_broken + out, is_broken(total))
         tl.store(best + out, top)
     elif kind != 3:
         groups = tile * tile_groups + tl.arange(0, tile_groups)
         end = tl.zeros_like(groups) + n_vocab
         values = load_lines(x, groups * group, end, masks, mask_row, n_words, group, has_masks)
         tokens = groups[:, None] * group + tl.arange(0, group)[None, :]
-        broken = (values != values) | (values == float("inf"))
-        values = tl.where(broken, float("-inf"), values)
         tops = tl.max(values, 1)
         top = tl.max(tops, 0)
         if kind == 2:
             tl.store(group_best + tl.program_id(0).to(tl.int64) * n_groups + groups, tops, mask=groups < n_groups)
-            weights = tl.exp((values - tl.where(top == float("-inf"), 0.0, top)) * inverse)
-            tl.store(totals + out, tl.sum(tl.sum(weights, 1), 0))
+            total = tl.sum(tl.sum(tl.exp((values - tl.where(top == float("-inf"), 0.0, top)) * inverse), 1), 0)
+            tl.store(totals + out, total)
+            tl.store(n_broken + out, is_broken(total))
+        else:
+            broken = (values != values) | (values == float("inf"))
+            tl.store(n_broken + out, tl.sum(tl.sum(broken.to(tl.int32), 1), 0))
         tl.store(best_at + out, tl.min(tl.min(tl.where(values == top, tokens, n_vocab), 1), 0))
-        tl.store(n_broken + out, tl.sum(tl.sum(broken.to(tl.int32), 1), 0))
         tl.store(best + out, top)
+
+
+@triton.jit
+def is_broken(total):
+    """Whether some logit is not a number or infinite: then the sum of weights is not a number either."""
+    return (total != total).to(tl.int32)
 
 
 # ---- drawing from all tokens -------------------------------------------------------------------------------------
