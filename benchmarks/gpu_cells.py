@@ -4,9 +4,9 @@ usage: benchmarks/gpu_cells.py [0.6B] [8B] [30B-A3B] [8B:Q4_K_M] [8B:fp8] [8B:gp
                                [--chat] [--profile]
 
 A shape is measured in bf16, or in the weight formats named after it: about one minute each (default: 0.6B and 8B).
-fp8 and gptq (4 bits) are those of the layers, beside a table and a head in bf16. --requests measures these numbers of
-requests alone, --chat with the sampling of chat models, --kv sets the format of keys and values. --profile prints
-where the device's time goes in a few kinds of steps instead.
+fp8 and gptq (4 bits) are those of the layers; the table stays in bf16, and so does the head but with fp8, which has it
+in 8-bit codes. --requests measures these numbers of requests alone, --chat with the sampling of chat models, --kv sets
+the format of keys and values. --profile prints where the device's time goes in a few kinds of steps instead.
 """
 
 import gc
@@ -100,6 +100,9 @@ class RandomBackend(CudaBackend):
             return Weight(tensor.name, form.name, "packed", *tensor.shape, n_bytes, matrix)
         values = torch.empty(tensor.shape, dtype=torch.bfloat16, device=self.device).normal_(0, 0.02)
         *stack, n_rows, n_cols = tensor.shape
+        if self._layers == "fp8" and tensor.name == "lm_head.weight" and (codes := packed.rounded_matrix(values)):
+            n_bytes, codes = codes.n_bytes, replace(codes, dense=unpacked_matrix(codes, codes.dtype))
+            return Weight(tensor.name, "BF16", "packed", n_rows, n_cols, n_bytes, codes)
         if self._layers == "fp8" and ".layers." in tensor.name and not stack:
             rounded = fp8_matrix(values)
             return Weight(tensor.name, "BF16", "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)

@@ -1,15 +1,19 @@
 """Packed matrices on a GPU: every format that is multiplied from its codes, in batches of every size; 8-bit floats."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import backends_here
+import model_cases
+from model_files import write_hf
 from quantised_files import CASES, joined
 from random_weights import random_tensor
 from tahr.backends.api import Backend, Linear, Tensor
 from tahr.backends.cuda import presence as cuda_presence
+from tahr.models.loader import load, open_model
 from test_ops import step_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -95,6 +99,34 @@ def test_a_load_log_names_the_packed_kernel() -> None:
     assert weight.kernel == "packed 4-bit" and weight.n_bytes == 8 * WIDTH * 5 // 8
     exact = backends_here.backend("cuda", deterministic=True).weight(random_tensor("Q4_K", (8, WIDTH), rng))
     assert exact.kernel == "dense bf16"
+
+
+@needs_cuda
+@pytest.mark.parametrize("n", SIZES)
+def test_products_of_a_matrix_rounded_to_8_bit_codes(n: int) -> None:
+    """What the head becomes beside layers of 8-bit floats: several times as exact as these."""
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(5)
+    x, tensor = unit_rows(be, n, rng), replace(random_tensor(HALF, (80, WIDTH), rng), stored_as="q8_0")
+    weight = be.weight(tensor)
+    assert weight.kernel.startswith("packed 8-bit")
+    want = np.array(be.read(x)) @ tensor.dense().T
+    found = np.array(be.read(be.linear(x, Linear(weight))))
+    assert np.linalg.norm(found - want) <= 0.01 * np.linalg.norm(want)
+    odd = be.weight(replace(random_tensor(HALF, (8, 24), rng), stored_as="q8_0"))
+    assert odd.kernel.startswith("dense")  # its rows are no whole blocks
+
+
+@needs_cuda
+@pytest.mark.parametrize("tied", [True, False])
+def test_fp8_rounds_the_head_less_than_layers(tied: bool, tmp_path: Path) -> None:
+    be = backends_here.backend("cuda")
+    if "fp8" not in be.rounds_to:
+        pytest.skip("this device rounds nothing to 8-bit floats")
+    config = {**model_cases.CASES["llama"], "tie_word_embeddings": tied}
+    source = open_model([], write_hf(tmp_path, config, model_cases.make_weights(config), "BF16"))
+    decoder = load(source, be, quantize="fp8").decoder
+    assert decoder.head and decoder.head.weight.kernel.startswith("packed 8-bit")
+    assert decoder.table.kernel.startswith("packed 8-bit" if tied else "dense bf16")
 
 
 @needs_cuda

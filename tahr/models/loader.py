@@ -181,7 +181,7 @@ def changing(config: ModelConfig, quantize: str | None, backend: Backend) -> Cha
     from tahr.models.requantise import backend_rounding, requantiser  # rarely needed, so not imported at start-up
 
     if quantize.lower() in BACKEND_ROUNDINGS:
-        return backend_rounding(quantize.lower(), backend)
+        return backend_rounding(config, quantize.lower(), backend)
     return requantiser(config, family_of(config).gguf_names, quantize)
 
 

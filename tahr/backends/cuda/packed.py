@@ -95,6 +95,24 @@ def packed_matrix(tensor: HostTensor, device: torch.device) -> CodedMatrix | Non
     return joined(parts)
 
 
+def rounded_matrix(values: torch.Tensor) -> CodedMatrix | None:
+    """A float matrix as 8-bit codes, the largest of each block as 127; None where its blocks or scales do not fit."""
+    n_cols = values.shape[1]
+    if n_cols % BLOCK:
+        return None
+    dtype, parts = values.dtype if values.dtype != torch.float32 else torch.bfloat16, []
+    for rows in values.split(max(1, CHUNK // n_cols)):
+        blocks = rows.reshape(-1, BLOCK).float()
+        scales = (blocks.abs().amax(1, keepdim=True) / 127 * UNIT).half().float() / UNIT  # as they are stored
+        codes = (blocks / torch.where(scales > 0, scales, 1.0)).round_().clamp_(-127, 127).to(torch.int8)
+        part = pack(EIGHT, Codes(codes.view(torch.uint8), scales))
+        if part is None:
+            return None
+        words, high, pairs = (plane.reshape(len(rows), -1) for plane in part)
+        parts.append(CodedMatrix(EIGHT, words, high, pairs, (len(rows), n_cols), dtype))
+    return joined(parts)
+
+
 def joined(parts: Sequence[CodedMatrix]) -> CodedMatrix:
     """Matrices of one kind, one below the other."""
     first = parts[0]

@@ -15,7 +15,7 @@ from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_f
 from tahr.backends.cuda.kernels.lora import MAX_TARGETS
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.lora_room import lora_room
-from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix
+from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
 from tahr.backends.cuda.uploads import uploads
 from tahr.weights.tensor import HostTensor
 
@@ -45,9 +45,10 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
         return Weight(tensor.name, tensor.format.name, "fp8 rows", n_rows, n_cols, rounded.n_bytes, rounded)
     if tensor.format.name == "FP8_128" and packs and len(tensor.shape) == 2 and converts_fp8(device):
         return take_fp8(tensor, device, free_share)
-    packed = packed_matrix(tensor, device) if packs else None
+    dense = take_dense(tensor, device) if tensor.stored_as == "q8_0" else None
+    packed = rounded_matrix(dense.data) if dense else packed_matrix(tensor, device) if packs else None
     if packed is None:
-        return take_dense(tensor, device)
+        return dense or take_dense(tensor, device)
     tensor.forget()
     kernel = f"packed {packed.kind.name}"
     if has_room(device, packed, free_share):
