@@ -1,5 +1,6 @@
 """Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
@@ -141,7 +142,8 @@ class Runner:
         self._adapter_rows: AdapterRows | None = None
         self._making_rows = Lock()
         self._sample_plan: SamplePlan | None = None
-        self._n_warm = 0  # plans of the first buckets that have made their first runs
+        self._n_decode_tokens = n_decode_tokens
+        self._cold: deque[StepLimits] | None = None  # buckets whose plans may have first runs to make
 
     def launch(self, work: StepWork, before: Callable[[], object] | None = None) -> InFlight:
         """Begin a step. `before` is called when it is ready to run, because it writes over the rows of the last one."""
@@ -197,7 +199,7 @@ class Runner:
         """Make one of the first runs of a plan that no step has needed yet; False if there is none to make.
 
         Nothing may be in flight. It runs on a step without tokens, which changes no page and no state, and is waited
-        for. The smallest sizes come first: they compile the kernels that most steps need.
+        for.
         """
         plan = self._cold_plan() if self.backend.wants_warming() else None
         if plan is None:
@@ -224,11 +226,13 @@ class Runner:
     def _cold_plan(self) -> Plan | None:
         """The first plan that has first runs left, whether it has made any or not."""
         plans = self._hidden if self.decoder.encoding else self._logits
-        while self._n_warm < len(plans.buckets):
-            plan = self.plan_for(plans.buckets[self._n_warm], plans)
+        if self._cold is None:
+            self._cold = warming_order(plans.buckets, self._n_decode_tokens)
+        while self._cold:
+            plan = self.plan_for(self._cold[0], plans)
             if id(plan) in self._fresh:
                 return plan
-            self._n_warm += 1
+            self._cold.popleft()
         return None
 
     def adapter_rows(self) -> AdapterRows:
@@ -280,6 +284,20 @@ class Runner:
             self._fresh[id(plan)] = N_FIRST_RUNS
         plans.last = bucket, plan
         return plan
+
+
+def warming_order(buckets: ListOf[StepLimits], n_decode_tokens: int) -> deque[StepLimits]:
+    """Steps in which all decode, then the others from both ends: prompts come alone, or bursts fill whole steps.
+
+    Those with more rows than are sampled from are seldom wanted and come last.
+    """
+    most = buckets[-1].n_tokens_per_seq
+    decoding = [each for each in buckets if each.n_tokens_per_seq < most]
+    others = [each for each in buckets if each.n_tokens_per_seq == most]
+    scored = [each for each in others if each.n_rows > each.n_seqs * n_decode_tokens]
+    usual = [each for each in others if each.n_rows <= each.n_seqs * n_decode_tokens]
+    ends = [each for pair in zip(usual, reversed(usual), strict=True) for each in pair][: len(usual)]
+    return deque(decoding + ends + scored)
 
 
 def hidden_buckets(most: StepLimits) -> list[StepLimits]:
