@@ -95,7 +95,7 @@ def test_half_adapters(form: str, n: int, unit: int, stacked: bool) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("form", HALVES)
-@pytest.mark.parametrize("n", [1, 5, 16, 17, 40, 64, 192])
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 40, 64, 128])
 def test_half_linear(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
         x = half_rows(be, form, n, 128, rng)

@@ -9,12 +9,11 @@ the step. `prefill_kernel` and `decode_kernel` are faster and change results in 
 import triton
 import triton.language as tl
 
-from tahr.backends.cuda.kernels.dependent import fetch_lines, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LINE_BITS = tl.constexpr(1024)  # of memory that is fetched at once
 _run = tl.constexpr(8)  # splits whose sums are asked for at once
 
 
@@ -370,19 +369,6 @@ def attend_whole(
     )  # fmt: skip
 
 
-@triton.jit
-def fetch_tile(
-    keys, values, pages, first, end, kv_head, n_kv, page_size, stored, block_n: tl.constexpr, block_d: tl.constexpr
-):
-    """Ask for a tile of keys and values, so that the loads that follow find it near. Nothing waits for it."""
-    per_line: tl.constexpr = LINE_BITS // keys.dtype.element_ty.primitive_bitwidth
-    at, cols = first + tl.arange(0, block_n), tl.arange(0, block_d // per_line) * per_line
-    page = tl.load(pages + at // page_size, mask=at < end, other=0)
-    offset = ((page.to(tl.int64) * n_kv + kv_head) * page_size + at % page_size)[:, None] * stored + cols[None, :]
-    fetch_lines(keys + offset)
-    fetch_lines(values + offset)
-
-
 DECODE_COUNTS = ["page_table", "order", "query_start", "seq_lens", "counts", "window", "table_stride", "n_splits"]
 
 
@@ -412,9 +398,6 @@ def decode_kernel(
     floor, share, n_live = shares(length, lowest, n_splits, block_n, least)
     if split >= n_live:
         return
-    begin, pages = (floor + split * share) * block_n, page_table + seq.to(tl.int64) * table_stride
-    if plain:
-        fetch_tile(keys, values, pages, begin, length, kv_head, n_kv, page_size, stored, block_n, block_d)
     wait_for_previous()  # only now: the step's inputs were there before its first kernel
     used = tl.where(alive, group, 0)
     rows, cols = tl.arange(0, block_m), tl.arange(0, block_d)
@@ -422,6 +405,7 @@ def decode_kernel(
     real_head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up have none of their own
     offset = (token.to(tl.int64) * n_q + head)[:, None] * dim + cols[None, :]
     mask = (rows[:, None] < group) & (cols[None, :] < dim)
+    begin, pages = (floor + split * share) * block_n, page_table + seq.to(tl.int64) * table_stride
     end, newest = tl.minimum(begin + share * block_n, length), tl.zeros((block_m,), tl.int32) + length - 1
     queries = tl.load(q + offset, mask=mask & (rows[:, None] < used), other=0.0).to(dtype)
     slope = per_head(slopes, real_head, has_slopes)

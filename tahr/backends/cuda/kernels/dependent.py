@@ -35,12 +35,3 @@ def wait_for_previous():
     """Wait until the kernels before this one have finished and what they wrote can be read."""
     if _enabled:
         tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def fetch_lines(places):
-    """Ask for the memory around these places, for loads that follow `wait_for_previous`. Nothing waits for it here."""
-    if _enabled:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1
-        )
