@@ -274,7 +274,7 @@ def texts_of(engine: InferenceEngine, found: list[Hypothesis]) -> list[str]:
 
 
 def test_beams_stay_in_the_language_of_a_grammar(engine: InferenceEngine) -> None:
-    tokens, config = engine.tokenize(PROMPT), BeamSearchConfig(beam_width=4, max_new_tokens=12)
+    tokens, config = engine.tokenize(PROMPT), BeamSearchConfig(beam_width=4, max_new_tokens=32)
     grammar = Grammar("regex", " (was|is) (big|red|happy)( and (big|sad)){0,2}[.!]")
     found = engine.beam_generate(tokens, config, grammar=grammar)
     state = engine._model.grammars.state(grammar)

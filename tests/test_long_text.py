@@ -1,7 +1,6 @@
 """Long texts: the same tokens as in one go, other threads run meanwhile, and what cannot fit is told unread."""
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tahr.text import gguf_models, long_text
-from tahr.text.long_text import LONG, parts, substitute
+from tahr.text.long_text import LONG, parts
 from tahr.text.merge import MAX_WORD
 from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer
@@ -81,13 +80,6 @@ def test_the_rest_of_a_text_is_not_looked_at() -> None:
 def test_json_tokenizers_too(text: str, n: int) -> None:
     tokenizer = Tokenizer.from_json(changed("model", "vocab", to=SOUND["model"]["vocab"]))
     assert with_long(n, lambda: tokenizer.encode(text)) == with_long(1 << 30, lambda: tokenizer.encode(text))
-
-
-@given(text=st.text("ab<|1>\n ", max_size=80), n=st.integers(2, 20))
-def test_substituting_in_windows(text: str, n: int) -> None:
-    pattern = re.compile(r"<\|[0-9]+>|<a>|ab")
-    whole = pattern.sub(lambda found: f"[{found[0]}]", text)
-    assert with_long(n, lambda: substitute(pattern, lambda found: f"[{found[0]}]", text, len(text))) == whole
 
 
 def test_parts_are_short_where_there_are_words() -> None:

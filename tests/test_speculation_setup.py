@@ -38,9 +38,11 @@ def test_replies_are_those_without_it(stories: Path) -> None:
         reply = ours.generate(TEXT, GREEDY)
         assert (reply.text, reply.token_ids) == (plain.text, plain.token_ids)
         counters = ours.stats()
-        assert counters.spec_draft_tokens >= counters.spec_accepted_tokens == reply.stats.n_accepted_tokens > 0
-        assert counters.spec_draft_tokens == reply.stats.n_draft_tokens
-        assert 0 < counters.spec_acceptance <= 1 <= counters.spec_draft_length
+        assert counters.spec_draft_tokens >= counters.spec_accepted_tokens == reply.stats.n_accepted_tokens
+        assert counters.spec_draft_tokens == reply.stats.n_draft_tokens > 0
+        # Words that came before need not come again; a model agrees with itself.
+        assert counters.spec_accepted_tokens > 0 or "spec_ngram" in settings
+        assert 0 <= counters.spec_acceptance <= 1 <= counters.spec_draft_length
         assert counters.tokens_generated == 24
 
 

@@ -61,17 +61,3 @@ def ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
         return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     return encode
-
-
-def substitute(pattern: re.Pattern[str], new: Callable[[re.Match[str]], str], text: str, longest: int) -> str:
-    """`pattern.sub(new, text)` for a pattern whose matches that count are at most `longest` letters long."""
-    if len(text) <= LONG:
-        return pattern.sub(new, text)
-    out: list[str] = []
-    done = 0  # how much of the text is in `out`
-    for start in range(0, len(text), LONG):
-        at = max(done, start)
-        while (found := pattern.search(text, at, start + LONG + longest)) and found.start() < start + LONG:
-            out += text[done : found.start()], new(found)
-            at = done = found.end()
-    return "".join([*out, text[done:]])

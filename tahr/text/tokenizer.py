@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tahr.errors import TokenizerError
-from tahr.text.long_text import LONG, next_cut, substitute
+from tahr.text.long_text import LONG, next_cut
+from tahr.text.special_names import SpecialNames
 from tahr.text.stream import Detokenizer, WholeTexts
 from tahr.text.vocab import LibraryErrors, Vocab, alias
 
@@ -25,6 +25,8 @@ class Tokenizer:
         self._vocab = vocab
         self._special_of_marks: dict[tuple[str, ...], frozenset[int]] = {}  # one entry per format of replies
         self._whole_texts = WholeTexts(self)
+        self._special_ids = {name: i for i in vocab.special if (name := vocab.pieces[i])}
+        self._special_names = SpecialNames(self._special_ids)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -83,30 +85,12 @@ class Tokenizer:
 
     def swap_special(self, text: str, new: Callable[[int], str]) -> str:
         """The text with something else for each name of a special token; of several at one place the longest counts."""
-        ids, names = self._special_ids, self._special_names
-        if len(text) <= LONG and not names.search(text):  # nearly always
-            return text
-        return substitute(
-            names,
-            lambda found: new(ids[found[0]]) if found[0] in ids else found[0],
-            text,
-            self._longest_special,
-        )
-
-    @cached_property
-    def _special_ids(self) -> dict[str, int]:
-        return {name: i for i in self._vocab.special if (name := self._vocab.pieces[i])}
-
-    @cached_property
-    def _longest_special(self) -> int:
-        return max(map(len, self._special_ids), default=0)
-
-    @cached_property
-    def _special_names(self) -> re.Pattern[str]:
-        """Finds them. Some vocabularies have thousands that differ in a number alone, so any number will do."""
-        names = sorted(self._special_ids, key=len, reverse=True)
-        forms = dict.fromkeys(re.sub("[0-9]+", "[0-9]+", re.escape(name)) for name in names)
-        return re.compile("|".join(forms) or "(?!)")
+        out: list[str] = []
+        end = 0
+        for begin, stop, token in self._special_names.find(text):
+            out += text[end:begin], new(token)
+            end = stop
+        return "".join([*out, text[end:]]) if out else text
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of these tokens; bytes that are no UTF-8 read as U+FFFD."""
@@ -127,11 +111,9 @@ class Tokenizer:
         """The text in parts: special tokens by their ids, and what stands between them."""
         parts: list[str | int] = []
         end = 0
-        for found in self._special_names.finditer(text):
-            token = self._special_ids.get(found[0])
-            if token is not None:
-                parts += [text[end : found.start()], token]
-                end = found.end()
+        for begin, stop, token in self._special_names.find(text):
+            parts += [text[end:begin], token]
+            end = stop
         return [part for part in (*parts, text[end:]) if part != ""]
 
     def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
