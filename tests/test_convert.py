@@ -19,7 +19,7 @@ from tahr.cli.main import main
 from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel
 from tahr.models import Loaded, load, open_model
 from tahr.models.convert import convert
-from tahr.text.gguf_fields import gguf_fields
+from tahr.text.gguf.fields import gguf_fields
 from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer as OurTokenizer
 from tahr.tools.convert_check import refuse_unloadable

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tahr.text import gguf_models, long_text
+from tahr.text import long_text
+from tahr.text.gguf import models as gguf_models
 from tahr.text.long_text import LONG, parts
 from tahr.text.merge import MAX_WORD
 from tahr.text.pretokenizers import PRE_TOKENIZERS

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Library
 
 from assets import need
 from tahr.errors import TokenizerError
-from tahr.text.gguf_models import _word_splitter
+from tahr.text.gguf.models import _word_splitter
 from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.vocab import END_MARKERS, byte_level

@@ -31,7 +31,7 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From the metadata of a GGUF file (`tokenizer.ggml.*`)."""
-        from tahr.text.gguf_vocab import read_gguf
+        from tahr.text.gguf.vocab import read_gguf
 
         return cls(read_gguf(metadata))
 

@@ -7,8 +7,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models
 
 from tahr.errors import TokenizerError
-from tahr.text.gguf_models import BUILDERS
-from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource, read_source
+from tahr.text.gguf.models import BUILDERS
+from tahr.text.gguf.source import KEY, Kind, TokenizerRecipe, VocabSource, read_source
 from tahr.text.long_text import encoding
 from tahr.text.vocab import Ends, LibraryErrors, Vocab, alias, end_markers
 

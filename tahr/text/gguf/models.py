@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from tahr.errors import TokenizerError
-from tahr.text.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource
+from tahr.text.gguf.source import KEY, Kind, TokenizerRecipe, VocabSource
 from tahr.text.long_text import LONG, encoding, ids_of, parts, spans
 from tahr.text.merge import MergeModel, Rank
 from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES

@@ -1,4 +1,4 @@
-"""A Hugging Face tokenizer in the words of GGUF (`tokenizer.ggml.*`): the way back of `gguf_vocab`."""
+"""A Hugging Face tokenizer in the words of GGUF (`tokenizer.ggml.*`): the way back of `vocab`."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from tahr.errors import TokenizerError
 from tahr.text.chat import template_for
-from tahr.text.gguf_source import KEY, Kind
-from tahr.text.gguf_vocab import read_gguf
+from tahr.text.gguf.source import KEY, Kind
+from tahr.text.gguf.vocab import read_gguf
 from tahr.text.json_vocab import read_dir
 from tahr.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from tahr.text.tokenizer import Tokenizer as OurTokenizer

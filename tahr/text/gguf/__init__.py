@@ -1,0 +1,1 @@
+"""Tokenizers in the words of GGUF: read from a file, made of its parts, written to one."""
