@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tahr import AsyncLLM, EngineConfig, SamplingParams
 from tahr.backends.api import Backend, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.runner import N_FIRST_RUNS
+from tahr.engine.runner import N_FIRST_RUNS, PATIENCE, warming_order
 from tahr.engine.speculation.setup import Draft
 from tahr.server import idle_warming
 from tahr.server.idle_warming import IdleWarming, warm_next
@@ -100,7 +101,38 @@ def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
     eng, device = cold_engine(stories)
     assert warm_all(eng) == N_FIRST_RUNS * 4
     assert [plan.n_tokens for plan in device.plans] == [[0] * N_FIRST_RUNS] * 4
-    assert device.plans[0]._inputs.limits.n_tokens == 1, "the smallest come first"
+    sizes = [plan._inputs.limits.n_tokens for plan in device.plans]
+    assert sizes == [1, 16, 2, 32], "both ends come first, and last what has more rows than are sampled"
+
+
+def test_a_step_takes_a_larger_plan_while_only_that_is_warm(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a first run where a plan of a quarter more tokens will do; but not for ever."""
+    eng, device = cold_engine(stories)
+    sizes = (1, 8, 10, 16)
+    buckets = [replace(eng.runner.step.limits, n_tokens=n, n_rows=n, n_seqs=1) for n in sizes]
+    monkeypatch.setattr(eng.runner._logits, "buckets", buckets)
+    for _ in range(N_FIRST_RUNS):
+        eng.runner._run_empty(plan := eng.runner.plan_for(buckets[2]))
+        eng.runner._take_first_run(plan)
+
+    def sizes_run(prompt: list[int]) -> list[int]:
+        seen = {plan._inputs.limits.n_tokens: len(plan.n_tokens) for plan in device.plans}
+        assert run(eng, submit(eng, prompt, greedy(1))) == [alone(stories, prompt, greedy(1))]
+        return [n for p in device.plans if len(p.n_tokens) > seen.get(n := p._inputs.limits.n_tokens, 0)]
+
+    prompts_of = [[1, *range(5 + i, 12 + i)] for i in range(PATIENCE + 3)]  # of eight tokens
+    assert sizes_run([1, *range(40, 52)]) == [16], "a plan of ten does not hold thirteen"
+    assert [sizes_run(prompt) for prompt in prompts_of] == [[10]] * PATIENCE + [[8]] * 3
+
+
+def test_warming_order_soon_has_every_size() -> None:
+    largest = StepLimits(8448, 256, 256, 8)
+    buckets = [replace(largest, n_tokens=n) for n in range(256, 8448, 256)] + [largest]
+    order = warming_order(buckets, 1)
+    assert set(order) == set(buckets) and len(order) == len(buckets)
+    first = sorted(each.n_tokens for each in list(order)[: len(buckets) // 4])
+    assert first[0] == 256 and first[-1] == 8448
+    assert max(b - a for a, b in pairwise(first)) <= 8 * 256
 
 
 def test_a_plan_that_a_request_has_run_is_warm_already(stories: Path) -> None:

@@ -1,7 +1,7 @@
 """Launches steps and collects what comes of them: fills the inputs, replays the plan that fits, samples."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -27,6 +27,9 @@ MOST_HALVED = 7  # how often the largest step is halved, for steps that give hid
 LEAST_HIDDEN = 64  # tokens of the smallest of these
 
 N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
+MOST_LARGER = 1.25  # times the tokens of the smallest bucket, of one that is taken because its plan is warm
+PATIENCE = 16  # steps that take such a bucket, until the smallest one makes its first runs after all
+STRIDES = (8, 4, 2, 1)  # in which buckets are warmed: soon there is a warm one not much larger than any
 
 
 class StepOutput(NamedTuple):
@@ -107,6 +110,20 @@ class PlanSet:
     buckets: ListOf[StepLimits]
     plans: dict[StepLimits, Plan] = field(default_factory=dict)
     last: tuple[StepLimits, Plan] | None = None  # found without hashing
+    n_lent: dict[StepLimits, int] = field(default_factory=dict)  # steps that took another bucket in place of these
+
+    def is_warm(self, bucket: StepLimits, fresh: Mapping[int, int]) -> bool:
+        """Whether the plan of a bucket has made its first runs; `fresh` has those that have not, by their identity."""
+        plan = self.last[1] if self.last and self.last[0] is bucket else self.plans.get(bucket)
+        return plan is not None and id(plan) not in fresh
+
+    def near(self, wanted: StepLimits) -> Iterator[StepLimits]:
+        """Buckets of the same kind that hold whatever one holds and do not cost much more, the smallest first."""
+        kind, sizes = wanted.n_tokens_per_seq, (wanted.n_tokens, wanted.n_rows, wanted.n_seqs)
+        for each in self.buckets:
+            is_near = each.n_tokens_per_seq == kind and each.n_tokens <= MOST_LARGER * wanted.n_tokens
+            if is_near and each.hold(*sizes, kind):
+                yield each
 
 
 class Runner:
@@ -176,7 +193,7 @@ class Runner:
         plans = self._logits if work.sequences[0].output is Output.LOGITS else self._hidden
         if self.n_adapted and (n_rounds := self.adapter_rows().fill(work)):
             plans = self._with_adapters(plans, n_rounds)
-        return self.plan_for(self._bucket(plans.buckets), plans)
+        return self.plan_for(self._bucket(plans), plans)
 
     def replay(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step whose inputs are filled in; the next one may write over them."""
@@ -263,13 +280,20 @@ class Runner:
             pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
             self.backend.copy_pages(self.kv, pairs, group)
 
-    def _bucket(self, buckets: ListOf[StepLimits]) -> StepLimits:
-        """The smallest bucket that holds the step as it is filled in."""
-        if len(buckets) == 1:
-            return buckets[0]
+    def _bucket(self, plans: PlanSet) -> StepLimits:
+        """The smallest bucket that holds the step as it is filled in; a little larger one, while only that is warm."""
+        if len(plans.buckets) == 1:
+            return plans.buckets[0]
         step = self.step
         counts = step.n_tokens, step.n_rows, step.n_seqs, self._batch.n_most
-        return next(bucket for bucket in buckets if bucket.hold(*counts))
+        wanted = next(bucket for bucket in plans.buckets if bucket.hold(*counts))
+        if not self._fresh or plans.is_warm(wanted, self._fresh) or plans.n_lent.get(wanted, 0) == PATIENCE:
+            return wanted
+        larger = next((each for each in plans.near(wanted) if plans.is_warm(each, self._fresh)), None)
+        if larger is None:
+            return wanted
+        plans.n_lent[wanted] = plans.n_lent.get(wanted, 0) + 1
+        return larger
 
     def plan_for(self, bucket: StepLimits, plans: PlanSet | None = None) -> Plan:
         """The plan of a bucket; for logits, unless told otherwise."""
@@ -287,17 +311,18 @@ class Runner:
 
 
 def warming_order(buckets: ListOf[StepLimits], n_decode_tokens: int) -> deque[StepLimits]:
-    """Steps in which all decode, then the others from both ends: prompts come alone, or bursts fill whole steps.
+    """Steps in which all decode, then others of all sizes, from both ends, then those between: prompts come alone, or
+    bursts fill whole steps.
 
     Those with more rows than are sampled from are seldom wanted and come last.
     """
     most = buckets[-1].n_tokens_per_seq
     decoding = [each for each in buckets if each.n_tokens_per_seq < most]
-    others = [each for each in buckets if each.n_tokens_per_seq == most]
-    scored = [each for each in others if each.n_rows > each.n_seqs * n_decode_tokens]
-    usual = [each for each in others if each.n_rows <= each.n_seqs * n_decode_tokens]
-    ends = [each for pair in zip(usual, reversed(usual), strict=True) for each in pair][: len(usual)]
-    return deque(decoding + ends + scored)
+    usual = [each for each in buckets if each.n_tokens_per_seq == most and each.n_rows <= each.n_seqs * n_decode_tokens]
+    spread = [
+        each for stride in STRIDES for pair in zip(usual[::stride], usual[::-stride], strict=True) for each in pair
+    ]
+    return deque(dict.fromkeys([*decoding, *spread, *buckets]))
 
 
 def hidden_buckets(most: StepLimits) -> list[StepLimits]:
