@@ -11,6 +11,8 @@ from encoder_cases import CASES, FIXTURES, N_FIRST, RANKERS, make_weights, text_
 from model_files import write_hf
 from model_runs import Runs
 from tahr.backends.api import Backend
+from tahr.backends.reference import ReferenceBackend
+from tahr.errors import TahrError
 from tahr.models import Loaded, OpenedModel, load, open_model
 from tahr.weights import HostTensor
 
@@ -78,3 +80,13 @@ def test_scores_equal_transformers(case: str, form: str, name: str, tmp_path: Pa
     if form != "safetensors":  # the file does not say that the mean is taken
         pooled = found.mean(axis=0) if case == "modernbert_ranker" else pooled
     assert np.abs(head.apply(backend, pooled[None])[0] - expected(case, "scores")).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(("case", "n_more"), [("roberta", -1), ("roberta", 1), ("bert", 1), ("bert", -1)])
+def test_a_table_of_other_positions_is_refused(case: str, n_more: int, tmp_path: Path) -> None:
+    """One row less or more, and every token would be at the place of another."""
+    arrays = make_weights(case)
+    name = next(name for name in arrays if "position_embeddings" in name)
+    arrays[name] = np.resize(arrays[name], (len(arrays[name]) + n_more, arrays[name].shape[1]))
+    with pytest.raises(TahrError, match=r"position_embeddings\.weight has the shape"):
+        load(open_model([], write_hf(tmp_path, CASES[case], arrays)), ReferenceBackend())

@@ -113,6 +113,7 @@ class ModelConfig:
     tempering: Tempering | None = None
     unit_norms: bool = False  # queries and keys are normed head by head, without gains
     n_positions: int = 0  # of a learned table
+    first_position: int = 0  # rows of that table before the one of position 0, where a file has them
     moe: MoeConfig | None = None
     delta: DeltaConfig | None = None
     latent: LatentConfig | None = None

@@ -24,7 +24,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     stored = tensors.make_of(POSITIONS)
-    if len(stored().shape) == 2 and stored().shape[0] > cfg.n_positions:
+    if cfg.first_position and stored().shape[0] == cfg.first_position + cfg.n_positions:
         tensors.define(POSITIONS, last_rows(stored, cfg.n_positions))
     if cfg.paired_types:
         double_by_type(tensors)
@@ -56,7 +56,8 @@ def refine_hf(f: Fields, cfg: ModelConfig, first_position: int = 0) -> ModelConf
         raise f.wrong("max_position_embeddings", f"above {first_position}")
     n_types = f.count("type_vocab_size", MOST_TYPES, default=2, least=0)
     cfg = replace(cfg, activation=activation(f, "hidden_act"))
-    return shaped(cfg, cfg.max_context - first_position, n_types, hf_labels(f))
+    n_positions = cfg.max_context - first_position
+    return replace(shaped(cfg, n_positions, n_types, hf_labels(f)), first_position=first_position)
 
 
 def refine_roberta(f: Fields, cfg: ModelConfig) -> ModelConfig:

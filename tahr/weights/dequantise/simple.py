@@ -21,8 +21,9 @@ def bf16(blocks: Bytes) -> Floats:
 
 
 def f8_e5m2(blocks: Bytes) -> Floats:
-    # The upper byte of an f16.
-    return (blocks.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+    # The upper byte of an f16. Codes that are no numbers stay none, and NumPy need not say so.
+    with np.errstate(invalid="ignore"):
+        return (blocks.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
 
 
 def f8_e4m3(blocks: Bytes) -> Floats:
