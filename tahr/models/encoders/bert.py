@@ -24,7 +24,7 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     stored = tensors.make_of(POSITIONS)
-    if cfg.first_position and stored().shape[0] == cfg.first_position + cfg.n_positions:
+    if cfg.first_position and stored().shape[:1] == (cfg.first_position + cfg.n_positions,):
         tensors.define(POSITIONS, last_rows(stored, cfg.n_positions))
     if cfg.paired_types:
         double_by_type(tensors)
