@@ -43,8 +43,10 @@ def test_a_name_that_ends_in_a_number_is_found_before_digits() -> None:
 def test_no_vocabulary_makes_a_text_take_long() -> None:
     nested = SpecialNames({"a" * n + "b": n for n in range(1, MAX_NAME)})
     alike = SpecialNames({f"<|{n:012d}|>": n for n in range(20_000)})
+    scattered = SpecialNames({chr(0x4E00 + n) + "x": n for n in range(20_000)})
     began = time.thread_time()
     assert not [*nested.find("a" * 20_000)] and not [*alike.find("<|0" * 20_000)]
+    assert [token for *_, token in scattered.find("\u4e07y\u4e05x" * 10_000)] == [5] * 10_000
     assert time.thread_time() - began < 5  # 15 s for the first 3,000 letters, when one pattern had all names
 
 

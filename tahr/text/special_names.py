@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tahr.errors import TokenizerError
 from tahr.text.long_text import LONG
 
-MAX_NAME = 256  # letters; the longest of released vocabularies have about thirty
+MAX_NAME = 256  # letters
+MOST_STARTS = 64  # first letters that are looked for together with the second ones
 
 
 class SpecialNames:
@@ -62,10 +63,12 @@ def beginnings(names: Sequence[str]) -> list[int]:
 
 
 def starts(names: Sequence[str]) -> re.Pattern[str]:
-    """Finds where a name may begin, by its first two letters."""
+    """Finds where a name may begin, by its first two letters; by the first alone where these are many."""
     second: dict[str, set[str]] = {}
     for name in names:
         second.setdefault(name[0], set()).add(name[1:2])
+    if len(second) > MOST_STARTS:
+        return re.compile(f"[{''.join(map(re.escape, second))}]")
     parts = [
         re.escape(first) + ("" if "" in others else f"[{''.join(map(re.escape, sorted(others)))}]")
         for first, others in sorted(second.items())

@@ -70,7 +70,7 @@ SPLITS = {
 FEW_PAIRS = SPLITS[128]
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
 WARPS = 4  # where keys are converted first, or heads are wide
-WIDE = 256
+WIDE = 256  # numbers of a head
 
 
 @dataclass(frozen=True, slots=True)
