@@ -113,6 +113,25 @@ def test_half_linear(form: str, n: int) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("form", HALVES)
+@pytest.mark.parametrize("n", [1, 3, 17, 64, 100, 128, 320])
+def test_half_linear_that_is_added(form: str, n: int) -> None:
+    """A product may come in parts to what adds it to a stream; read before or after that, it is whole."""
+
+    def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:
+        x = half_rows(be, form, n, 512, rng)
+        gain = be.vector(rng.uniform(0.5, 2, 512).astype(np.float32))
+        w, bias = be.weight(random_tensor(form, (512, 512), rng)), be.vector(rng.standard_normal(512, np.float32))
+        normed = be.rms_norm(x, gain, 1e-6)
+        early, late = (be.linear(normed, Linear(w, bias)) for _ in range(2))
+        seen = np.array(be.read(early))
+        added = [*be.add_rms_norm(x, early, gain, 1e-6, 0.5), *be.add_rms_norm(x, late, gain, 1e-6), late]
+        return [seen, *(np.array(be.read(y)) for y in added)]
+
+    check(run)
+
+
+@needs_cuda
+@pytest.mark.parametrize("form", HALVES)
 @pytest.mark.parametrize("n", [1, 2, 3, 40])
 def test_half_experts(form: str, n: int) -> None:
     def run(be: Backend, rng: np.random.Generator) -> list[np.ndarray]:

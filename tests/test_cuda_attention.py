@@ -34,21 +34,19 @@ DECODES = [
 ]
 
 
-@pytest.fixture(params=[1, 264, 0], ids=["one split of many tiles", "many splits", "splits of two tiles and more"])
-def n_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the keys of a sequence are shared out."""
+@pytest.fixture(params=[(1, 1), (32, 1), (4, 2)], ids=["one split", "many splits", "splits of two tiles and more"])
+def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the keys of a sequence are shared out, in small tiles."""
     if "cuda" not in backends_here.NAMES:
         return
     from tahr.backends.cuda.kernels import attention
 
-    if request.param:
-        monkeypatch.setattr(attention, "N_PROGRAMS", request.param)
-    else:
-        monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(4, 2, 16, n_warps=2, n_stages=2)})
+    monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(*request.param)})
+    monkeypatch.setattr(attention, "DECODE_KEYS", 16)
 
 
 @needs_cuda
-@pytest.mark.usefixtures("n_programs")
+@pytest.mark.usefixtures("splits")
 @pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES)])
 @pytest.mark.parametrize("spans, dim, heads, window, softcap", DECODES)
 def test_decode_attention(kv_dtype, spans, dim, heads, window, softcap) -> None:  # type: ignore[no-untyped-def]
@@ -76,7 +74,7 @@ TURNS: list[tuple[RopeStyle, bool, bool]] = [  # how heads turn, whether they ar
 
 
 @needs_cuda
-@pytest.mark.usefixtures("n_programs")
+@pytest.mark.usefixtures("splits")
 @pytest.mark.parametrize("kv_dtype", ["f32", *(form.lower() for form in HALVES), *EIGHT_BITS])
 @pytest.mark.parametrize(("decode", "turn"), [*zip(DECODES, TURNS, strict=True)])
 def test_decode_attention_with_rope(kv_dtype, decode, turn) -> None:  # type: ignore[no-untyped-def]

@@ -21,6 +21,7 @@ from tahr.backends.cuda.kernels import (
     rope_kv,
     rows,
 )
+from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
@@ -211,7 +212,8 @@ class CudaBackend(api.Backend):
         return like(x, torch.add(values(x).float(), values(y).float(), alpha=scale))
 
     def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        s, normed = rows.add_rms_norm(values(x), values(y), gain.data, eps, scale, x.data.math)
+        added = y.data.summands() if isinstance(y.data, LateRows) else values(y)
+        s, normed = rows.add_rms_norm(values(x), added, gain.data, eps, scale, x.data.math)
         return like(x, s), like(x, normed)
 
     def head_norm(self, x: Tensor, gain: Vector, eps: float) -> Tensor:
@@ -237,6 +239,8 @@ class CudaBackend(api.Backend):
 
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         bias = None if linear.bias is None else linear.bias.data
+        if not self.lora and (late := self._products.later(x, linear.weight.data, bias)):
+            return Tensor(linear.weight.n_rows, x.rows, late)
         return like(x, self._adapted(x, linear.weight.data, bias, [linear]))
 
     def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> CudaLoraBank:

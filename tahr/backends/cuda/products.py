@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from tahr.backends.api import Activation, Rows, Tensor
 from tahr.backends.cuda.fp8 import Fp8Matrix
 from tahr.backends.cuda.kernels import fp8, linear, narrow_linear, packed
+from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.packed import CodedMatrix
 
 F32 = torch.float32
@@ -38,9 +40,18 @@ class Products:
             return linear.tiled_linear(rows, w, bias, dtype)
         if x.rows is Rows.LOGITS:
             return linear.blas_linear(rows, w, bias, F32)
-        rows = rows.to(w.dtype)
         tile = narrow_linear.tile_for(rows, w, is_gated=False)
         return narrow_linear.narrow_linear(rows, w, bias, tile) if tile else linear.blas_linear(rows, w, bias, w.dtype)
+
+    def later(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> LateRows | None:
+        """The same, put off, where the op that reads it may gain by that."""
+        if self.deterministic or not isinstance(w, torch.Tensor) or x.rows is Rows.LOGITS or self.is_vector(x, w):
+            return None
+        rows = x.data.values
+        if wider(x.data.math, w.dtype) == F32 or not (n_parts := narrow_linear.parts_of(rows, w)):
+            return None
+        in_parts = partial(narrow_linear.narrow_linear, rows, w, bias, narrow_linear.PARTS_TILE, n_parts=n_parts)
+        return LateRows(x.data.math, partial(self.multiply, x, w, bias), in_parts)
 
     def _multiply_compact(self, x: Tensor, w: Compact, bias: Bias) -> torch.Tensor:
         """The same; a model in f32 has its packed matrices made dense in f32."""

@@ -16,9 +16,8 @@ from tahr.backends.cuda.kernels.linear import TYPES
 
 N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take
-N_PROGRAMS = 264  # two per multiprocessor of a large card: splitting further only adds work
-MOST_SPLITS = 32
-TILE_BYTES = 32768  # of a tile of keys: two of them, and as many values, fit a multiprocessor
+DECODE_KEYS, DECODE_WARPS, DECODE_STAGES = 64, 4, 2  # of a tile of one query's keys
+TILE_BYTES = 32768  # of such a tile at most: two of them, and as many values, fit a multiprocessor
 
 
 class AttentionTile(NamedTuple):
@@ -35,7 +34,7 @@ class AttentionTile(NamedTuple):
 
 
 # The first that fits is taken. As measured on an H200; the others are for wide heads and for cards with less memory.
-LARGE_TILES = [AttentionTile(128, 128, 8, 3), AttentionTile(128, 128, 8, 2), AttentionTile(128, 64, 8, 2)]
+LARGE_TILES = [AttentionTile(128, 64, 8, 3), AttentionTile(128, 64, 8, 2)]
 SMALL_TILES = [AttentionTile(64, 64, 4, 2), AttentionTile(64, 32, 4, 2), AttentionTile(16, 16, 4, 1)]
 # Where results must not depend on the step.
 EXACT_TILES = [AttentionTile(64, 32, 4, 3), AttentionTile(64, 32, 4, 1), AttentionTile(16, 32, 4, 1)]
@@ -48,29 +47,25 @@ class StepRows(NamedTuple):
     values: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """How many programs may share the keys of one sequence and key head, and how each goes through its own."""
+class Splits(NamedTuple):
+    """How many programs may share the keys of one sequence and key head."""
 
     most: int
     least: int  # tiles that a program has at least, where there are several
-    keys: int  # of a tile
-    n_warps: int = 4
-    n_stages: int = 3
 
 
 # By pairs of a sequence and a key head, up to so many. Where there are many, they fill the card by themselves. As
 # measured on an H200.
 SPLITS = {
-    128: Splits(MOST_SPLITS, 1, 32),
-    256: Splits(4, 8, 64, n_stages=2),
-    1024: Splits(2, 8, 64, n_warps=2, n_stages=2),
-    1 << 31: Splits(1, 1, 64, n_warps=2, n_stages=2),
+    16: Splits(32, 1),
+    32: Splits(16, 1),
+    64: Splits(8, 1),
+    128: Splits(4, 1),
+    256: Splits(4, 2),
+    1024: Splits(2, 8),
+    1 << 31: Splits(1, 1),
 }
-FEW_PAIRS = SPLITS[128]
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
-WARPS = 4  # where keys are converted first, or heads are wide
-WIDE = 256  # numbers of a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +192,8 @@ class KeyCut:
 def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
     n_pairs, n_keys = n_seqs * call.n_kv, call.pages.shape[1] * call.page_size
     kind = next(kind for most, kind in SPLITS.items() if n_pairs <= most)
-    keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
-    n_splits = splits(n_pairs, n_keys, kind)
+    keys = min(DECODE_KEYS, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
+    n_splits = 1 << min(kind.most, -(-n_keys // (kind.least * keys))).bit_length() - 1  # a power of two
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
     return KeyCut(kind, keys, n_splits, (sums, weights, maxima))
@@ -213,8 +208,7 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
         mixed, spec.softcap > 0, TYPES[call.dtype], call.is_plain, cuda_kv.block_of(store), cuda_kv.rotation_of(store),
         cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
-        num_warps=cut.kind.n_warps if call.is_plain and call.dim < WIDE else WARPS,
-        num_stages=cut.kind.n_stages, **OVERLAP,
+        num_warps=DECODE_WARPS, num_stages=DECODE_STAGES, **OVERLAP,
     )  # fmt: skip
     combine(call, cut, out, mixed)
 
@@ -266,9 +260,3 @@ def block_d(dim: int) -> int:
     """Columns of a tile that holds a head."""
     size: int = max(LEAST_ROWS, triton.next_power_of_2(dim))
     return size
-
-
-def splits(n_pairs: int, n_keys: int, kind: Splits) -> int:
-    """How many programs share the keys of one (sequence, key head) pair: a power of two, at least one."""
-    wanted = min(N_PROGRAMS // n_pairs, kind.most) if kind is FEW_PAIRS else kind.most
-    return 1 << max(0, min(wanted, -(-n_keys // (kind.least * kind.keys))).bit_length() - 1)

@@ -12,7 +12,15 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Rotation
-from tahr.backends.cuda.kernels.attention import FEW_PAIRS, LEAST_ROWS, AttentionCall, block_d, combine, cut_keys
+from tahr.backends.cuda.kernels.attention import (
+    DECODE_STAGES,
+    DECODE_WARPS,
+    LEAST_ROWS,
+    AttentionCall,
+    block_d,
+    combine,
+    cut_keys,
+)
 from tahr.backends.cuda.kernels.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES
@@ -114,13 +122,13 @@ def rope_decode_kernel(
     seq_lens, counts, eps, scale, window, softcap, sinks, slopes, table_stride, q_stride, k_stride, v_stride, n_splits,
     n_q: tl.constexpr, n_kv: tl.constexpr, dim: tl.constexpr, half: tl.constexpr, page_size: tl.constexpr,
     group: tl.constexpr, has_sinks: tl.constexpr, has_slopes: tl.constexpr, has_cap: tl.constexpr,
-    normed: tl.constexpr, pairs: tl.constexpr, dtype: tl.constexpr, least: tl.constexpr, early: tl.constexpr,
+    normed: tl.constexpr, pairs: tl.constexpr, dtype: tl.constexpr, least: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per sequence, key head and split of its keys; a lone split writes the result itself.
 
-    Row s of q, k and v is the newest token of sequence s; rows of padding become zero. With `early`, a program asks for
-    its first tile before it waits for the kernels before it.
+    Row s of q, k and v is the newest token of sequence s; rows of padding become zero. A program asks for its first
+    tile before it waits for the kernels before it.
     """
     let_next_start()
     kv_head, seq, split = tl.program_id(0), tl.load(order + tl.program_id(1)), tl.program_id(2)
@@ -134,10 +142,7 @@ def rope_decode_kernel(
     begin = (floor + split * share) * block_n
     end = tl.minimum(begin + share * block_n, length - 1)
     pages = page_table + token * table_stride
-    first = begin
-    if early:
-        own_k, own_v = load_tile(keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
-        first += block_n
+    own_k, own_v = load_tile(keys, values, pages, begin, lowest, end, kv_head, cols, n_kv, dim, page_size, block_n)
     wait_for_previous()
     rows, inside = tl.arange(0, block_m), cols < dim
     head = kv_head * group + tl.minimum(rows, group - 1)  # rows that fill the tile up repeat the last head
@@ -153,14 +158,13 @@ def rope_decode_kernel(
             normed, pairs, n_kv, dim, page_size, block_d,
         )  # fmt: skip
         total, weight, best = attend_newest(queries, key, value, weight, best, scale, softcap, has_cap)
-    if early:
-        total, weight, best = attend_tile(
-            queries, own_k, own_v, begin, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
-            has_slopes, has_cap, dtype, block_n,
-        )  # fmt: skip
+    total, weight, best = attend_tile(
+        queries, own_k, own_v, begin, lowest, end, length - 1, total, weight, best, scale, softcap, slope,
+        has_slopes, has_cap, dtype, block_n,
+    )  # fmt: skip
     total, weight, best = attend_rest(
-        queries, total, weight, best, keys, values, pages, first, lowest, end, length - 1, kv_head, cols, scale,
-        softcap, slope, has_slopes, has_cap, dtype, n_kv, dim, page_size, block_n,
+        queries, total, weight, best, keys, values, pages, begin + block_n, lowest, end, length - 1, kv_head, cols,
+        scale, softcap, slope, has_slopes, has_cap, dtype, n_kv, dim, page_size, block_n,
     )  # fmt: skip
     heads, live = token * n_q + kv_head * group + rows, rows < group
     if n_live == 1:
@@ -183,9 +187,8 @@ def rope_decode(
         inputs.seq_lens, inputs.counts, eps, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0),
         q.stride(0), k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2,
         call.page_size, call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
-        TYPES[call.dtype], cut.kind.least, cut.kind is FEW_PAIRS,
-        max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
-        num_warps=cut.kind.n_warps, num_stages=cut.kind.n_stages, **OVERLAP,
+        TYPES[call.dtype], cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys,
+        block_d(call.dim), num_warps=DECODE_WARPS, num_stages=DECODE_STAGES, **OVERLAP,
     )  # fmt: skip
     combine(call, cut, out, mixed=False)
     return out

@@ -85,6 +85,15 @@ def gather(x: torch.Tensor, inputs: Any, n_rows: int) -> torch.Tensor:
 
 
 @triton.jit
+def summed(parts, n_parts: tl.constexpr, part_stride, at, mask):
+    """The numbers there, in f32, added up over the parts they come in."""
+    total = tl.load(parts + at, mask=mask, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, n_parts):
+        total += tl.load(parts + part * part_stride + at, mask=mask, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
 def norm_kernel(normed, x, gain, eps, width, x_stride, block: tl.constexpr):
     let_next_start()
     row = tl.program_id(0).to(tl.int64)
@@ -109,7 +118,10 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float, dtype: torch.dtype
 
 
 @triton.jit
-def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, block: tl.constexpr):
+def add_norm_kernel(
+    normed, total, x, y, gain, eps, scale, width, x_stride, y_stride, part_stride, n_parts: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
     let_next_start()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, block)
@@ -117,7 +129,7 @@ def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_st
     gains = tl.load(gain + cols, mask=inside, other=0.0)
     wait_for_previous()
     values = tl.load(x + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
-    values += scale * tl.load(y + row * y_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    values += scale * summed(y, n_parts, part_stride, row * y_stride + cols, inside)
     tl.store(total + row * width + cols, values, mask=inside)
     root = tl.sqrt(tl.sum(values * values, 0) / width + eps)
     result = values / root * gains
@@ -127,11 +139,12 @@ def add_norm_kernel(normed, total, x, y, gain, eps, scale, width, x_stride, y_st
 def add_rms_norm(
     x: torch.Tensor, y: torch.Tensor, gain: torch.Tensor, eps: float, scale: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(s, rms_norm(s)) for s = x + scale * y; s in f32."""
+    """(s, rms_norm(s)) for s = x + scale * y; s in f32. y may come in parts, [parts, rows, width]."""
     n_rows, width = x.shape
+    y = y if y.dim() == 3 else y[None]
     total, normed = x.new_empty((n_rows, width), dtype=torch.float32), x.new_empty((n_rows, width), dtype=dtype)
     add_norm_kernel[(n_rows,)](
-        normed, total, x, y, gain, eps, scale, width, x.stride(0), y.stride(0),
+        normed, total, x, y, gain, eps, scale, width, x.stride(0), y.stride(1), y.stride(0), len(y),
         triton.next_power_of_2(width), num_warps=NORM_WARPS, **OVERLAP,
     )  # fmt: skip
     return total, normed
