@@ -41,8 +41,7 @@ def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         return
     from tahr.backends.cuda.kernels import attention
 
-    monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(*request.param)})
-    monkeypatch.setattr(attention, "DECODE_KEYS", 16)
+    monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(*request.param, keys=16)})
 
 
 @needs_cuda

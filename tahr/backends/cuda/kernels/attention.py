@@ -16,8 +16,8 @@ from tahr.backends.cuda.kernels.linear import TYPES
 
 N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take
-DECODE_KEYS, DECODE_WARPS, DECODE_STAGES = 64, 4, 2  # of a tile of one query's keys
-TILE_BYTES = 32768  # of such a tile at most: two of them, and as many values, fit a multiprocessor
+DECODE_WARPS = 4
+TILE_BYTES = 32768  # of a decoding sequence's tile of keys: two of them, and as many values, fit a multiprocessor
 
 
 class AttentionTile(NamedTuple):
@@ -52,13 +52,15 @@ class Splits(NamedTuple):
 
     most: int
     least: int  # tiles that a program has at least, where there are several
+    keys: int = 64  # of a tile
+    n_stages: int = 2
 
 
 # By pairs of a sequence and a key head, up to so many. Where there are many, they fill the card by themselves. As
 # measured on an H200.
 SPLITS = {
-    16: Splits(32, 1),
-    32: Splits(16, 1),
+    16: Splits(32, 1, 32, 3),
+    32: Splits(8, 1, 32, 3),
     64: Splits(8, 1),
     128: Splits(4, 1),
     256: Splits(4, 2),
@@ -192,7 +194,7 @@ class KeyCut:
 def cut_keys(call: AttentionCall, n_seqs: int) -> KeyCut:
     n_pairs, n_keys = n_seqs * call.n_kv, call.pages.shape[1] * call.page_size
     kind = next(kind for most, kind in SPLITS.items() if n_pairs <= most)
-    keys = min(DECODE_KEYS, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
+    keys = min(kind.keys, TILE_BYTES // (block_d(call.dim) * max(call.dtype.itemsize, call.store.element_size())))
     n_splits = 1 << min(kind.most, -(-n_keys // (kind.least * keys))).bit_length() - 1  # a power of two
     sums = call.q.new_empty((n_seqs * call.n_q, n_splits, call.dim), dtype=torch.float32)
     weights, maxima = (call.q.new_empty((n_seqs * call.n_q, n_splits), dtype=torch.float32) for _ in range(2))
@@ -208,7 +210,7 @@ def decode(call: AttentionCall, n_seqs: int, out: torch.Tensor, mixed: bool) -> 
         cut.n_splits, call.n_q, call.n_kv, call.dim, store.shape[4], call.page_size, call.group, *call.has_per_head,
         mixed, spec.softcap > 0, TYPES[call.dtype], call.is_plain, cuda_kv.block_of(store), cuda_kv.rotation_of(store),
         cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys, block_d(call.dim),
-        num_warps=DECODE_WARPS, num_stages=DECODE_STAGES, **OVERLAP,
+        num_warps=DECODE_WARPS, num_stages=cut.kind.n_stages, **OVERLAP,
     )  # fmt: skip
     combine(call, cut, out, mixed)
 

@@ -12,15 +12,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Rotation
-from tahr.backends.cuda.kernels.attention import (
-    DECODE_STAGES,
-    DECODE_WARPS,
-    LEAST_ROWS,
-    AttentionCall,
-    block_d,
-    combine,
-    cut_keys,
-)
+from tahr.backends.cuda.kernels.attention import DECODE_WARPS, LEAST_ROWS, AttentionCall, block_d, combine, cut_keys
 from tahr.backends.cuda.kernels.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES
@@ -188,7 +180,7 @@ def rope_decode(
         q.stride(0), k.stride(0), v.stride(0), cut.n_splits, call.n_q, call.n_kv, call.dim, cos_sin.shape[1] // 2,
         call.page_size, call.group, *call.has_per_head, spec.softcap > 0, norms is not None, rotation.style == "pairs",
         TYPES[call.dtype], cut.kind.least, max(LEAST_ROWS, triton.next_power_of_2(call.group)), cut.keys,
-        block_d(call.dim), num_warps=DECODE_WARPS, num_stages=DECODE_STAGES, **OVERLAP,
+        block_d(call.dim), num_warps=DECODE_WARPS, num_stages=cut.kind.n_stages, **OVERLAP,
     )  # fmt: skip
     combine(call, cut, out, mixed=False)
     return out
