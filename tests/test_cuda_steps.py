@@ -109,7 +109,6 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_ops_without_their_kernels_leave_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that kernels have not written serves as indices, and states and keys are as they were."""
     be = backends_here.backend("cuda")
-    monkeypatch.setattr("tahr.backends.cuda.kernels.experts.MOST_LAID_OUT", 0)  # so that torch takes kernels' indices
     loaded = load(open_model([], write_hf(tmp_path, CASES[case], make_weights(CASES[case]))), be)
     plain, runs = (Runs(loaded, be, n_seqs=2) for _ in range(2))
     for parts in STEPS[:2]:

@@ -302,7 +302,7 @@ class CudaBackend(api.Backend):
         dtype, n_rows = wider(x.data.math, *(s.dtype for s in (stacks.gate, stacks.up, stacks.down))), len(values(x))
         if n_rows <= linear.N_VECTORS and dtype != F32 and not self.deterministic:
             return like(x, experts.run_few(values(x), values(scores), mlps.routing, stacks, dtype))
-        tile_size = experts.tile_size_for(n_rows, scores.width, mlps.routing, self.deterministic)
+        tile_size = experts.tile_size_for(values(scores), mlps.routing, self.deterministic)
         chosen = experts.assign(values(scores), mlps.routing, tile_size)
         return like(x, experts.run_experts(values(x), chosen, stacks, dtype))
 

@@ -11,15 +11,14 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation, Routing
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import FEW, TYPES, VECTOR_COLS, VECTOR_VALUES, load_weights
-from tahr.backends.cuda.kernels.routing import MOST_LAID_OUT, TileLayout, choose_best, lay_out
+from tahr.backends.cuda.kernels.narrow_linear import described
+from tahr.backends.cuda.kernels.routing import TileLayout, choose_best, lay_out
 from tahr.backends.cuda.kernels.rows import BLOCK, gated, narrow
-
-MANY = 64  # assignments of a tile in a large step
-SHARED = 8  # assignments of an expert, on average, up to which tiles are small
 
 
 class ExpertTile(NamedTuple):
@@ -31,10 +30,15 @@ class ExpertTile(NamedTuple):
     n_stages: int = 3
 
 
-# As measured on an H200. `MANY_ROWS` wants 160 KB of a multiprocessor's memory, which small cards do not have.
-EXACT, FEW_ROWS = ExpertTile(32, 32), ExpertTile(32, 128, 4, 4)
-MANY_ROWS, MANY_ROWS_SMALL_CARD = ExpertTile(128, 64, 8, 4), ExpertTile(64, 64)
+# By how many assignments there are in a tile. The larger ones want up to 160 KB of a multiprocessor's memory. As
+# measured on an H200.
+TILES = {FEW: ExpertTile(32, 128, 4, 4), 32: ExpertTile(64, 128), 64: ExpertTile(128, 64, 8, 4),
+         128: ExpertTile(128, 64, 8)}  # fmt: skip
+SMALL_CARD_TILES = {FEW: TILES[FEW], 64: ExpertTile(64, 64)}
+EXACT = ExpertTile(32, 32)  # of f32
 LARGE_CARD_BYTES = 200 << 10
+# Assignments of an expert, on average, up to which tiles have so many.
+SIZES = {8: FEW, 24: 32, 96: 64, 1 << 31: 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,8 @@ class Assignments:
 def assign(scores: torch.Tensor, routing: Routing, tile_size: int) -> Assignments:
     """Choose experts and lay the choices out in tiles, all on the device; shapes depend on the scores' shape alone."""
     shares, experts = choose(scores, routing)
-    layout = lay_out_many if experts.numel() > MOST_LAID_OUT else lay_out
     n_experts, n = scores.shape[1], experts.numel()
-    tiles = layout(experts.reshape(-1), n_experts, min(n, n_experts + n // tile_size), tile_size)
+    tiles = lay_out(experts.reshape(-1), n_experts, min(n, n_experts + n // tile_size), tile_size)
     return Assignments(*weighed(shares, experts, routing), tiles, tile_size)
 
 
@@ -65,21 +68,6 @@ def weighed(shares: torch.Tensor, experts: torch.Tensor, routing: Routing) -> tu
         return shares, *how
     whole = shares.sum(dim=1, keepdim=True) if routing.renormalise else 1.0
     return shares / whole * routing.factors.data[experts], False, *how[1:]
-
-
-def lay_out_many(chosen: torch.Tensor, n_experts: int, n_tiles: int, tile_size: int) -> TileLayout:
-    """`lay_out` for any number of assignments."""
-    device, chosen = chosen.device, chosen.long()
-    per_expert = torch.zeros(n_experts, dtype=torch.int64, device=device)
-    per_expert.scatter_add_(0, chosen, torch.ones_like(chosen))
-    last_tile = torch.cumsum((per_expert + tile_size - 1) // tile_size, 0)
-    tiles = torch.arange(n_tiles, device=device)
-    tile_experts = torch.searchsorted(last_tile, tiles, right=True)
-    expert = tile_experts.clamp(max=n_experts - 1)
-    ends = torch.cumsum(per_expert, 0)
-    tiles_before = last_tile[expert] - (per_expert[expert] + tile_size - 1) // tile_size
-    begins = ends[expert] - per_expert[expert] + (tiles - tiles_before) * tile_size
-    return TileLayout(torch.argsort(chosen, stable=True), tile_experts, begins, ends[expert])
 
 
 def choose(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,19 +103,22 @@ def in_best_groups(ranks: torch.Tensor, routing: Routing) -> torch.Tensor:
     return groups.masked_fill(~is_best[:, :, None], float("-inf")).view_as(ranks)
 
 
-def tile_size_for(n_rows: int, n_experts: int, routing: Routing, deterministic: bool) -> int:
+def tile_size_for(scores: torch.Tensor, routing: Routing, deterministic: bool) -> int:
     """Small tiles while few rows share an expert. Larger tiles run another matrix instruction, so with them results
     depend on the number of rows."""
-    return FEW if deterministic or n_rows * routing.n_active <= SHARED * n_experts else MANY
+    n_rows, n_experts = scores.shape
+    wanted = next(size for most, size in SIZES.items() if n_rows * routing.n_active <= most * n_experts)
+    sizes = tiles_on(scores.device)
+    return FEW if deterministic else next((size for size in sizes if size >= wanted), max(sizes))
+
+
+def tiles_on(device: torch.device) -> dict[int, ExpertTile]:
+    return TILES if multiprocessor_bytes(device) >= LARGE_CARD_BYTES else SMALL_CARD_TILES
 
 
 def tile_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> ExpertTile:
     """How programs cut the matrices of experts."""
-    if dtype == torch.float32:
-        return EXACT
-    if tile_size == FEW:
-        return FEW_ROWS
-    return MANY_ROWS if multiprocessor_bytes(device) >= LARGE_CARD_BYTES else MANY_ROWS_SMALL_CARD
+    return EXACT if dtype == torch.float32 else tiles_on(device)[tile_size]
 
 
 @cache
@@ -146,11 +137,22 @@ def tile_rows(order, tile_begins, tile_ends, tile, block_m: tl.constexpr):
 
 
 @triton.jit
+def weight_tile(
+    w, expert, first, begin, n_out, n_cols, travels: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr
+):
+    """Columns begin.. of an expert's weight rows first..; what lies outside of the matrix is not used."""
+    if travels:
+        return w.load([(expert * n_out + first).to(tl.int32), begin])
+    outs, cols = first + tl.arange(0, block_n), begin + tl.arange(0, block_k)
+    mask = (outs[:, None] < n_out) & (cols[None, :] < n_cols)
+    return tl.load(w + (expert * n_out + outs)[:, None] * n_cols + cols[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def gated_kernel(
     out, x, gate, up, gate_bias, up_bias, shares, order, tile_experts, tile_begins, tile_ends, n_experts, n_active,
     n_out, n_cols, x_stride, share_stride, has_bias: tl.constexpr, scales: tl.constexpr, act: tl.constexpr,
-    dtype: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    dtype: tl.constexpr, travels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
     let_next_start()
@@ -160,18 +162,17 @@ def gated_kernel(
     if expert >= n_experts:
         return
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
-    outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
+    first = tl.program_id(1) * block_n
+    outs = first + tl.arange(0, block_n)
     g, u = tl.zeros((block_m, block_n), tl.float32), tl.zeros((block_m, block_n), tl.float32)
-    base = (expert * n_out + outs)[:, None] * n_cols
     for begin in range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
-        inside = cols[None, :] < n_cols
-        mask = inside & (outs[:, None] < n_out)
-        xs = tl.load(x + (row // n_active)[:, None] * x_stride + cols[None, :], mask=inside & alive[:, None], other=0.0)
-        gs = tl.load(gate + base + cols[None, :], mask=mask, other=0.0).to(dtype)
-        us = tl.load(up + base + cols[None, :], mask=mask, other=0.0).to(dtype)
-        g = tl.dot(xs.to(dtype), tl.trans(gs), g, input_precision="ieee")
-        u = tl.dot(xs.to(dtype), tl.trans(us), u, input_precision="ieee")
+        inside = (cols[None, :] < n_cols) & alive[:, None]
+        xs = tl.load(x + (row // n_active)[:, None] * x_stride + cols[None, :], mask=inside, other=0.0).to(dtype)
+        gs = weight_tile(gate, expert, first, begin, n_out, n_cols, travels, block_n, block_k).to(dtype)
+        us = weight_tile(up, expert, first, begin, n_out, n_cols, travels, block_n, block_k).to(dtype)
+        g = tl.dot(xs, tl.trans(gs), g, input_precision="ieee")
+        u = tl.dot(xs, tl.trans(us), u, input_precision="ieee")
     if has_bias:
         g += tl.load(gate_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
         u += tl.load(up_bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
@@ -184,8 +185,8 @@ def gated_kernel(
 
 @triton.jit
 def down_kernel(
-    out, x, down, bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols,
-    has_bias: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    out, x, down, bias, order, tile_experts, tile_begins, tile_ends, n_experts, n_out, n_cols, has_bias: tl.constexpr,
+    dtype: tl.constexpr, travels: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
 ):  # fmt: skip
     """x @ down.T of every assignment's expert."""
     let_next_start()
@@ -195,18 +196,19 @@ def down_kernel(
     if expert >= n_experts:
         return
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
-    outs = tl.program_id(1) * block_n + tl.arange(0, block_n)
+    first = tl.program_id(1) * block_n
+    outs = first + tl.arange(0, block_n)
     total = tl.zeros((block_m, block_n), tl.float32)
-    base = (expert * n_out + outs)[:, None] * n_cols
     for begin in range(0, n_cols, block_k):
         cols = begin + tl.arange(0, block_k)
-        inside = cols[None, :] < n_cols
-        xs = tl.load(x + row[:, None] * n_cols + cols[None, :], mask=inside & alive[:, None], other=0.0).to(dtype)
-        ws = tl.load(down + base + cols[None, :], mask=inside & (outs[:, None] < n_out), other=0.0).to(dtype)
+        inside = (cols[None, :] < n_cols) & alive[:, None]
+        xs = tl.load(x + row[:, None] * n_cols + cols[None, :], mask=inside, other=0.0).to(dtype)
+        ws = weight_tile(down, expert, first, begin, n_out, n_cols, travels, block_n, block_k).to(dtype)
         total = tl.dot(xs, tl.trans(ws), total, input_precision="ieee")
     if has_bias:
         total += tl.load(bias + expert * n_out + outs, mask=outs < n_out, other=0.0)[None, :]
-    tl.store(out + row[:, None] * n_out + outs[None, :], total, mask=alive[:, None] & (outs[None, :] < n_out))
+    result = narrow(total, out.dtype.element_ty)
+    tl.store(out + row[:, None] * n_out + outs[None, :], result, mask=alive[:, None] & (outs[None, :] < n_out))
 
 
 @triton.jit
@@ -226,16 +228,17 @@ def weigh_kernel(
         share = tl.load(shares + row * share_stride + i)
         if renormalise:
             share = share / whole
-        total += share * tl.load(parts + (row * n_active + i) * width + cols, mask=cols < width, other=0.0)
+        part = tl.load(parts + (row * n_active + i) * width + cols, mask=cols < width, other=0.0)
+        total += share * part.to(tl.float32)
     tl.store(out + row * width + cols, total * scale, mask=cols < width)
 
 
 def weighted(parts: torch.Tensor, chosen: Assignments) -> torch.Tensor:
     """The parts [n_rows, n_active, width] of every row as one."""
     if chosen.scales_input:
-        return parts.sum(dim=1)
+        return parts.sum(dim=1, dtype=torch.float32)
     n_rows, n_active, width = parts.shape
-    out, shares = parts.new_empty((n_rows, width)), chosen.shares
+    out, shares = parts.new_empty((n_rows, width), dtype=torch.float32), chosen.shares
     grid = (n_rows, triton.cdiv(width, BLOCK))
     weigh_kernel[grid](
         out, parts, shares, width, shares.stride(0), n_active, chosen.scale, chosen.renormalise, BLOCK, **OVERLAP
@@ -254,24 +257,37 @@ class ExpertStacks:
     biases: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of gate, up and down
 
 
+def can_travel(stack: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the copy engine brings tiles of the stack as they are multiplied."""
+    is_whole = stack.dtype == dtype and stack.is_contiguous() and stack.data_ptr() % 16 == 0
+    return ENABLED and stack.is_cuda and is_whole and stack.shape[-1] * stack.element_size() % 16 == 0
+
+
+def stack_of(stack: torch.Tensor, tile: ExpertTile, travels: bool) -> torch.Tensor | TensorDescriptor:
+    """The matrices of a stack above each other, as kernels take them."""
+    return described(stack.view(-1, stack.shape[-1]), tile.n, tile.k) if travels else stack
+
+
 def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtype: torch.dtype) -> torch.Tensor:
     """Every row through its experts, summed by share, in f32; products of factors in `dtype`."""
     n_experts, n_ffn, n_cols = stacks.gate.shape
     n_rows, n_active = chosen.shares.shape
     tiles = (*chosen.tiles, n_experts)
     tile = tile_for(dtype, chosen.tile_size, x.device)
-    blocks = (TYPES[dtype], chosen.tile_size, tile.n, tile.k)
+    travels = chosen.tile_size > FEW and all(can_travel(w, dtype) for w in (stacks.gate, stacks.up, stacks.down))
+    gate, up, down = (stack_of(w, tile, travels) for w in (stacks.gate, stacks.up, stacks.down))
+    blocks = (TYPES[dtype], travels, chosen.tile_size, tile.n, tile.k)
     schedule = {"num_warps": tile.n_warps, "num_stages": tile.n_stages, **OVERLAP}
     n_tiles, n_out = len(chosen.tiles.experts), stacks.down.shape[1]
     has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
     gated_kernel[(n_tiles, triton.cdiv(n_ffn, tile.n))](
-        inner, x, stacks.gate, stacks.up, *biases[:2], chosen.shares, *tiles, n_active, n_ffn, n_cols, x.stride(0),
+        inner, x, gate, up, *biases[:2], chosen.shares, *tiles, n_active, n_ffn, n_cols, x.stride(0),
         chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, *blocks, **schedule,
     )  # fmt: skip
-    outer = x.new_empty((n_rows, n_active, n_out), dtype=torch.float32)
+    outer = x.new_empty((n_rows, n_active, n_out), dtype=dtype if chosen.tile_size > FEW else torch.float32)
     down_kernel[(n_tiles, triton.cdiv(n_out, tile.n))](
-        outer, inner, stacks.down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks, **schedule
+        outer, inner, down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks, **schedule
     )
     return weighted(outer, chosen)
 

@@ -16,7 +16,7 @@ from tahr.backends.cuda.kernels.linear import TYPES, Tile
 from tahr.backends.cuda.kernels.rows import gated, narrow
 
 ONE_TILE = 64  # rows up to which a tile may be filled in part; more come in whole tiles
-MOST_VALUES = 1 << 23  # of a matrix: larger ones keep the library's tiles busy
+MOST_VALUES, MOST_IN_PARTS = 1 << 23, 1 << 24  # of a matrix, whole or in parts: the library is faster with larger ones
 ALIGN = 8  # numbers of 16 bits that the copy engine moves at least
 # The first whose programs all run at once is taken. As measured on an H200.
 TILES = [Tile(64, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(64, 128, 128, 4, 3)]
@@ -62,7 +62,7 @@ def n_processors(device: torch.device) -> int:
 
 def tile_for(x: torch.Tensor, w: torch.Tensor, is_gated: bool) -> Tile | None:
     """How a product is cut; None where the vendor's library takes it."""
-    if not fits(x, w):
+    if not fits(x, w) or w.numel() >= MOST_VALUES:
         return None
     most = n_processors(x.device)
     tiles = (t for t in (GATED_TILES if is_gated else TILES) if len(x) <= ONE_TILE or len(x) % t.m == 0)
@@ -70,10 +70,10 @@ def tile_for(x: torch.Tensor, w: torch.Tensor, is_gated: bool) -> Tile | None:
 
 
 def fits(x: torch.Tensor, w: torch.Tensor) -> bool:
-    """Whether the copy engine is there and reads both matrices as they lie, and the second is a small one."""
+    """Whether the copy engine is there and reads both matrices as they lie."""
     is_half = w.dtype in TYPES and w.dtype != torch.float32
     is_even = w.shape[1] % ALIGN == 0 == w.shape[0] % (2 * ALIGN)
-    return ENABLED and x.is_cuda and is_half and is_even and w.numel() < MOST_VALUES and can_travel(w) and can_travel(x)
+    return ENABLED and x.is_cuda and is_half and is_even and can_travel(w) and can_travel(x)
 
 
 def n_programs(x: torch.Tensor, w: torch.Tensor, tile: Tile) -> int:
@@ -84,7 +84,8 @@ def n_programs(x: torch.Tensor, w: torch.Tensor, tile: Tile) -> int:
 def parts_of(x: torch.Tensor, w: torch.Tensor) -> int:
     """In how many parts a product in `PARTS_TILE`s keeps the card busy; 0 where the vendor's library takes it."""
     n = n_processors(x.device) // n_programs(x, w, PARTS_TILE) if fits(x, w) else 0
-    return 1 << min(n, MOST_PARTS).bit_length() - 1 if n else 0
+    is_small = w.numel() < (MOST_IN_PARTS if n > 1 else MOST_VALUES)
+    return 1 << min(n, MOST_PARTS).bit_length() - 1 if n and is_small else 0
 
 
 def can_travel(x: torch.Tensor) -> bool:

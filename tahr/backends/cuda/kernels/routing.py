@@ -1,4 +1,4 @@
-"""Which experts the rows of a step go to, and the tiles of assignments that share an expert, in a kernel each."""
+"""Which experts the rows of a step go to, and the tiles of assignments that share an expert."""
 
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ class TileLayout(NamedTuple):
     ends: torch.Tensor
 
 
-MOST_LAID_OUT = 4096  # assignments that one program lays out; torch's kernels are faster for more
-CELLS = 8192  # of a table of assignments by experts that it looks at at a time
+RANKED = 256  # assignments of a program that only counts
+CELLS = 8192  # of a table of assignments by experts that a program looks at
 
 
 @triton.jit
@@ -63,47 +63,49 @@ def choose_best(scores: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, t
     return shares, experts
 
 
-@triton.jit(do_not_specialize=["n", "n_tiles"])
-def lay_out_kernel(
-    order, tile_experts, tile_begins, tile_ends, chosen, n, n_tiles, n_experts, tile_size: tl.constexpr,
-    chunk: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """One program: count the assignments of every expert, then write them in its order and cut them into tiles."""
+@triton.jit(do_not_specialize=["n"])
+def rank_kernel(ranks, counts, chosen, n, block: tl.constexpr):
+    """The place of each assignment among those of its expert, in any order: no row depends on its neighbours."""
     let_next_start()
     wait_for_previous()
-    expert = tl.arange(0, block)
-    counts = tl.zeros((block,), tl.int32)
-    for first in range(0, n, chunk):
-        at = first + tl.arange(0, chunk)
-        some = tl.load(chosen + at, mask=at < n, other=-1)
-        counts += tl.sum((some[:, None] == expert[None, :]).to(tl.int32), 0)
-    ends = tl.cumsum(counts, 0)
-    n_own = (counts + tile_size - 1) // tile_size
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    expert = tl.load(chosen + at, mask=at < n, other=0)
+    rank = tl.atomic_add(counts + expert, 1, mask=at < n, sem="relaxed")
+    tl.store(ranks + at, rank, mask=at < n)
+
+
+@triton.jit(do_not_specialize=["n", "n_tiles"])
+def lay_out_kernel(
+    order, tile_experts, tile_begins, tile_ends, chosen, ranks, counts, n, n_tiles, n_experts,
+    tile_size: tl.constexpr, chunk: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Write `chunk` assignments to their places, and say of as many tiles what they hold."""
+    let_next_start()
+    wait_for_previous()
+    at, expert = tl.program_id(0) * chunk + tl.arange(0, chunk), tl.arange(0, block)
+    count = tl.load(counts + expert, mask=expert < n_experts, other=0)
+    ends, n_own = tl.cumsum(count, 0), (count + tile_size - 1) // tile_size
     last_tile = tl.cumsum(n_own, 0)
-    for tile in range(0, n_tiles, chunk):
-        at = tile + tl.arange(0, chunk)
-        of = tl.sum(((last_tile[None, :] <= at[:, None]) & (expert < n_experts)[None, :]).to(tl.int32), 1)
-        mine = of[:, None] == expert[None, :]
-        begin = tl.sum(tl.where(mine, (ends - counts - (last_tile - n_own) * tile_size)[None, :], 0), 1)
-        tl.store(tile_experts + at, of, mask=at < n_tiles)
-        tl.store(tile_begins + at, begin + at * tile_size, mask=at < n_tiles)
-        tl.store(tile_ends + at, tl.sum(tl.where(mine, ends[None, :], 0), 1), mask=at < n_tiles)
-    free = ends - counts  # where each expert's next assignment goes
-    for first in range(0, n, chunk):
-        at = first + tl.arange(0, chunk)
-        some = tl.load(chosen + at, mask=at < n, other=-1)
-        mine = (some[:, None] == expert[None, :]).to(tl.int32)
-        place = tl.sum(mine * (free[None, :] + tl.cumsum(mine, 0) - 1), 1)
-        tl.store(order + place, at, mask=at < n)
-        free += tl.sum(mine, 0)
+    of = tl.sum(((last_tile[None, :] <= at[:, None]) & (expert < n_experts)[None, :]).to(tl.int32), 1)
+    mine = of[:, None] == expert[None, :]
+    begin = tl.sum(tl.where(mine, (ends - count - (last_tile - n_own) * tile_size)[None, :], 0), 1)
+    tl.store(tile_experts + at, of, mask=at < n_tiles)
+    tl.store(tile_begins + at, begin + at * tile_size, mask=at < n_tiles)
+    tl.store(tile_ends + at, tl.sum(tl.where(mine, ends[None, :], 0), 1), mask=at < n_tiles)
+    some = tl.load(chosen + at, mask=at < n, other=-1)
+    first = tl.sum(tl.where(some[:, None] == expert[None, :], (ends - count)[None, :], 0), 1)
+    tl.store(order + first + tl.load(ranks + at, mask=at < n, other=0), at, mask=at < n)
 
 
 def lay_out(chosen: torch.Tensor, n_experts: int, n_tiles: int, tile_size: int) -> TileLayout:
-    """A moderate number of assignments in tiles."""
+    """Assignments in tiles."""
+    chosen, n = chosen.to(torch.int32), len(chosen)
     tiles = TileLayout(torch.empty_like(chosen), *(chosen.new_empty(n_tiles) for _ in range(3)))
+    ranks, counts = torch.empty_like(chosen), chosen.new_zeros(n_experts)
+    rank_kernel[(triton.cdiv(n, RANKED),)](ranks, counts, chosen, n, RANKED, **OVERLAP)
     block = triton.next_power_of_2(n_experts)
-    lay_out_kernel[(1,)](
-        *tiles, chosen, len(chosen), n_tiles, n_experts, tile_size, max(16, CELLS // block), block,
-        num_warps=8, **OVERLAP,
-    )  # fmt: skip
+    chunk = max(16, CELLS // block)
+    lay_out_kernel[(triton.cdiv(max(n, n_tiles), chunk),)](
+        *tiles, chosen, ranks, counts, n, n_tiles, n_experts, tile_size, chunk, block, **OVERLAP
+    )
     return tiles
