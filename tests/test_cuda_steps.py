@@ -249,12 +249,14 @@ LENGTHS = [(70,), (3, 40, 65)] if interprets() else [(1500,), (90, 3, 300, 700, 
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("n_programs", [1, 264], ids=["one split of many tiles", "many splits"])
+@pytest.mark.parametrize("most", [1, 32], ids=["one split of many tiles", "many splits"])
 def test_the_fastest_way_gives_the_logits_of_the_deterministic_one(
-    lengths: tuple[int, ...], n_programs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lengths: tuple[int, ...], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decoding joins ops that a deterministic backend runs one by one; texts here are longer than a tile of keys."""
-    monkeypatch.setattr("tahr.backends.cuda.kernels.attention.N_PROGRAMS", n_programs)
+    from tahr.backends.cuda.kernels import attention
+
+    monkeypatch.setattr(attention, "SPLITS", {1 << 31: attention.Splits(most, 1)})
     config = {**CASES["llama"], "num_hidden_layers": 2, "max_position_embeddings": 2048}
     source, rng = open_model([], write_hf(tmp_path, config, make_weights(config))), np.random.default_rng(1)
     prompts = [rng.integers(1, 120, n).tolist() for n in lengths]

@@ -142,10 +142,12 @@ def weight_tile(
 ):
     """Columns begin.. of an expert's weight rows first..; what lies outside of the matrix is not used."""
     if travels:
-        return w.load([(expert * n_out + first).to(tl.int32), begin])
-    outs, cols = first + tl.arange(0, block_n), begin + tl.arange(0, block_k)
-    mask = (outs[:, None] < n_out) & (cols[None, :] < n_cols)
-    return tl.load(w + (expert * n_out + outs)[:, None] * n_cols + cols[None, :], mask=mask, other=0.0)
+        found = w.load([(expert * n_out + first).to(tl.int32), begin])
+    else:
+        outs, cols = first + tl.arange(0, block_n), begin + tl.arange(0, block_k)
+        mask = (outs[:, None] < n_out) & (cols[None, :] < n_cols)
+        found = tl.load(w + (expert * n_out + outs)[:, None] * n_cols + cols[None, :], mask=mask, other=0.0)
+    return found
 
 
 @triton.jit
@@ -259,7 +261,7 @@ class ExpertStacks:
 
 def can_travel(stack: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether the copy engine brings tiles of the stack as they are multiplied."""
-    is_whole = stack.dtype == dtype and stack.is_contiguous() and stack.data_ptr() % 16 == 0
+    is_whole = stack.dtype == dtype != torch.float32 and stack.is_contiguous() and stack.data_ptr() % 16 == 0
     return ENABLED and stack.is_cuda and is_whole and stack.shape[-1] * stack.element_size() % 16 == 0
 
 
