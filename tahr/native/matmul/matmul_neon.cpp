@@ -8,6 +8,7 @@
 #include <array>
 #include <utility>
 
+#include "neon_few_rows.h"
 #include "neon_tile.h"
 #include "simd_tail.h"
 
@@ -15,7 +16,6 @@ namespace tahr::TAHR_ISA {
 
 namespace {
 
-constexpr int64_t AHEAD = 1024;            // bytes of a panel that the nearest cache is asked for; the second one was asked FAR_AHEAD
 constexpr int64_t MAX_PANELS = 128;        // at a time: their sums lie in the scratch memory
 constexpr int64_t CHUNK = 8;               // pieces that are unpacked together, and meet all rows in the nearest cache
 constexpr int TILE_UNITS = 4 / UNIT_ROWS;  // whose sums are in registers together
@@ -29,143 +29,6 @@ struct NeonWorkspace {
   alignas(64) RowTile<1> units[MAX_ROW_UNITS];  // tile after tile: its pieces, each a RowTile of as many units
 };
 static_assert(sizeof(NeonWorkspace) <= WORKER_SCRATCH_BYTES);
-
-// Where the codes and scales of a panel lie.
-template <Format F>
-struct PanelView {
-  static constexpr int64_t SIZE = piece_bytes(F, LANES);
-  static constexpr int64_t UNIT_PIECES = scale_cols(row_of(F).scales) / 32;
-  static constexpr int64_t UNIT_BYTES = scale_bytes(F, LANES);
-  const uint8_t *codes, *scales;
-  int64_t n_pieces;
-
-  PanelView(const std::byte* panel, int64_t cols)
-      : codes(reinterpret_cast<const uint8_t*>(panel)), scales(codes + cols / 32 * SIZE), n_pieces(cols / 32) {}
-};
-
-// Calls `use(p, codes, groups)` for the pieces [begin, end) of a panel; begin is a multiple of UNIT_PIECES.
-template <Format F, class Use>
-TAHR_INLINE void for_pieces(const PanelView<F>& panel, int64_t begin, int64_t end, Use use) {
-  for (int64_t p = begin; p < end;) {
-    const uint8_t* unit = panel.scales + p / panel.UNIT_PIECES * panel.UNIT_BYTES;
-    const UnitScales<F> u = read_unit<F>(unit);
-    for (int64_t i = 0; i < panel.UNIT_PIECES; i++, p++) {
-      ScaleMin groups[Unpacked<F>::N_GROUPS];
-      piece_scales<F>(u, unit, i, groups);
-      use(p, panel.codes + p * panel.SIZE, groups);
-    }
-  }
-}
-
-// Rows that pass by codes as they are unpacked, in registers; eight leave too few of these for unpacking.
-template <Format F>
-constexpr int FEW_ROWS = UNIT_ROWS > 1 ? 1 : row_of(F).bits == 8 ? 8 : 7;
-
-// What a dot product that carries DOT_BASE begins with when it is scaled. MXFP4's scales may be too large for it.
-template <Format F>
-constexpr bool SUBTRACT_FIRST = row_of(F).scales == Scales::BRAIN;
-
-template <Format F>
-TAHR_INLINE float32x4_t scaled(int32x4_t dots, float32x4_t scale, float32x4_t minus_base) {
-  const float32x4_t based = vreinterpretq_f32_s32(dots);
-  if constexpr (SUBTRACT_FIRST<F>) return vmulq_f32(vsubq_f32(based, vdupq_n_f32(DOT_BASE)), scale);
-  return vfmaq_f32(minus_base, based, scale);
-}
-
-TAHR_INLINE Floats minus_base(Floats scale) { return mul(scale, set1(-DOT_BASE)); }
-
-// ---- a few rows ----
-
-// The sums of the codes per group of columns, times the scale.
-template <Format F>
-TAHR_INLINE void group_sums(const QuantBlock& x, float (&sums)[2]) {
-  if constexpr (row_of(F).group == 32) {
-    sums[0] = sums[1] = x.scaled_sum;
-  } else {
-    sums[0] = x.scale * float(-x.minus_half);
-    sums[1] = x.scale * float(x.minus_half - x.minus_sum);
-  }
-}
-
-TAHR_INLINE Ints row_dots(const UnitDots& d) {
-  UnitFloats f;
-  for (int i = 0; i < UNIT_VECTORS; i++) f.v[i] = vreinterpretq_f32_s32(d.v[i]);
-  return as_ints(row_of_unit(f, 0));
-}
-
-template <Format F, int Group>
-TAHR_INLINE Floats add_group(const UnitDots& dots, const ScaleMin& s, const Floats& base, const QuantBlock& x, Floats sum) {
-  const Ints d = row_dots(dots);
-  const float32x4_t factors = vld1q_f32(&x.scale);
-  if constexpr (has_min(row_of(F).scales)) {
-    float sums[2];
-    group_sums<F>(x, sums);
-    sum = fnma(s.min, set1(sums[Group]), sum);
-  }
-  sum.lo = vfmaq_laneq_f32(sum.lo, scaled<F>(d.lo, s.scale.lo, base.lo), factors, 0);
-  sum.hi = vfmaq_laneq_f32(sum.hi, scaled<F>(d.hi, s.scale.hi, base.hi), factors, 0);
-  return sum;
-}
-
-// Vectors [V, End) of the codes at p, each unpacked once for all rows. Sixteen columns of the rows are in registers at a time.
-template <Format F, int V, int End, int Rows>
-TAHR_INLINE void dot_rows(UnitDots (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int8x16_t (&columns)[Rows]) {
-  if constexpr (V % 4 == 0) {
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; r++) columns[r] = vreinterpretq_s8_f32(load_again(reinterpret_cast<const float*>(x[r]->codes + 4 * V)));
-  }
-  const int8x16_t lo = vreinterpretq_s8_u8(code_vector<F, V>(p)), hi = vreinterpretq_s8_u8(code_vector<F, V>(p + 16));
-#pragma GCC unroll 8
-  for (int r = 0; r < Rows; r++) {
-    dots[r].v[0] = vdotq_laneq_s32(dots[r].v[0], lo, columns[r], V % 4);
-    dots[r].v[1] = vdotq_laneq_s32(dots[r].v[1], hi, columns[r], V % 4);
-  }
-  if constexpr (V + 1 < End) dot_rows<F, V + 1, End>(dots, p, x, columns);
-}
-
-template <Format F, int Group, int Rows>
-TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const QuantBlock* const (&x)[Rows], int64_t p, Floats (&sums)[Rows]) {
-  constexpr int count = row_of(F).group / 4;
-  UnitDots dots[Rows];
-#pragma GCC unroll 8
-  for (auto& d : dots) d = start_dots();
-  if constexpr (Rows == 1) {
-    dot_codes<F, Group * count, (Group + 1) * count>(dots[0], codes, columns_of(x[0][p]));
-  } else {
-    const QuantBlock* blocks[Rows];
-    int8x16_t columns[Rows];
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; r++) blocks[r] = x[r] + p;
-    dot_rows<F, Group * count, (Group + 1) * count>(dots, codes, blocks, columns);
-  }
-  const Floats base = minus_base(s.scale);
-  alignas(16) float again[LANES];  // where it is loaded from for each of many rows: copying a register would take longer
-  if constexpr (Rows > 4) store(again, base);
-#pragma GCC unroll 8
-  for (int r = 0; r < Rows; r++) {
-    if constexpr (Rows > 4) sums[r] = add_group<F, Group>(dots[r], s, {load_again(again), load_again(again + 4)}, x[r][p], sums[r]);
-    else sums[r] = add_group<F, Group>(dots[r], s, base, x[r][p], sums[r]);
-  }
-}
-
-template <Format F, int Rows>
-void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)[Rows], Floats (&sums)[Rows]) {
-  const PanelView<F> view(panel, cols);
-  const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
-#pragma GCC unroll 8
-  for (auto& sum : sums) sum = set1(0.0f);
-  for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < view.SIZE; i += 64) {
-      prefetch_far(codes + FAR_AHEAD + i);
-      prefetch(codes + AHEAD + i);
-    }
-    prefetch(next_scales + p * view.UNIT_BYTES / view.UNIT_PIECES);
-    add_groups<F, 0>(codes, groups[0], x, p, sums);
-    if constexpr (Unpacked<F>::N_GROUPS == 2) add_groups<F, 1>(codes, groups[1], x, p, sums);
-  });
-}
-
-// ---- some rows ----
 
 // Some pieces of a panel, unpacked for all rows to pass by.
 template <Format F>
@@ -320,16 +183,21 @@ void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
       write_row<F>(block, r, panel, row_of_unit(work.sums[panel - panels.begin][r / UNIT_ROWS], r % UNIT_ROWS));
 }
 
+// Rows that meet a panel in registers together; with more, two groups take turns.
+constexpr int MOST_TOGETHER = UNIT_ROWS > 1 ? 1 : 8, FEW_ROWS = UNIT_ROWS > 1 ? 1 : 14;
+
 template <Format F, int Rows>
-void add_few(const RowBlock& block, int64_t panel) {
+void add_few(const RowBlock& block, int64_t panel, int first) {
   const QuantBlock* x[Rows];
   Floats sums[Rows];
-  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[r]);
-  few_rows<F>(block.matrix->panel(block.index, panel), block.matrix->cols, x, sums);
-  for (int r = 0; r < Rows; r++) write_row<F>(block, r, panel, sums[r]);
+  for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[first + r]);
+  const std::byte* at = block.matrix->panel(block.index, panel);
+  if constexpr (Rows >= HALVES_FROM) halves_of_rows<F>(at, block.matrix->cols, x, sums);
+  else few_rows<F>(at, block.matrix->cols, x, sums);
+  for (int r = 0; r < Rows; r++) write_row<F>(block, first + r, panel, sums[r]);
 }
 
-using AddFew = void (*)(const RowBlock&, int64_t);
+using AddFew = void (*)(const RowBlock&, int64_t, int);
 
 template <Format F, size_t... I>
 constexpr std::array<AddFew, sizeof...(I)> make_few(std::index_sequence<I...>) {
@@ -337,13 +205,19 @@ constexpr std::array<AddFew, sizeof...(I)> make_few(std::index_sequence<I...>) {
 }
 
 template <Format F>
+void few_panels(const RowBlock& block) {
+  static constexpr auto few = make_few<F>(std::make_index_sequence<MOST_TOGETHER>{});
+  const int n = block.n_rows <= MOST_TOGETHER ? block.n_rows : (block.n_rows + 1) / 2;
+  for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) {
+    few[n - 1](block, panel, 0);
+    if (n < block.n_rows) few[block.n_rows - n - 1](block, panel, n);
+  }
+}
+
+template <Format F>
 void run_format(const RowBlock& block, NeonWorkspace& work) {
   if constexpr (!is_dense(F)) {
-    if (block.n_rows <= FEW_ROWS<F>) {
-      static constexpr auto few = make_few<F>(std::make_index_sequence<FEW_ROWS<F>>{});
-      for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) few[block.n_rows - 1](block, panel);
-      return;
-    }
+    if (block.n_rows <= FEW_ROWS) return few_panels<F>(block);
     for (int64_t begin = block.panels.begin; begin < block.panels.end; begin += MAX_PANELS)
       some_panels<F>(block, {begin, begin + MAX_PANELS < block.panels.end ? begin + MAX_PANELS : block.panels.end}, work);
   }

@@ -207,7 +207,7 @@ void check_extremes(const Isa& isa, Format format, Pool& pool) {
 
 void check_format(const Isa& isa, Format format, Pool& one, Pool& many) {
   for (int64_t rows : {1, 7, 8, 17, 33})
-    for (int32_t n : {1, 2, 3, 4, 9}) check_linear(isa, make_case(format, rows, is_dense(format) ? 97 : 256 * (1 + n % 2), n), one, many);
+    for (int32_t n : {1, 2, 3, 4, 6, 7, 8, 9}) check_linear(isa, make_case(format, rows, is_dense(format) ? 97 : 256 * (1 + n % 2), n), one, many);
   if (block_cols(format) == 32)
     for (int64_t cols : {32, 96, 288})
       for (int32_t n : {13, 50}) check_linear(isa, make_case(format, 40, cols, n), one, many);  // 50: three tiles of rows, and some rest
