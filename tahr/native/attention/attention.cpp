@@ -111,7 +111,7 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
 }  // namespace
 
 void attention(const AttentionOp& op, Worker worker) {
-  TaskFinder finder(op);
+  TaskFinder finder(op, worker.n_threads);
   for (AttentionTask task; finder.find(claim(worker), task);) work(op, task, worker.scratch);
 }
 

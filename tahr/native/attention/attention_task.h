@@ -1,6 +1,9 @@
 // What a thread takes of a step's attention: some queries of one sequence, of heads that share a key head, over a range of spans.
 #pragma once
 
+#include <algorithm>
+#include <numeric>
+
 #include "attention.h"
 
 namespace tahr::TAHR_ISA {
@@ -42,21 +45,42 @@ bool shared_by_span(const AttentionOp& op) {
 }
 
 // Finds the numbered tasks of a step. Numbers only grow while a thread works, so the search goes on where it was.
+//
+// One sequence has few tasks. Those left over when all threads have as many are cut into pieces, a few queries each: every piece
+// converts the keys and values that it reads anew, which repays where threads would wait.
 class TaskFinder {
  public:
-  explicit TaskFinder(const AttentionOp& op) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / op.group) {}
+  TaskFinder(const AttentionOp& op, int n_threads) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / op.group) {
+    if (op.counts[2] != 1 || n_threads == 1) return;
+    const int64_t all = count(0), left = all % n_threads;
+    const int n_most = (n_queries(0) < tokens_per_tile_ ? n_queries(0) : tokens_per_tile_) * op.group / LEAST_PIECE_ROWS;
+    const int n = n_threads / std::gcd(n_threads, int(left));
+    if (left && all < MANY_TASKS * n_threads) n_whole_ = all - left, n_pieces_ = std::max(1, std::min(n, n_most));
+  }
 
   bool find(int64_t number, AttentionTask& task) {
+    const int64_t cut = number < n_whole_ ? 0 : number - n_whole_;
+    const int64_t whole = number - cut + cut / n_pieces_;
     for (; seq_ < op_.counts[2]; before_ += count(seq_++))
-      if (number < before_ + count(seq_)) return describe(int(number - before_), task), true;
+      if (whole < before_ + count(seq_)) return describe(int(whole - before_), task), take(int(cut % n_pieces_), number < n_whole_, task), true;
     return false;
   }
 
  private:
+  static constexpr int LEAST_PIECE_ROWS = 4, MANY_TASKS = 4;
+
   int n_queries(int seq) const { return op_.starts[seq + 1] - op_.starts[seq]; }
   int n_tiles(int seq) const { return (n_queries(seq) + tokens_per_tile_ - 1) / tokens_per_tile_; }
   int n_parts(int seq) const { return shared_by_span(op_) ? spans(op_.lengths[seq]) : 1; }
   int64_t count(int seq) const { return int64_t{n_tiles(seq)} * n_head_groups(op_) * n_parts(seq); }
+
+  // The queries of a piece.
+  void take(int piece, bool whole, AttentionTask& task) const {
+    if (whole || n_pieces_ == 1) return;
+    const int begin = task.n_tokens * piece / n_pieces_, end = task.n_tokens * (piece + 1) / n_pieces_;
+    task.first += begin;
+    task.n_tokens = end - begin;
+  }
 
   void describe(int number, AttentionTask& task) const {
     const int part = number % n_parts(seq_), rest = number / n_parts(seq_);
@@ -77,6 +101,8 @@ class TaskFinder {
 
   const AttentionOp& op_;
   const int tokens_per_tile_;
+  int64_t n_whole_ = INT64_MAX;  // tasks that are not cut, first
+  int n_pieces_ = 1;             // of each of the others
   int seq_ = 0;
   int64_t before_ = 0;  // tasks of the sequences before
 };

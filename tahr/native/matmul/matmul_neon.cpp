@@ -183,8 +183,8 @@ void some_panels(const RowBlock& block, Range panels, NeonWorkspace& work) {
       write_row<F>(block, r, panel, row_of_unit(work.sums[panel - panels.begin][r / UNIT_ROWS], r % UNIT_ROWS));
 }
 
-// Rows that meet a panel in registers together; with more, two groups take turns.
-constexpr int MOST_TOGETHER = UNIT_ROWS > 1 ? 1 : 8, FEW_ROWS = UNIT_ROWS > 1 ? 1 : 14;
+// Rows that meet a panel in registers together. Of more, the seven that are fastest come first, then the others.
+constexpr int MOST_TOGETHER = UNIT_ROWS > 1 ? 1 : 8, FASTEST = 7, FEW_ROWS = UNIT_ROWS > 1 ? 1 : 2 * FASTEST;
 
 template <Format F, int Rows>
 void add_few(const RowBlock& block, int64_t panel, int first) {
@@ -207,7 +207,7 @@ constexpr std::array<AddFew, sizeof...(I)> make_few(std::index_sequence<I...>) {
 template <Format F>
 void few_panels(const RowBlock& block) {
   static constexpr auto few = make_few<F>(std::make_index_sequence<MOST_TOGETHER>{});
-  const int n = block.n_rows <= MOST_TOGETHER ? block.n_rows : (block.n_rows + 1) / 2;
+  const int n = block.n_rows <= MOST_TOGETHER ? block.n_rows : FASTEST;
   for (int64_t panel = block.panels.begin; panel < block.panels.end; panel++) {
     few[n - 1](block, panel, 0);
     if (n < block.n_rows) few[block.n_rows - n - 1](block, panel, n);

@@ -105,16 +105,24 @@ TAHR_INLINE void store_now(float* p, float32x4_t v) {
 template <int Half>
 TAHR_INLINE float32x4_t half_of(const Floats& f) { return Half ? f.hi : f.lo; }
 
-// Vectors [V, End) of the codes at p. The columns of vector V are in registers; those that follow are loaded as soon as there is room.
+// Eight rows and a minimum leave no register for what is loaded ahead.
+template <Format F, int Rows>
+constexpr bool LOADS_AHEAD = Rows < 8 || !has_min(row_of(F).scales);
+
+// Vectors [V, End) of the codes at p. Columns are loaded as soon as there is room for them, those of the next piece too.
 template <Format F, int V, int End, int Rows>
 TAHR_INLINE void dot_half(int32x4_t (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int64_t to_next,
                           int8x16_t (&columns)[Rows]) {
+  if constexpr (!LOADS_AHEAD<F, Rows> && V % 4 == 0) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; r++) columns[r] = load_columns(x[r]->codes + 4 * V);
+  }
   const int8x16_t codes = vreinterpretq_s8_u8(code_vector<F, V>(p));
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) {
     dots[r] = vdotq_laneq_s32(dots[r], codes, columns[r], V % 4);
-    if constexpr (V == 3) columns[r] = load_columns(x[r]->codes + 16);
-    if constexpr (V == 7) columns[r] = load_columns(x[r][to_next].codes);
+    if constexpr (LOADS_AHEAD<F, Rows> && V == 3) columns[r] = load_columns(x[r]->codes + 16);
+    if constexpr (LOADS_AHEAD<F, Rows> && V == 7) columns[r] = load_columns(x[r][to_next].codes);
   }
   if constexpr (V + 1 < End) dot_half<F, V + 1, End>(dots, p, x, to_next, columns);
 }
@@ -134,8 +142,9 @@ TAHR_INLINE void add_half_group(const uint8_t* codes, const ScaleMin& s, const Q
   if constexpr (has_min(row_of(F).scales)) min = half_of<Half>(s.min);
   alignas(16) float base[4];
   store_now(base, vmulq_f32(scale, vdupq_n_f32(-DOT_BASE)));
-  asm volatile("" : "+w"(scale));  // now: what the rows wait for at the end is begun before their dot products
-  if constexpr (has_min(row_of(F).scales)) asm volatile("" : "+w"(min));
+  // Now: what the rows wait for at the end is begun before their dot products.
+  if constexpr (LOADS_AHEAD<F, Rows>) asm volatile("" : "+w"(scale));
+  if constexpr (LOADS_AHEAD<F, Rows> && has_min(row_of(F).scales)) asm volatile("" : "+w"(min));
   dot_half<F, Group * count, (Group + 1) * count>(dots, codes + 16 * Half, blocks, to_next, columns);
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) {
