@@ -192,7 +192,7 @@ void add_few(const RowBlock& block, int64_t panel, int first) {
   Floats sums[Rows];
   for (int r = 0; r < Rows; r++) x[r] = reinterpret_cast<const QuantBlock*>(block.x[first + r]);
   const std::byte* at = block.matrix->panel(block.index, panel);
-  if constexpr (Rows >= HALVES_FROM) halves_of_rows<F>(at, block.matrix->cols, x, sums);
+  if constexpr (Rows >= HALVES_FROM<F>) halves_of_rows<F>(at, block.matrix->cols, x, sums);
   else few_rows<F>(at, block.matrix->cols, x, sums);
   for (int r = 0; r < Rows; r++) write_row<F>(block, first + r, panel, sums[r]);
 }

@@ -1,6 +1,6 @@
 // A few rows times a panel: its codes are unpacked in registers, and each register meets all rows.
 //
-// Up to five rows take whole panels. With more the sums, dot products and columns of rows do not fit the registers: these go
+// Up to four or five rows take whole panels. With more the sums, dot products and columns of rows do not fit the registers: these go
 // through half of a panel's rows, then through the other half, which the nearest cache holds by then.
 #pragma once
 
@@ -9,7 +9,10 @@
 namespace tahr::TAHR_ISA {
 
 constexpr int64_t AHEAD = 1024;  // bytes of a panel that the nearest cache is asked for; the second one was asked FAR_AHEAD
-constexpr int HALVES_FROM = 6;   // rows
+
+// Rows from which halves are faster.
+template <Format F>
+constexpr int HALVES_FROM = row_of(F).bits == 8 ? 6 : 5;
 
 TAHR_INLINE int8x16_t load_columns(const int8_t* codes) {
   return vreinterpretq_s8_f32(load_again(reinterpret_cast<const float*>(codes)));
@@ -37,22 +40,22 @@ TAHR_INLINE Floats add_group(const UnitDots& dots, const ScaleMin& s, const Floa
 
 // Vectors [V, End) of the codes at p, each unpacked once for all rows. Sixteen columns of the rows are in registers at a time.
 template <Format F, int V, int End, int Rows>
-TAHR_INLINE void dot_rows(UnitDots (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int8x16_t (&columns)[Rows]) {
-  if constexpr (V % 4 == 0) {
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; r++) columns[r] = load_columns(x[r]->codes + 4 * V);
-  }
+TAHR_INLINE void dot_rows(UnitDots (&dots)[Rows], const uint8_t* p, const QuantBlock* const (&x)[Rows], int64_t to_next,
+                          int8x16_t (&columns)[Rows]) {
   const int8x16_t lo = vreinterpretq_s8_u8(code_vector<F, V>(p)), hi = vreinterpretq_s8_u8(code_vector<F, V>(p + 16));
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) {
     dots[r].v[0] = vdotq_laneq_s32(dots[r].v[0], lo, columns[r], V % 4);
     dots[r].v[1] = vdotq_laneq_s32(dots[r].v[1], hi, columns[r], V % 4);
+    if constexpr (V == 3) columns[r] = load_columns(x[r]->codes + 16);
+    if constexpr (V == 7) columns[r] = load_columns(x[r][to_next].codes);
   }
-  if constexpr (V + 1 < End) dot_rows<F, V + 1, End>(dots, p, x, columns);
+  if constexpr (V + 1 < End) dot_rows<F, V + 1, End>(dots, p, x, to_next, columns);
 }
 
 template <Format F, int Group, int Rows>
-TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const QuantBlock* const (&x)[Rows], int64_t p, Floats (&sums)[Rows]) {
+TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const QuantBlock* const (&x)[Rows], int64_t p, int64_t to_next,
+                            int8x16_t (&columns)[Rows], Floats (&sums)[Rows]) {
   constexpr int count = row_of(F).group / 4;
   UnitDots dots[Rows];
 #pragma GCC unroll 8
@@ -61,10 +64,9 @@ TAHR_INLINE void add_groups(const uint8_t* codes, const ScaleMin& s, const Quant
     dot_codes<F, Group * count, (Group + 1) * count>(dots[0], codes, columns_of(x[0][p]));
   } else {
     const QuantBlock* blocks[Rows];
-    int8x16_t columns[Rows];
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; r++) blocks[r] = x[r] + p;
-    dot_rows<F, Group * count, (Group + 1) * count>(dots, codes, blocks, columns);
+    dot_rows<F, Group * count, (Group + 1) * count>(dots, codes, blocks, to_next, columns);
   }
   const Floats base = minus_base(s.scale);
   alignas(16) float again[LANES];  // where it is loaded from for each of many rows: copying a register would take longer
@@ -83,20 +85,24 @@ void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)
   const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = set1(0.0f);
+  int8x16_t columns[Rows];
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; r++) columns[r] = load_columns(x[r]->codes);
   for_pieces(view, 0, view.n_pieces, [&](int64_t p, const uint8_t* codes, const auto& groups) __attribute__((always_inline)) {
     for (int64_t i = 0; i < view.SIZE; i += 64) {
       prefetch_far(codes + FAR_AHEAD + i);
       prefetch(codes + AHEAD + i);
     }
     prefetch(next_scales + p * view.UNIT_BYTES / view.UNIT_PIECES);
-    add_groups<F, 0>(codes, groups[0], x, p, sums);
-    if constexpr (Unpacked<F>::N_GROUPS == 2) add_groups<F, 1>(codes, groups[1], x, p, sums);
+    const int64_t to_next = p + 1 < view.n_pieces;
+    add_groups<F, 0>(codes, groups[0], x, p, to_next, columns, sums);
+    if constexpr (Unpacked<F>::N_GROUPS == 2) add_groups<F, 1>(codes, groups[1], x, p, to_next, columns, sums);
   });
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; r++) found[r] = sums[r];
 }
 
-// ---- six to eight rows ----
+// ---- five to eight rows ----
 
 TAHR_INLINE void store_now(float* p, float32x4_t v) {
   asm volatile("str %q1, %0" : "=m"(*reinterpret_cast<float32x4_t*>(p)) : "w"(v));
