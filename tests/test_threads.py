@@ -168,13 +168,16 @@ def resident_bytes() -> int:
     return int((PROCESS / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
-    """Few queries are shared out by spans of tokens, many by queries: both must give the same bits."""
-    be, rng = open_backend("cpu", n_threads=3), np.random.default_rng(1)
-    n, page, shape = 1300, 16, KVShape(2, 32)
+@pytest.mark.parametrize("n_threads", [2, 3, 5, 16])
+@pytest.mark.parametrize("n", [400, 1300])  # one span of tokens, and several
+@pytest.mark.parametrize(("n_q", "n_kv"), [(6, 2), (8, 1)])
+def test_decode_equals_the_same_row_of_a_prefill(n_threads: int, n: int, n_q: int, n_kv: int) -> None:
+    """Few queries are shared out by spans of tokens, and cut where threads would wait, many by queries: same bits."""
+    be, rng = open_backend("cpu", n_threads=n_threads), np.random.default_rng(1)
+    page, shape = 16, KVShape(n_kv, 32)
     kv = kv_store(be, [shape], [100], page, "f16")
     step = be.step_inputs(StepLimits(n, 1, 1, 90))
-    q, k, v = (rng.standard_normal((n, heads * 32)).astype(np.float32) for heads in (6, 2, 2))
+    q, k, v = (rng.standard_normal((n, heads * 32)).astype(np.float32) for heads in (n_q, n_kv, n_kv))
     step.page_table[0, 0] = rng.permutation(100)[:90]
     angles = be.tensor(np.repeat(np.array([[1.0, 0.0]], np.float32), n, axis=0))
 
@@ -190,5 +193,5 @@ def test_long_decode_equals_the_same_row_of_a_prefill() -> None:
 
     for window in (0, 700):
         whole = run(0, window)
-        for begin in (n - 1, n - 5, n - 16, n - 40):
+        for begin in (n - 1, n - 2, n - 5, n - 9, n - 16, n - 40):
             np.testing.assert_array_equal(whole[begin:], run(begin, window))

@@ -112,7 +112,8 @@ void merge_head(const AttentionOp& op, int64_t head, std::byte* scratch) {
 
 void attention(const AttentionOp& op, Worker worker) {
   TaskFinder finder(op, worker.n_threads);
-  for (AttentionTask task; finder.find(claim(worker), task);) work(op, task, worker.scratch);
+  for (AttentionTask task; finder.find(claim(worker), task);)
+    if (task.n_tokens) work(op, task, worker.scratch);
 }
 
 void merge_spans(const AttentionOp& op, Worker worker) {

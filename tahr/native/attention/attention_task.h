@@ -53,16 +53,22 @@ class TaskFinder {
   TaskFinder(const AttentionOp& op, int n_threads) : op_(op), tokens_per_tile_(MAX_QUERY_TILE / op.group) {
     if (op.counts[2] != 1 || n_threads == 1) return;
     const int64_t all = count(0), left = all % n_threads;
-    const int n_most = (n_queries(0) < tokens_per_tile_ ? n_queries(0) : tokens_per_tile_) * op.group / LEAST_PIECE_ROWS;
-    const int n = n_threads / std::gcd(n_threads, int(left));
-    if (left && all < MANY_TASKS * n_threads) n_whole_ = all - left, n_pieces_ = std::max(1, std::min(n, n_most));
+    const int n_tokens = std::min(n_queries(0), tokens_per_tile_);
+    const int n_most = std::min(n_tokens, n_tokens * op.group / LEAST_PIECE_ROWS);
+    if (!left || all >= MANY_TASKS * n_threads) return;
+    n_whole_ = all - left;
+    n_pieces_ = std::max(1, std::min(n_threads / std::gcd(n_threads, int(left)), n_most));
   }
 
   bool find(int64_t number, AttentionTask& task) {
     const int64_t cut = number < n_whole_ ? 0 : number - n_whole_;
     const int64_t whole = number - cut + cut / n_pieces_;
     for (; seq_ < op_.counts[2]; before_ += count(seq_++))
-      if (whole < before_ + count(seq_)) return describe(int(whole - before_), task), take(int(cut % n_pieces_), number < n_whole_, task), true;
+      if (whole < before_ + count(seq_)) {
+        describe(int(whole - before_), task);
+        if (number >= n_whole_) take(int(cut % n_pieces_), task);
+        return true;
+      }
     return false;
   }
 
@@ -74,9 +80,8 @@ class TaskFinder {
   int n_parts(int seq) const { return shared_by_span(op_) ? spans(op_.lengths[seq]) : 1; }
   int64_t count(int seq) const { return int64_t{n_tiles(seq)} * n_head_groups(op_) * n_parts(seq); }
 
-  // The queries of a piece.
-  void take(int piece, bool whole, AttentionTask& task) const {
-    if (whole || n_pieces_ == 1) return;
+  // The queries of a piece; a short tile may have none for it.
+  void take(int piece, AttentionTask& task) const {
     const int begin = task.n_tokens * piece / n_pieces_, end = task.n_tokens * (piece + 1) / n_pieces_;
     task.first += begin;
     task.n_tokens = end - begin;
