@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ import triton
 from tahr.backends.api import AttentionSpec, LayerMemory
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention_kernels as kernels
+from tahr.backends.cuda.kernels.card import shared_bytes
 from tahr.backends.cuda.kernels.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
 
@@ -163,15 +163,6 @@ def fitting(tiles: Sequence[AttentionTile], call: AttentionCall) -> AttentionTil
     """The first tile that fits into shared memory; the last, if none does."""
     dim, n_bytes = block_d(call.dim), shared_bytes(call.q.device)
     return next((tile for tile in tiles if tile.fits(dim, call.dtype.itemsize, n_bytes)), tiles[-1])
-
-
-@cache
-def shared_bytes(device: torch.device) -> int:
-    """Shared memory that a program may use."""
-    if device.type != "cuda":
-        return 1 << 18
-    found: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return found
 
 
 def attend_decode(call: AttentionCall) -> torch.Tensor:

@@ -4,16 +4,15 @@ One or two rows meet the matrices of their experts without tiles, as vectors.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation, Routing
+from tahr.backends.cuda.kernels.card import shared_bytes
 from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import FEW, TYPES, VECTOR_COLS, VECTOR_VALUES, load_weights
 from tahr.backends.cuda.kernels.narrow_linear import described
@@ -113,20 +112,12 @@ def tile_size_for(scores: torch.Tensor, routing: Routing, deterministic: bool) -
 
 
 def tiles_on(device: torch.device) -> dict[int, ExpertTile]:
-    return TILES if multiprocessor_bytes(device) >= LARGE_CARD_BYTES else SMALL_CARD_TILES
+    return TILES if shared_bytes(device) >= LARGE_CARD_BYTES else SMALL_CARD_TILES
 
 
 def tile_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> ExpertTile:
     """How programs cut the matrices of experts."""
     return EXACT if dtype == torch.float32 else tiles_on(device)[tile_size]
-
-
-@cache
-def multiprocessor_bytes(device: torch.device) -> int:
-    """The shared memory a program may have."""
-    if device.type != "cuda":
-        return 0
-    return int(driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"])
 
 
 @triton.jit
