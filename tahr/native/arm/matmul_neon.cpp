@@ -1,7 +1,7 @@
 // A few rows read a panel at the speed of memory: codes are unpacked in registers, and each register meets all of them. More
 // rows pass by codes that were unpacked once per 32 columns, with their sums in the nearest cache.
 //
-// Per 32 (or 16) columns:  sum = fma(dot * weight scale, row scale, sum), then sum = fma(-min, row scale * row sum, sum),
+// Per 32 (or 16) columns:  sum = fma(-min, row scale * row sum, sum), then sum = fma(dot * weight scale, row scale, sum),
 // with dot * weight scale rounded once.
 #include "row_block.h"
 

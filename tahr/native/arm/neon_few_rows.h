@@ -82,7 +82,7 @@ template <Format F, int Rows>
 void few_rows(const std::byte* panel, int64_t cols, const QuantBlock* const (&x)[Rows], Floats (&found)[Rows]) {
   Floats sums[Rows];  // of its own: those of the caller would be stored again and again
   const PanelView<F> view(panel, cols);
-  const uint8_t* next_scales = view.scales + (view.scales - view.codes) + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
+  const uint8_t* next_scales = view.scales + view.n_bytes();
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = set1(0.0f);
   int8x16_t columns[Rows];
@@ -167,7 +167,7 @@ TAHR_INLINE void add_half_group(const uint8_t* codes, const ScaleMin& s, const Q
 template <Format F, int Half, int Rows>
 void half_rows(const PanelView<F>& view, const QuantBlock* const (&x)[Rows], float32x4_t (&found)[Rows]) {
   float32x4_t sums[Rows];  // of its own: those of the caller would be stored again and again
-  const int64_t to_next_panel = view.scales - view.codes + view.n_pieces * view.UNIT_BYTES / view.UNIT_PIECES;
+  const int64_t to_next_panel = view.n_bytes();
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = vdupq_n_f32(0.0f);
   int8x16_t columns[Rows];

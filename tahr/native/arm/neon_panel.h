@@ -16,6 +16,9 @@ struct PanelView {
 
   PanelView(const std::byte* panel, int64_t cols)
       : codes(reinterpret_cast<const uint8_t*>(panel)), scales(codes + cols / 32 * SIZE), n_pieces(cols / 32) {}
+
+  // Where the next panel begins.
+  int64_t n_bytes() const { return scales - codes + n_pieces * UNIT_BYTES / UNIT_PIECES; }
 };
 
 // Calls `use(p, codes, groups)` for the pieces [begin, end) of a panel; begin is a multiple of UNIT_PIECES.

@@ -4,6 +4,8 @@ from functools import cache
 
 import torch
 
+LARGE_BYTES = 200 << 10
+
 
 @cache
 def shared_bytes(device: torch.device) -> int:
@@ -12,6 +14,11 @@ def shared_bytes(device: torch.device) -> int:
         return 1 << 18
     found: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
     return found
+
+
+def is_large(device: torch.device) -> bool:
+    """Whether tiles of up to 160 KB fit, as on data-centre cards: some others have a copy engine, but less memory."""
+    return shared_bytes(device) >= LARGE_BYTES
 
 
 @cache

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation, Routing
-from tahr.backends.cuda.kernels.card import shared_bytes
+from tahr.backends.cuda.kernels.card import is_large
 from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import FEW, TYPES, VECTOR_COLS, VECTOR_VALUES, load_weights
 from tahr.backends.cuda.kernels.narrow_linear import described
@@ -29,13 +29,11 @@ class ExpertTile(NamedTuple):
     n_stages: int = 3
 
 
-# By how many assignments there are in a tile. The larger ones want up to 160 KB of a multiprocessor's memory. As
-# measured on an H200.
+# By how many assignments there are in a tile. As measured on an H200.
 TILES = {FEW: ExpertTile(32, 128, 4, 4), 32: ExpertTile(64, 128), 64: ExpertTile(128, 64, 8, 4),
          128: ExpertTile(128, 64, 8)}  # fmt: skip
 SMALL_CARD_TILES = {FEW: TILES[FEW], 64: ExpertTile(64, 64)}
 EXACT = ExpertTile(32, 32)  # of f32
-LARGE_CARD_BYTES = 200 << 10
 # Assignments of an expert, on average, up to which tiles have so many.
 SIZES = {8: FEW, 24: 32, 96: 64, 1 << 31: 128}
 
@@ -112,7 +110,7 @@ def tile_size_for(scores: torch.Tensor, routing: Routing, deterministic: bool) -
 
 
 def tiles_on(device: torch.device) -> dict[int, ExpertTile]:
-    return TILES if shared_bytes(device) >= LARGE_CARD_BYTES else SMALL_CARD_TILES
+    return TILES if is_large(device) else SMALL_CARD_TILES
 
 
 def tile_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> ExpertTile:

@@ -9,7 +9,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.kernels.card import n_processors, shared_bytes
+from tahr.backends.cuda.kernels.card import is_large, n_processors
 from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES, Tile
 from tahr.backends.cuda.kernels.rows import gated, narrow
@@ -17,7 +17,6 @@ from tahr.backends.cuda.kernels.rows import gated, narrow
 ONE_TILE = 64  # rows up to which a tile may be filled in part; more come in whole tiles
 MOST_VALUES, MOST_IN_PARTS = 1 << 23, 1 << 24  # of a matrix, whole or in parts: the library is faster with larger ones
 ALIGN = 8  # numbers of 16 bits that the copy engine moves at least
-LARGE_CARD_BYTES = 160 << 10  # of a multiprocessor, which the tiles below fill: some cards with a copy engine have less
 # The first whose programs all run at once is taken. As measured on an H200.
 TILES = [Tile(64, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(64, 128, 128, 4, 3)]
 GATED_TILES = [*TILES[1:], Tile(128, 128, 64, 8, 4)]  # half of the weight rows of a tile are a gate's
@@ -64,10 +63,10 @@ def tile_for(x: torch.Tensor, w: torch.Tensor, is_gated: bool) -> Tile | None:
 
 def fits(x: torch.Tensor, w: torch.Tensor) -> bool:
     """Whether the card has a copy engine and memory enough for it, and both matrices are read as they lie."""
-    is_large = ENABLED and x.is_cuda and shared_bytes(x.device) >= LARGE_CARD_BYTES
     is_half = w.dtype in TYPES and w.dtype != torch.float32
     is_even = w.shape[1] % ALIGN == 0 == w.shape[0] % (2 * ALIGN)
-    return is_large and is_half and is_even and can_travel(w) and can_travel(x)
+    is_there = ENABLED and x.is_cuda and is_large(x.device)
+    return is_there and is_half and is_even and can_travel(w) and can_travel(x)
 
 
 def n_programs(x: torch.Tensor, w: torch.Tensor, tile: Tile) -> int:
