@@ -6,7 +6,7 @@ from tahr.engine.work import PrefillPace
 
 
 def taught(*steps: tuple[int, int, float]) -> PrefillPace:
-    pace = PrefillPace()
+    pace = PrefillPace(0.1)
     for step in steps:
         pace.learn(*step)
     return pace

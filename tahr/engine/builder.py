@@ -97,6 +97,7 @@ def build_engine(
         sizes,
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
         n_decode_tokens=n_decode_tokens,
+        mixed_s=backend.step_defaults.mixed_s,
         whole_texts=is_encoder,
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))

@@ -49,7 +49,7 @@ class Scheduler:
         self._last_output = Output.LOGITS
         self._slots = (slots,) if slots else ()
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
-        self.pace = PrefillPace()
+        self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
         self.n_preempted = 0
         self._n_launched = self._n_landed = 0  # steps

@@ -19,7 +19,8 @@ class SchedulerLimits:
     n_decode_seqs: int  # sequences that decode in one step
     prefill_chunk: int  # tokens of one sequence
     n_prefill_tokens: int  # tokens of all that prefill; the first one gets its chunk even if that is more
-    n_active_prefill_tokens: int | None = None  # the most of either while others decode, so that these wait less
+    n_active_prefill_tokens: int | None = None  # the most of either while others decode; None: as `mixed_s` says
+    mixed_s: float = 0.1  # what a step with prompts should take while others decode, so that these do not wait long
     n_decoding_first: int = 0  # while fewer decode, they wait until the prompts that fit are prefilled
     n_decode_tokens: int = 1  # a sequence with at most so many tokens to compute decodes: one, and its drafts
     n_row_tokens: int = 64  # prefilled tokens whose rows are wanted (scored prompts, for example)
@@ -107,11 +108,11 @@ class PrefillPace:
     coarse numbers: where a step is padded to a size that was recorded, each size costs something when it is met first.
     """
 
-    MOST_S = 0.1  # what a step beside decoding sequences should take
     LEAST = 64  # tokens: smaller steps would cost prompts much and gain little
     N_BITS = 4  # of the number of tokens, the others are zero
 
-    def __init__(self) -> None:
+    def __init__(self, mixed_s: float) -> None:
+        self.mixed_s = mixed_s  # what a step should take
         self.token_s = 0.0  # seconds of a token, over the last steps that told
 
     def learn(self, n_tokens: int, n_decoded: int, seconds: float) -> None:
@@ -125,7 +126,7 @@ class PrefillPace:
     def n_tokens(self) -> int | None:
         if not self.token_s:
             return None
-        n = max(self.LEAST, int(self.MOST_S / self.token_s))
+        n = max(self.LEAST, int(self.mixed_s / self.token_s))
         return n & -(1 << max(0, n.bit_length() - self.N_BITS))
 
 

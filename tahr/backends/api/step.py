@@ -36,6 +36,7 @@ class StepDefaults(NamedTuple):
     n_prefill_seqs: int = 8  # of them, those that prefill in one step
     prefill_chunk: int = 512  # tokens of one sequence
     n_prefill_tokens: int | None = None  # tokens of all that prefill; None: one chunk
+    mixed_s: float = 0.1  # what a step with prompts should take while others decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,10 @@ SPLITS = {
     64: Splits(8, 1),
     128: Splits(4, 1),
     256: Splits(4, 2),
-    1024: Splits(2, 8),
+    1024: Splits(2, 12),
     1 << 31: Splits(1, 1),
 }
+AT_ONCE = 8  # splits whose sums are asked for together
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
 
 
@@ -211,10 +212,11 @@ def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) ->
     if cut.n_splits == 1:
         return
     inputs, n_seqs = call.inputs, len(cut.parts[1]) // call.n_q
-    kernels.combine_kernel[(n_seqs, call.n_q)](
+    block_h, most = triton.next_power_of_2(call.group), cut.kind.most
+    kernels.combine_kernel[(n_seqs, call.n_kv)](
         out, *cut.parts, inputs.query_start, inputs.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
-        call.n_q, call.dim, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, cut.kind.most,
-        block_d(call.dim), num_warps=1, **OVERLAP,
+        call.n_q, call.dim, call.group, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, most,
+        min(most, AT_ONCE), block_h, block_d(call.dim), num_warps=min(block_h, DECODE_WARPS), **OVERLAP,
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-_run = tl.constexpr(8)  # splits whose sums are asked for at once
 
 
 @triton.jit
@@ -434,12 +433,16 @@ def decode_kernel(
 
 @triton.jit(do_not_specialize=["query_start", "seq_lens", "counts", "window", "n_splits"])
 def combine_kernel(
-    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, mixed: tl.constexpr,
-    together: tl.constexpr, least: tl.constexpr, block_n: tl.constexpr, most: tl.constexpr, block_d: tl.constexpr,
+    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, group: tl.constexpr,
+    mixed: tl.constexpr, together: tl.constexpr, least: tl.constexpr, block_n: tl.constexpr, most: tl.constexpr,
+    at_once: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """One program per sequence and query head: bring the splits, `most` at most, to a common maximum and add them."""
+    """One program per sequence and key head: bring the splits, `most` at most, to a common maximum and add them.
+
+    The sums of `at_once` splits are asked for together.
+    """
     let_next_start()
-    seq, head = tl.program_id(0), tl.program_id(1)
+    seq, rows = tl.program_id(0), tl.arange(0, block_h)
     alive = seq < tl.load(counts + 2)
     token = tl.load(query_start + seq).to(tl.int64)
     length = tl.load(seq_lens + seq)
@@ -450,20 +453,20 @@ def combine_kernel(
     _, _, n_live = shares(length, lowest, n_splits, block_n, least)
     if (alive == 0) | (n_live == 1):
         return
-    index, cols = tl.arange(0, most), tl.arange(0, block_d)
-    first, live = (seq.to(tl.int64) * n_q + head) * n_splits, index < n_live
-    maximum = tl.load(maxima + first + index, mask=live, other=float("-inf"))
-    given = tl.load(weights + first + index, mask=live, other=0.0)
-    best = tl.max(maximum, 0)
+    index, cols, used = tl.arange(0, most), tl.arange(0, block_d), rows < group
+    head, inside = tl.program_id(1) * group + rows, used[:, None] & (cols[None, :] < dim)
+    first, live = (seq.to(tl.int64) * n_q + head) * n_splits, used[:, None] & (index < n_live)[None, :]
+    maximum = tl.load(maxima + first[:, None] + index[None, :], mask=live, other=float("-inf"))
+    given = tl.load(weights + first[:, None] + index[None, :], mask=live, other=0.0)
+    best = tl.max(maximum, 1)
     best = tl.where(best == float("-inf"), 0.0, best)
-    weight = tl.sum(given * tl.exp(maximum - best), 0)
-    result = tl.zeros((block_d,), tl.float32)
-    for begin in range(0, n_live, _run):
-        for i in tl.static_range(_run):  # in order: sums over a second dimension would change places of lanes
+    weight = tl.sum(given * tl.exp(maximum - best[:, None]), 1)
+    result = tl.zeros((block_h, block_d), tl.float32)
+    for begin in range(0, n_live, at_once):
+        for i in tl.static_range(at_once):  # in order: sums over another dimension would change places of lanes
             at = begin + i
-            decay = tl.exp(tl.load(maxima + first + at, mask=at < n_live, other=float("-inf")) - best)
-            result += decay * tl.load(sums + (first + at) * dim + cols, mask=(at < n_live) & (cols < dim), other=0.0)
-    result /= tl.where(weight == 0, 1.0, weight)
-    if together:
-        result = tl.reshape(hadamard(tl.reshape(result, (1, block_d)), 1, block_d, together), (block_d,))
-    tl.store(out + (token * n_q + head) * dim + cols, narrow(result, out.dtype.element_ty), mask=cols < dim)
+            decay = tl.exp(tl.load(maxima + first + at, mask=used & (at < n_live), other=float("-inf")) - best)
+            place = (first + at)[:, None] * dim + cols[None, :]
+            result += decay[:, None] * tl.load(sums + place, mask=inside & (at < n_live), other=0.0)
+    place = (token * n_q + head)[:, None] * dim + cols[None, :]
+    tl.store(out + place, narrow(average(result, weight, together), out.dtype.element_ty), mask=inside)

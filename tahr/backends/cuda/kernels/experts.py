@@ -4,7 +4,7 @@ One or two rows meet the matrices of their experts without tiles, as vectors.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -28,14 +28,20 @@ class ExpertTile(NamedTuple):
     n_warps: int = 4
     n_stages: int = 3
 
+    @property
+    def schedule(self) -> dict[str, Any]:
+        return {"num_warps": self.n_warps, "num_stages": self.n_stages, **OVERLAP}
+
 
 # By how many assignments there are in a tile. As measured on an H200.
 TILES = {FEW: ExpertTile(32, 128, 4, 4), 32: ExpertTile(64, 128), 64: ExpertTile(128, 64, 8, 4),
          128: ExpertTile(128, 64, 8)}  # fmt: skip
 SMALL_CARD_TILES = {FEW: TILES[FEW], 64: ExpertTile(64, 64)}
+# Of down products, which sum once where the others sum a gate and an up matrix.
+WIDE_DOWN = {32: ExpertTile(128, 128), 128: ExpertTile(256, 64, 8)}
 EXACT = ExpertTile(32, 32)  # of f32
 # Assignments of an expert, on average, up to which tiles have so many.
-SIZES = {8: FEW, 24: 32, 96: 64, 1 << 31: 128}
+SIZES = {4: FEW, 24: 32, 96: 64, 1 << 31: 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,20 @@ def tiles_on(device: torch.device) -> dict[int, ExpertTile]:
     return TILES if is_large(device) else SMALL_CARD_TILES
 
 
-def tile_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> ExpertTile:
-    """How programs cut the matrices of experts."""
-    return EXACT if dtype == torch.float32 else tiles_on(device)[tile_size]
+def tiles_for(dtype: torch.dtype, tile_size: int, device: torch.device) -> tuple[ExpertTile, ExpertTile]:
+    """How programs cut the gate and up matrices of experts, and the down matrices."""
+    if dtype == torch.float32:
+        return EXACT, EXACT
+    tile = tiles_on(device)[tile_size]
+    return tile, WIDE_DOWN.get(tile_size, tile) if is_large(device) else tile
+
+
+@triton.jit
+def place_of(program, n_out, block_n: tl.constexpr):
+    """The tile of assignments of a program, and its first weight row. Programs that follow each other share the rows
+    of their tile, which are then read from memory once."""
+    n_blocks = tl.cdiv(n_out, block_n)
+    return program // n_blocks, program % n_blocks * block_n
 
 
 @triton.jit
@@ -148,12 +165,11 @@ def gated_kernel(
     """act(x @ gate.T) * (x @ up.T) of every assignment's expert."""
     let_next_start()
     wait_for_previous()
-    tile = tl.program_id(0)
+    tile, first = place_of(tl.program_id(0), n_out, block_n)
     expert = tl.load(tile_experts + tile).to(tl.int64)
     if expert >= n_experts:
         return
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
-    first = tl.program_id(1) * block_n
     outs = first + tl.arange(0, block_n)
     g, u = tl.zeros((block_m, block_n), tl.float32), tl.zeros((block_m, block_n), tl.float32)
     for begin in range(0, n_cols, block_k):
@@ -182,12 +198,11 @@ def down_kernel(
     """x @ down.T of every assignment's expert."""
     let_next_start()
     wait_for_previous()
-    tile = tl.program_id(0)
+    tile, first = place_of(tl.program_id(0), n_out, block_n)
     expert = tl.load(tile_experts + tile).to(tl.int64)
     if expert >= n_experts:
         return
     row, alive = tile_rows(order, tile_begins, tile_ends, tile, block_m)
-    first = tl.program_id(1) * block_n
     outs = first + tl.arange(0, block_n)
     total = tl.zeros((block_m, block_n), tl.float32)
     for begin in range(0, n_cols, block_k):
@@ -247,6 +262,10 @@ class ExpertStacks:
     act: Activation
     biases: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of gate, up and down
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.gate, self.up, self.down
+
 
 def can_travel(stack: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether the copy engine brings tiles of the stack as they are multiplied."""
@@ -263,23 +282,22 @@ def run_experts(x: torch.Tensor, chosen: Assignments, stacks: ExpertStacks, dtyp
     """Every row through its experts, summed by share, in f32; products of factors in `dtype`."""
     n_experts, n_ffn, n_cols = stacks.gate.shape
     n_rows, n_active = chosen.shares.shape
-    tiles = (*chosen.tiles, n_experts)
-    tile = tile_for(dtype, chosen.tile_size, x.device)
-    travels = chosen.tile_size > FEW and all(can_travel(w, dtype) for w in (stacks.gate, stacks.up, stacks.down))
-    gate, up, down = (stack_of(w, tile, travels) for w in (stacks.gate, stacks.up, stacks.down))
-    blocks = (TYPES[dtype], travels, chosen.tile_size, tile.n, tile.k)
-    schedule = {"num_warps": tile.n_warps, "num_stages": tile.n_stages, **OVERLAP}
-    n_tiles, n_out = len(chosen.tiles.experts), stacks.down.shape[1]
+    tiles, n_tiles, n_out = (*chosen.tiles, n_experts), len(chosen.tiles.experts), stacks.down.shape[1]
+    tile, wide = tiles_for(dtype, chosen.tile_size, x.device)
+    travels = chosen.tile_size > FEW and all(can_travel(w, dtype) for w in stacks.matrices)
+    gate, up, down = (stack_of(w, t, travels) for w, t in zip(stacks.matrices, (tile, tile, wide), strict=True))
     has_bias, biases = stacks.biases is not None, stacks.biases or (x, x, x)  # any memory stands for no biases
     inner = x.new_empty((n_rows * n_active, n_ffn), dtype=dtype)
-    gated_kernel[(n_tiles, triton.cdiv(n_ffn, tile.n))](
+    gated_kernel[(n_tiles * triton.cdiv(n_ffn, tile.n),)](
         inner, x, gate, up, *biases[:2], chosen.shares, *tiles, n_active, n_ffn, n_cols, x.stride(0),
-        chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, *blocks, **schedule,
+        chosen.shares.stride(0), has_bias, chosen.scales_input, stacks.act, TYPES[dtype], travels, chosen.tile_size,
+        tile.n, tile.k, **tile.schedule,
     )  # fmt: skip
     outer = x.new_empty((n_rows, n_active, n_out), dtype=dtype if chosen.tile_size > FEW else torch.float32)
-    down_kernel[(n_tiles, triton.cdiv(n_out, tile.n))](
-        outer, inner, down, biases[2], *tiles, n_out, n_ffn, has_bias, *blocks, **schedule
-    )
+    down_kernel[(n_tiles * triton.cdiv(n_out, wide.n),)](
+        outer, inner, down, biases[2], *tiles, n_out, n_ffn, has_bias, TYPES[dtype], travels, chosen.tile_size,
+        wide.n, wide.k, **wide.schedule,
+    )  # fmt: skip
     return weighted(outer, chosen)
 
 

@@ -101,7 +101,7 @@ def head_linears(x: torch.Tensor, stack: torch.Tensor, dtype: torch.dtype) -> to
     n_heads, n_out, n_cols = stack.shape
     x, tiles = x.contiguous(), head_tiles(len(x), n_heads, x.device)
     out = x.new_empty((len(x), n_heads * n_out), dtype=torch.float32)
-    down_kernel[(len(tiles[1]), triton.cdiv(n_out, EXACT.n))](
+    down_kernel[(len(tiles[1]) * triton.cdiv(n_out, EXACT.n),)](
         out, x, stack, x, *tiles, n_heads, n_out, n_cols, False, TYPES[dtype], False, FEW, EXACT.n, EXACT.k, **OVERLAP
     )
     return out

@@ -1,6 +1,7 @@
 """Head norms, rope and the cache write of a layer in one kernel."""
 
 from collections.abc import Sequence
+from math import gcd
 
 import torch
 import triton
@@ -14,7 +15,7 @@ from tahr.backends.cuda.kernels.rows import narrow
 
 TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
 FEW = 64  # tokens up to which every head gets a program of its own
-HEADS = 8  # of a program in larger steps
+HEADS = 8  # of a program in larger steps, at most
 
 
 @triton.jit
@@ -149,7 +150,7 @@ def rope_and_cache(
     _, _, n_kv, page_size, stored = store.shape
     dim = cuda_kv.head_dim(store)
     n_tokens, n_q = q.shape[0], q.shape[1] // dim
-    n_heads = HEADS if n_tokens > FEW and n_q % HEADS == n_kv % HEADS == 0 else 1
+    n_heads = gcd(n_q, n_kv, HEADS) if n_tokens > FEW else 1
     out = q.new_empty((n_tokens, q.shape[1]), dtype=dtype)
     rope_and_cache_kernel[(n_tokens, (n_q + len(kv) * n_kv) // n_heads)](
         out, q, k, v, store[0], store[-1], *cuda_kv.scales(store), out if new_keys is None else new_keys,
