@@ -212,10 +212,11 @@ def combine(call: AttentionCall, cut: KeyCut, out: torch.Tensor, mixed: bool) ->
     if cut.n_splits == 1:
         return
     inputs, n_seqs = call.inputs, len(cut.parts[1]) // call.n_q
-    block_h, most = triton.next_power_of_2(call.group), cut.kind.most
-    kernels.combine_kernel[(n_seqs, call.n_kv)](
+    n_heads, most = 1 if n_seqs * call.n_kv <= N_FUSED else call.group, cut.kind.most
+    block_h = triton.next_power_of_2(n_heads)
+    kernels.combine_kernel[(n_seqs, call.n_q // n_heads)](
         out, *cut.parts, inputs.query_start, inputs.seq_lens, inputs.counts, call.spec.window, cut.n_splits,
-        call.n_q, call.dim, call.group, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, most,
+        call.n_q, call.dim, n_heads, mixed, cuda_kv.rotation_of(call.store), cut.kind.least, cut.keys, most,
         min(most, AT_ONCE), block_h, block_d(call.dim), num_warps=min(block_h, DECODE_WARPS), **OVERLAP,
     )  # fmt: skip
 

@@ -433,11 +433,12 @@ def decode_kernel(
 
 @triton.jit(do_not_specialize=["query_start", "seq_lens", "counts", "window", "n_splits"])
 def combine_kernel(
-    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, group: tl.constexpr,
+    out, sums, weights, maxima, query_start, seq_lens, counts, window, n_splits, n_q, dim, n_heads: tl.constexpr,
     mixed: tl.constexpr, together: tl.constexpr, least: tl.constexpr, block_n: tl.constexpr, most: tl.constexpr,
     at_once: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """One program per sequence and key head: bring the splits, `most` at most, to a common maximum and add them.
+    """One program per sequence and `n_heads` query heads: bring the splits, `most` at most, to a common maximum and add
+    them up.
 
     The sums of `at_once` splits are asked for together.
     """
@@ -453,8 +454,8 @@ def combine_kernel(
     _, _, n_live = shares(length, lowest, n_splits, block_n, least)
     if (alive == 0) | (n_live == 1):
         return
-    index, cols, used = tl.arange(0, most), tl.arange(0, block_d), rows < group
-    head, inside = tl.program_id(1) * group + rows, used[:, None] & (cols[None, :] < dim)
+    index, cols, used = tl.arange(0, most), tl.arange(0, block_d), rows < n_heads
+    head, inside = tl.program_id(1) * n_heads + rows, used[:, None] & (cols[None, :] < dim)
     first, live = (seq.to(tl.int64) * n_q + head) * n_splits, used[:, None] & (index < n_live)[None, :]
     maximum = tl.load(maxima + first[:, None] + index[None, :], mask=live, other=float("-inf"))
     given = tl.load(weights + first[:, None] + index[None, :], mask=live, other=0.0)
