@@ -1,10 +1,10 @@
-"""Starting on a GPU: seconds that `tahr run` takes for one token, its end included, and what they go to.
+"""Starting on a GPU: seconds until `tahr run` has written its first token, and what they go to.
 
 usage: benchmarks/startup_gpu.py VOCAB.gguf [0.6B] [8B]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). Models are files of random
 bf16 weights in memory (or in the page cache). Cold means that no kernel has been compiled before, warm that all have.
-The whole command is timed first, then again with marks: seconds since the start of the process, and what just ended.
+The command is timed as it is first, then again with marks: seconds since the start of the process, and what just ended.
 The processes that compile ahead are not marked, but the wait for them is.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 TRACE, BEGAN = "--trace", "TAHR_STARTUP_BEGAN"
 ARGUMENTS = ["--raw", "-p", "Hi", "-n", "1", "--backend", "cuda"]
-N_WARM = 1
+N_WARM = 3
 LEAST_MARKED = 0.001  # seconds
 SHARED_MEMORY = Path("/dev/shm")
 N_SLOWEST = 12  # modules named
@@ -113,26 +113,33 @@ def trace(model: str) -> None:
 # ---- in the process that measures -------------------------------------------------------------------------------
 
 
-def run(command: list[str], kernels: Path) -> tuple[float, str]:
-    """Seconds until a process has ended, and what it printed to stderr."""
+def run(command: list[str], kernels: Path) -> tuple[float, float, str]:
+    """Seconds until a process has written something to stdout, until it has ended, and what it wrote to stderr."""
     began = time.time()
     environ = {**os.environ, "TRITON_CACHE_DIR": str(kernels), BEGAN: str(began)}
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environ)
-    seconds = time.time() - began
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-    return seconds, done.stderr
+    with tempfile.TemporaryFile("w+") as notes:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=notes, stdin=subprocess.DEVNULL, env=environ, bufsize=0
+        )
+        assert process.stdout
+        written, first_s = process.stdout.read(1), time.time() - began
+        written += process.stdout.read()
+        status, all_s = process.wait(), time.time() - began
+        notes.seek(0)
+        printed = notes.read()
+    if status or not written.strip():
+        sys.exit(f"{' '.join(command)} failed:\n{written.decode()}\n{printed}")
+    return first_s, all_s, printed
 
 
 def measure(shape: str, model: Path, folder: Path) -> None:
     """Print the times of one model."""
     plain = [sys.executable, "-m", "tahr", "run", str(model), *ARGUMENTS]
     traced = [sys.executable, __file__, TRACE, str(model)]
-    for command, n_warm in ((plain, N_WARM), (traced, 1)):
-        kernels = folder / f"kernels-{shape}-{n_warm}"
+    for how, command, n_warm in (("plain", plain, N_WARM), ("with marks", traced, 1)):
         for state in ("cold", *["warm"] * n_warm):
-            seconds, printed = run(command, kernels)
-            print(f"{shape}, {state}: start to end, one token: {seconds:.2f} s", flush=True)
+            first_s, all_s, printed = run(command, folder / f"kernels-{shape}-{how}")
+            print(f"{shape}, {state}, {how}: first token after {first_s:.2f} s, end after {all_s:.2f} s", flush=True)
             if command is traced:
                 print(printed, flush=True)
 

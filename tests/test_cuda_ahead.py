@@ -96,8 +96,14 @@ def test_the_end_of_the_program_ends_its_processes(thread: str, tmp_path: Path) 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton compiles without a GPU, but is not here")
 def test_a_process_compiles_a_kernel_and_leaves_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What loads and launches it is there too: linked to a driver, here to an empty one."""
+    driver = tmp_path / "driver" / "libcuda.so.1"
+    driver.parent.mkdir()
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", driver], check=True)
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(driver.parent))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     scan = (1, 999, 1008, 90)
     assert ahead.begin(scan).wait(60) == 0
     assert ahead.note_of(*scan).exists() and list(tmp_path.glob("*/scan_kernel.cubin"))
+    assert list(tmp_path.glob("*/cuda_utils*.so")) and list(tmp_path.glob("*/__triton_launcher*.so"))

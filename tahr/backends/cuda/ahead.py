@@ -102,7 +102,18 @@ def compile_kernel(kernel: Any, arguments: list[Any], n_warps: int, arch: int) -
     given = [MockTensor(each) if isinstance(each, triton.language.dtype) else each for each in arguments]
     bound, specialised, _ = bind(*given, **options)
     parsed, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialised, None)
-    triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=parsed.__dict__)
+    source = ASTSource(kernel, signature, constants, attributes)
+    build_modules(triton.compile(source, target=target, options=parsed.__dict__))
+
+
+def build_modules(compiled: Any) -> None:
+    """Build what loads and launches a kernel, C modules in the same cache: the first step would wait for them."""
+    from triton.backends.nvidia.driver import CudaLauncher, CudaUtils
+
+    with suppress(Exception):  # without a device they are built but cannot be loaded
+        CudaUtils()
+    with suppress(Exception):
+        CudaLauncher(compiled.src, compiled.metadata)
 
 
 if __name__ == "__main__":
