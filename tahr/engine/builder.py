@@ -10,7 +10,15 @@ from tahr.backends import LogitWidth, open_backend
 from tahr.backends.api import LORA_TILE, Backend, MemoryLayout, StepLimits
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
-from tahr.engine.capacity import Capacity, cache_pages, fit_memory, state_bytes, step_sizes, with_step_defaults
+from tahr.engine.capacity import (
+    Capacity,
+    KVGroup,
+    cache_pages,
+    fit_memory,
+    state_bytes,
+    step_sizes,
+    with_step_defaults,
+)
 from tahr.engine.engine import Engine
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
@@ -25,7 +33,7 @@ from tahr.engine.speculation.setup import (
     n_draft_tokens,
 )
 from tahr.engine.whole_texts import encoder_config, longest_text, n_full_texts
-from tahr.engine.work import MAX_CHUNK
+from tahr.engine.work import MAX_CHUNK, SchedulerLimits
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.hub import ModelFiles
 from tahr.hub.refs import expanded
@@ -104,13 +112,7 @@ def build_engine(
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
     runner = Runner(backend, decoder, kv, limits, n_vocab, n_decode_tokens=n_decode_tokens)
-    pools = [
-        PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
-        for n, group in zip(room.n_pages, groups, strict=True)
-    ]
-    slots = StateSlots(room.n_slots - room.n_checkpoints - 1) if room.slot_bytes else None
-    cache = prefix_cache(config, room, pools, slots)
-    scheduler = Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
+    scheduler = make_scheduler(config, room, groups, sizes, n_in_flight)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, runner, scheduler)
@@ -119,6 +121,19 @@ def build_engine(
         while engine.adapters.rehearse_next():
             pass
     return engine, "; ".join(filter(None, [note, room.note]))
+
+
+def make_scheduler(
+    config: EngineConfig, room: Capacity, groups: list[KVGroup], sizes: SchedulerLimits, n_in_flight: int
+) -> Scheduler:
+    """A scheduler over all of the memory; `n_in_flight` tokens of a sequence may be computed and not yet accepted."""
+    pools = [
+        PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
+        for n, group in zip(room.n_pages, groups, strict=True)
+    ]
+    slots = StateSlots(room.n_slots - room.n_checkpoints - 1) if room.slot_bytes else None
+    cache = prefix_cache(config, room, pools, slots)
+    return Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
 
 
 def prefix_cache(
