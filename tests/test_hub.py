@@ -18,7 +18,7 @@ import pytest
 from fake_hub import Hub, Registry, own_places, serve_hub, serve_registry
 from tahr import hub
 from tahr.errors import ConfigError, DownloadError, ModelNotFound, TahrError, UnsupportedModel
-from tahr.hub import hf_cache, transfer, web
+from tahr.hub import hf_cache, store, transfer, web
 from tahr.hub.progress import Progress
 
 GGUF = b"GGUF" + os.urandom(5000)
@@ -268,6 +268,24 @@ def test_concurrent_pulls_of_an_ollama_model_all_succeed(registry: Registry) -> 
         assert all(pull.result(30).weights[0].read_bytes() == data for pull in pulls)
     left = {path.name for path in hub.resolve("ollama:m").weights[0].parent.parent.rglob("*")}
     assert left == {"latest", "manifest.json", "model.gguf", "license.txt"}
+
+
+def test_a_lock_whose_file_goes_while_it_is_looked_at_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each holder removes the file at its end, which may be between two looks of the next."""
+    descriptors, look = [], os.fstat
+
+    def look_late(descriptor: int) -> os.stat_result:
+        descriptors.append(descriptor)
+        if len(descriptors) == 1:
+            (tmp_path / ".model.lock").unlink()
+        return look(descriptor)
+
+    monkeypatch.setattr(store.os, "fstat", look_late)
+    with store.lock(tmp_path / "model", lambda: None):
+        assert (tmp_path / ".model.lock").exists() and len(descriptors) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ollama_blob_is_checked_and_resumed(registry: Registry) -> None:

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tahr.errors import DownloadError, TahrError
@@ -43,9 +43,10 @@ def _acquire(path: Path, waiting: Callable[[], None]) -> int:
         except BlockingIOError:
             waiting()
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # The last holder removes the file: a lock on a removed file does not exclude later processes.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
+        # The last holder removes the file, at any moment: a lock on a removed file does not exclude later processes.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)
 
 
