@@ -143,10 +143,30 @@ def test_yarn_knobs_and_context() -> None:
     assert yarn(original_max_position_embeddings=64)[0].max_context == 512
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "mrope"])
-def test_unknown_rope_scaling_is_refused(kind: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"{kind!r}.*default, linear, llama3, yarn"):
-        from_hf({**LLAMA, "rope_scaling": {"type": kind, "factor": 2.0}})
+@pytest.mark.parametrize("knobs", [{"type": "mrope"}, {"type": "dynamic", "alpha": 1000.0}])
+def test_unknown_rope_scaling_is_refused(knobs: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=f"{knobs['type']}.*default, dynamic, linear, llama3, yarn"):
+        from_hf({**LLAMA, "rope_scaling": {"factor": 2.0, **knobs}})
+
+
+def test_dynamic_rope_is_plain_within_the_context() -> None:
+    assert from_hf({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}) == from_hf(LLAMA)
+
+
+def test_rope_scaling_counts_beside_rope_parameters() -> None:
+    """As in transformers: it is what people add to a file to stretch its context."""
+    new = {k: v for k, v in LLAMA.items() if k != "rope_theta"}
+    new["rope_parameters"] = {"rope_type": "default", "rope_theta": 5e5}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    assert from_hf({**new, "rope_scaling": linear}) == from_hf({**LLAMA, "rope_theta": 5e5, "rope_scaling": linear})
+    both = from_hf({**new, "rope_scaling": {**linear, "rope_theta": 777.0}})
+    assert both.kinds[0].rope.theta == 777
+    gemma = dict(CASES["gemma3_global"])
+    nested = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    assert from_hf({**gemma, "rope_parameters": nested, "rope_scaling": nested["full_attention"]}) == from_hf(gemma)
 
 
 def test_released_gemma_config_leaves_most_out() -> None:

@@ -119,15 +119,26 @@ def activation(f: Fields, name: str) -> Activation:
 
 def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
     """The rope of layers of that kind: newer files keep it in `rope_parameters`, perhaps one per kind of layer."""
-    params = f.part("rope_parameters")
-    params = params.part(kind) if kind in params.values else params
-    scaling = params if params.values else f.part("rope_scaling")
+    params, scaling = (of_kind(f.part(name), kind) for name in ("rope_parameters", "rope_scaling"))
+    # As in transformers, `rope_scaling` counts where a file has both; it is only meant for layers that see everything.
+    if not scaling.values or (params.values and kind != "full_attention"):
+        scaling = params
+    places = (scaling, params, f)
+    part, theta = stated(places, "partial_rotary_factor", 0, 1, 1), stated(places, "rope_theta", 1, MOST_THETA, 10000)
     scaling = inherit(f, scaling, "original_max_position_embeddings")
-    part = params.number("partial_rotary_factor", 0, 1, default=f.number("partial_rotary_factor", 0, 1, default=1))
-    theta = params.number("rope_theta", 1, MOST_THETA, default=f.number("rope_theta", 1, MOST_THETA, default=10000))
     if scaling.text("rope_type") == "proportional":
         return RopeConfig(theta, head_dim, Proportional(int(head_dim * part) // 2))
     return checked(RopeConfig(theta, int(head_dim * part), hf_scaling(scaling, hf_context(f))))
+
+
+def of_kind(part: Fields, kind: str) -> Fields:
+    return part.part(kind) if kind in part.values else part
+
+
+def stated(places: Sequence[Fields], name: str, low: float, high: float, default: float) -> float:
+    """The number in the first place that has one."""
+    found = next((place for place in places if place.get(name) is not None), places[-1])
+    return found.number(name, low, high, default)
 
 
 def inherit(f: Fields, part: Fields, name: str) -> Fields:

@@ -192,6 +192,13 @@ def hf_longrope(f: Fields, context: int) -> Scaling:
     return LongRope(positive_numbers(f, "short_factor"), attention, old_context)
 
 
+def hf_dynamic(f: Fields, context: int) -> Scaling | None:
+    """Frequencies that change once a text outgrows the context: within it, which Tahr keeps to, they are plain."""
+    if f.get("alpha") is not None:
+        raise unknown_scaling("dynamic with alpha", f.where, list(HF_SCALINGS))
+    return None
+
+
 def long_attention(factor: float, old_context: int) -> float:
     return math.sqrt(1 + math.log(factor) / math.log(old_context)) if factor > 1 and old_context > 1 else 1.0
 
@@ -211,6 +218,7 @@ def sharpness(factor: float, weight: float = 1.0) -> float:
 HF_SCALINGS: dict[str, Callable[[Fields, int], Scaling | None]] = {
     "": lambda f, context: None,
     "default": lambda f, context: None,
+    "dynamic": hf_dynamic,
     "linear": hf_linear,
     "llama3": hf_llama3,
     "yarn": hf_yarn,
