@@ -234,13 +234,23 @@ def test_templates_are_found_in_directories(tmp_path: Path) -> None:
     assert found(tmp_path) is None
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
     assert rendered() == "json"
-    (tmp_path / "chat_template.jinja").write_text("jinja{{ eos_token }}")
-    assert rendered() == "jinja</s>"
     named = [{"name": "default", "template": "listed"}, {"name": "tool_use", "template": "with tools"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert rendered() == "listed"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "config"}))
     assert rendered() == "config"
+    # Of the two transformers takes this one: the other is what it replaced.
+    (tmp_path / "chat_template.jinja").write_text("jinja{{ eos_token }}")
+    assert rendered() == "jinja</s>"
+    (tmp_path / "chat_template.jinja").unlink()
     (tmp_path / "tokenizer_config.json").write_text("[")
     with pytest.raises(TemplateError, match="tokenizer_config"):
         found(tmp_path)
+
+
+def test_template_for_tools_in_a_folder_beside_the_other(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("plain")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    template = found(tmp_path)
+    assert template and template.render([USER]) == "plain" and template.render([USER], tools=[{}]) == "tools"

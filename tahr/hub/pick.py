@@ -30,6 +30,7 @@ SMALL_FILES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "quantize_config.json",
     "preprocessor_config.json",
     "processor_config.json",

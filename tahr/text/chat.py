@@ -221,16 +221,23 @@ def _from_json(file: Path) -> dict[str, str]:
     return _checked({str(entry["name"]): entry["template"] for entry in value}, str(file))
 
 
-def _from_text(file: Path) -> dict[str, str]:
+def _text(file: Path) -> str:
     try:
-        return {"default": read_bytes(file, TemplateError).decode()}
+        return read_bytes(file, TemplateError).decode()
     except UnicodeDecodeError as error:
         raise TemplateError(f"{file} is not UTF-8 text: download it again.") from error
 
 
-# Where models keep their template, the first that has one counts.
+def _from_jinja(file: Path) -> dict[str, str]:
+    """The text of the file, and the one for use with tools in the folder beside it."""
+    tool_use = file.with_name("additional_chat_templates") / "tool_use.jinja"
+    return {"default": _text(file), **({"tool_use": _text(tool_use)} if tool_use.is_file() else {})}
+
+
+# Where models keep their template, the first that has one counts. As in transformers a file of its own comes before
+# the tokenizer's configuration, which may still hold the one that it replaced.
 _FILES: dict[str, Callable[[Path], dict[str, str]]] = {
+    "chat_template.jinja": _from_jinja,
     "tokenizer_config.json": _from_json,
-    "chat_template.jinja": _from_text,
     "chat_template.json": _from_json,
 }
