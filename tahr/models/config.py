@@ -121,6 +121,7 @@ class ModelConfig:
     per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
     n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
     bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
+    generates: bool = True  # text; models that embed or score texts need no head
     final_norm: bool = True  # after the last layer
     n_labels: int = 0  # of a classifier of texts; 0: it is none
     paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first

@@ -36,7 +36,8 @@ class Decoder:
         self.encoding: Encoding | None = None  # what it makes of whole texts; None: it generates
         self.text_head: TextHead | None = None
         self.head: Linear | None = None
-        if cfg.bidirectional:
+        if cfg.bidirectional or not cfg.generates:
+            w.skip("lm_head.weight")
             return
         if cfg.tied:
             w.skip("lm_head.weight")

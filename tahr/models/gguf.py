@@ -11,7 +11,7 @@ from tahr.models import config as limits
 from tahr.models.config import LayerKind, ModelConfig, MoeConfig
 from tahr.models.family import Family
 from tahr.models.fields import Fields
-from tahr.models.hf import MOST_THETA, context_of
+from tahr.models.hf import MOST_THETA, both_ways, context_of
 from tahr.models.rope import MOST_CONTEXT, MOST_FACTOR, Divisors, LongRope, RopeConfig, Scaling, gguf_scaling
 from tahr.weights.tensor import HostTensor
 
@@ -23,7 +23,8 @@ ROPE_TENSORS = {ROPE_DIVISORS, ROPE_SHORT, ROPE_LONG}
 def read_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor], family: Family) -> ModelConfig:
     """The numbers in the metadata of a GGUF of that family."""
     f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
-    return family.refine_gguf(f, common(first_of(f, family.per_layer), tensors, family))
+    cfg = family.refine_gguf(f, common(first_of(f, family.per_layer), tensors, family))
+    return cfg if cfg.bidirectional or f.flag("attention.causal", True) else both_ways(cfg)
 
 
 def first_of(f: Fields, names: Sequence[str]) -> Fields:

@@ -22,6 +22,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": "relu2",
 }
 MOST_THETA = 1e12
+# What the architecture of a checkpoint ends in where a classifier replaces the head of the language model.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel")
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,7 +36,28 @@ def read_hf(config: Mapping[str, Any], family: Family) -> ModelConfig:
     """The numbers in a config.json of that family."""
     quant_scheme(config, family)
     f = Fields(with_common_names({**family.hf_defaults, **text_part(config)}, family), "config.json")
-    return family.refine_hf(f, common(f, family))
+    cfg = family.refine_hf(f, common(f, family))
+    refuse_classifier(f, cfg)
+    return cfg if cfg.bidirectional or f.flag("is_causal", True) else both_ways(cfg)
+
+
+def refuse_classifier(f: Fields, cfg: ModelConfig) -> None:
+    """A decoder with a classifier in place of its head would write noise, were the embedding taken for the head."""
+    kind = str(next(iter(f.items("architectures")), ""))
+    if kind.endswith(CLASSIFIERS) and not cfg.n_labels and not cfg.bidirectional:
+        raise UnsupportedModel(
+            f"The model is a {kind[:80]}, which scores or sorts texts; Tahr runs those of BERT, RoBERTa and ModernBERT."
+        )
+
+
+def both_ways(cfg: ModelConfig) -> ModelConfig:
+    """`cfg` of a model whose tokens see those after them too: embedding models are made of decoders in this way."""
+    if any(kind.window or kind.recurrent for kind in cfg.kinds) or cfg.latent:
+        raise UnsupportedModel(
+            f"This {cfg.family} reads texts in both directions and has windows, states or latent attention, which Tahr "
+            "runs in one direction; choose another model."
+        )
+    return replace(cfg, bidirectional=True)
 
 
 def with_common_names(config: dict[str, Any], family: Family) -> dict[str, Any]:

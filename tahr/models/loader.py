@@ -148,6 +148,7 @@ def load(
     """
     config = source.model_config()
     encoding = source.encoding(config)
+    config = replace(config, generates=encoding is None)
     if encoding and encoding.max_tokens:
         config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
     tensors = canonical(source, config)
