@@ -180,6 +180,14 @@ def test_released_gemma_config_leaves_most_out() -> None:
     assert config.tied and config.max_context == 131072
 
 
+def test_cohere2_states_its_pattern_or_its_layers() -> None:
+    """Files older than `layer_types` have a period instead."""
+    cohere = {k: v for k, v in CASES["cohere2"].items() if k != "layer_types"}
+    listed = ["sliding_attention", "full_attention"] * cohere["num_hidden_layers"]
+    said = from_hf({**cohere, "layer_types": listed[: cohere["num_hidden_layers"]]})
+    assert from_hf({**cohere, "sliding_window_pattern": 2}) == said
+
+
 def test_expert_count_under_either_name() -> None:
     old = CASES["qwen3_moe"]
     new = {**old, "num_local_experts": old["num_experts"]}

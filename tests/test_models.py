@@ -12,6 +12,7 @@ from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf, write_sharded
 from model_runs import Runs, greedy
 from tahr.backends.reference import ReferenceBackend
+from tahr.errors import CorruptFile
 from tahr.models import Loaded, OpenedModel, load, open_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
@@ -98,6 +99,17 @@ def test_text_model_inside_a_multimodal_gemma(prefix: str, tmp_path: Path) -> No
     opened = open_model([], write_hf(tmp_path, {"model_type": "gemma3", "text_config": inner}, arrays))
     assert load(opened, ReferenceBackend()).log[-1] == "Not used: vision_tower.embeddings.weight."
     assert np.abs(reference_logits(opened) - expected("gemma3")).max() <= TOLERANCE
+
+
+def test_two_names_of_one_tensor_must_agree(tmp_path: Path) -> None:
+    """As a fine-tune saved once by itself and once inside the multimodal model has them."""
+    arrays, name = make_weights(CASES["gemma3"]), "model.layers.0.mlp.up_proj.weight"
+    twice = {**arrays, name.replace("model.", "model.language_model.", 1): arrays[name]}
+    opened = open_model([], write_hf(tmp_path, CASES["gemma3"], twice))
+    assert np.abs(reference_logits(opened) - expected("gemma3")).max() <= TOLERANCE
+    twice[name] = arrays[name] + 1
+    with pytest.raises(CorruptFile, match=r"both model\.la.*model\.language_model\.layers\.0\.mlp\.up_proj.*differ"):
+        load(open_model([], write_hf(tmp_path, CASES["gemma3"], twice)), ReferenceBackend())
 
 
 def test_tied_head_in_the_file_is_not_a_surprise(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tahr.backends.api import Backend
 from tahr.config import SamplingParams
-from tahr.errors import LoadError, ModelNotFound, UnsupportedModel, printable
+from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models import sampling
 from tahr.models.arrange import Tensors
 from tahr.models.checkpoints.schemes import Scheme, join_parts
@@ -190,13 +192,30 @@ def canonical(source: OpenedModel, config: ModelConfig) -> Tensors:
     """The tensors by canonical names, cut as blocks want them, less those that only restate the configuration."""
     family = family_of(config)
     if source.format == "safetensors":
-        named = {hf_name(n, family.hf_names): t for n, t in source.tensors.items() if not n.endswith(RESTATED)}
+        named = [(hf_name(n, family.hf_names), t) for n, t in source.tensors.items() if not n.endswith(RESTATED)]
     else:
-        named = {gguf_name(n, family.gguf_names): t for n, t in source.tensors.items() if n not in ROPE_TENSORS}
-    tensors = Tensors(named)
+        named = [(gguf_name(n, family.gguf_names), t) for n, t in source.tensors.items() if n not in ROPE_TENSORS]
+    tensors = Tensors(by_name(named))
     if scheme := quantised_by(source, family):
         join_parts(tensors, scheme)
     return family.arrange(config, tensors)
+
+
+def by_name(named: Sequence[tuple[str, HostTensor]]) -> dict[str, HostTensor]:
+    """Tensors by canonical names. A file may hold one twice under names that mean the same, but not two."""
+    found: dict[str, HostTensor] = {}
+    for name, tensor in named:
+        first = found.setdefault(name, tensor)
+        if first is not tensor and not same(first, tensor):
+            raise CorruptFile(
+                f"The model has both {first.name} and {tensor.name}, which are names of the same tensor, and they "
+                "differ. Which one counts cannot be told; fetch the model again, or delete one."
+            )
+    return found
+
+
+def same(one: HostTensor, two: HostTensor) -> bool:
+    return one.format == two.format and one.shape == two.shape and np.array_equal(one.data, two.data)
 
 
 def quantised_by(source: OpenedModel, family: Family) -> Scheme | None:

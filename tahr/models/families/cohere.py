@@ -6,7 +6,7 @@ from dataclasses import replace
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import smollm3
 from tahr.models.family import Family
@@ -37,7 +37,8 @@ def refine(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 def refine_2(f: Fields, cfg: ModelConfig) -> ModelConfig:
     window = f.count("sliding_window", MOST_CONTEXT)
-    return local_rope(with_windows(f, refine(f, cfg), window, sliding=lambda i: (i + 1) % PERIOD != 0))
+    period = f.count("sliding_window_pattern", MOST_LAYERS, default=PERIOD)
+    return local_rope(with_windows(f, refine(f, cfg), window, sliding=lambda i: (i + 1) % period != 0))
 
 
 def refine_2_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tahr.errors import UnsupportedModel
 from tahr.models.config import ModelConfig
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family, with_prefix
@@ -13,6 +14,8 @@ EMBEDDINGS = {"word_embeddings": "model.embed_tokens", "word_embeddings_layernor
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    if f.flag("apply_residual_connection_post_layernorm"):
+        raise UnsupportedModel("This Bloom adds to normed rows, which Tahr does not; choose another.")
     return replace(refine_gguf(f, cfg), qkv_bias=True, out_bias=True, mlp_bias=True)
 
 

@@ -3,6 +3,7 @@ checkpoints hold all matrices the other way round."""
 
 from dataclasses import replace
 
+from tahr.errors import UnsupportedModel
 from tahr.models.arrange import Tensors
 from tahr.models.blocks import Attention, DecoderLayer, PlainMLP
 from tahr.models.config import ModelConfig
@@ -62,6 +63,8 @@ def unrotated(cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
+    if f.flag("scale_attn_by_inverse_layer_idx") or not f.flag("scale_attn_weights", True):
+        raise UnsupportedModel("This GPT-2 scales attention otherwise than by the size of its heads; choose another.")
     cfg = replace(positioned(cfg), activation=activation(f, "activation_function"))
     return replace(cfg, qkv_bias=True, out_bias=True, mlp_bias=True)
 
