@@ -14,6 +14,7 @@ from tahr.backends.api import Backend
 from tahr.backends.reference import ReferenceBackend
 from tahr.errors import TahrError
 from tahr.models import Loaded, OpenedModel, load, open_model
+from tahr.models.encoders.layers import of_floats
 from tahr.weights import HostTensor
 
 TOLERANCE = 1e-4
@@ -80,6 +81,25 @@ def test_scores_equal_transformers(case: str, form: str, name: str, tmp_path: Pa
     if form != "safetensors":  # the file does not say that the mean is taken
         pooled = found.mean(axis=0) if case == "modernbert_ranker" else pooled
     assert np.abs(head.apply(backend, pooled[None])[0] - expected(case, "scores")).max() <= TOLERANCE
+
+
+def test_dense_layers_of_a_gguf_follow_pooling() -> None:
+    """As in EmbeddingGemma, whose converter takes them over from sentence-transformers."""
+    opened, backend, width = (
+        open_model(to_gguf("embedding_gemma")),
+        ReferenceBackend(),
+        CASES["embedding_gemma"]["hidden_size"],
+    )
+    rng = np.random.default_rng(0)
+    up, down = (rng.standard_normal(shape).astype(np.float32) for shape in ((96, width), (width, 96)))
+    added = {f"dense_{i}.weight": of_floats(f"dense_{i}.weight", m) for i, m in ((2, up), (3, down))}
+    loaded = load(replace(opened, tensors={**opened.tensors, **added}), backend)
+    assert loaded.decoder.text_head and not [line for line in loaded.log if line.startswith("Not used")]
+    pooled = rng.standard_normal((2, width)).astype(np.float32)
+    np.testing.assert_allclose(loaded.decoder.text_head.apply(backend, pooled), pooled @ up.T @ down.T, rtol=1e-3)
+    added["dense_3.weight"] = of_floats("dense_3.weight", up)
+    with pytest.raises(TahrError, match="dense layers"):
+        load(replace(opened, tensors={**opened.tensors, **added}), backend)
 
 
 @pytest.mark.parametrize(("case", "n_more"), [("roberta", -1), ("roberta", 1), ("bert", 1), ("bert", -1)])

@@ -60,7 +60,7 @@ class OpenedModel:
     def encoding(self, config: ModelConfig) -> Encoding | None:
         """What the model makes of whole texts; None: it generates."""
         return (
-            gguf_encoding(self.config, config)
+            gguf_encoding(self.config, config, self.tensors)
             if self.format == "gguf"
             else hf_encoding(self.config, config, self.sentence)
         )

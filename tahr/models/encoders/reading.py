@@ -1,18 +1,21 @@
 """How an encoder's files say what it makes of texts: pooling, prompts, labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tahr.errors import CorruptFile, UnsupportedModel
 from tahr.models.config import ModelConfig
-from tahr.models.encoders.encoding import Encoding
+from tahr.models.encoders.encoding import Dense, Encoding
 from tahr.models.encoders.sentence_files import SentenceFiles
 from tahr.models.fields import Fields
+from tahr.weights.tensor import HostTensor
 
 CLASSIFIER = "ForSequenceClassification"
 RANK = 4
 GGUF_POOLINGS = {0: "mean", 1: "mean", 2: "cls", 3: "last", RANK: "cls"}  # 0: none is named
+GGUF_DENSE = ("dense_2.weight", "dense_3.weight")
 MOST_LABELS = 1 << 16
+UNCHAINED = "The dense layers of the model do not fit each other; fetch the model again."
 
 
 def hf_labels(f: Fields) -> int:
@@ -49,15 +52,15 @@ def hf_encoding(config: Mapping[str, Any], cfg: ModelConfig, files: SentenceFile
     if files is None:
         note = "No modules.json says how states become vectors: their mean is taken."
         return Encoding(note=note) if cfg.bidirectional else None
-    if files.dense and chain_of(files, cfg) is False:
-        raise CorruptFile("The dense layers of the model do not fit each other; fetch the model again.")
+    if not chain_of(files.dense, cfg):
+        raise CorruptFile(UNCHAINED)
     return Encoding(files.pooling or "mean", files.prompts, files.default_prompt, files.dense, files.max_tokens)
 
 
-def chain_of(files: SentenceFiles, cfg: ModelConfig) -> bool:
+def chain_of(chain: Sequence[Dense], cfg: ModelConfig) -> bool:
     """Whether each dense layer takes what the one before gives."""
-    given = [cfg.width, *(dense.n_out for dense in files.dense)]
-    return all(dense.n_in == width for dense, width in zip(files.dense, given, strict=False))
+    given = [cfg.width, *(dense.n_out for dense in chain)]
+    return all(dense.n_in == width for dense, width in zip(chain, given, strict=False))
 
 
 def has_sigmoid(config: Mapping[str, Any]) -> bool:
@@ -72,7 +75,7 @@ def has_sigmoid(config: Mapping[str, Any]) -> bool:
     return kind == "Sigmoid"
 
 
-def gguf_encoding(metadata: Mapping[str, Any], cfg: ModelConfig) -> Encoding | None:
+def gguf_encoding(metadata: Mapping[str, Any], cfg: ModelConfig, tensors: Mapping[str, HostTensor]) -> Encoding | None:
     """What the model of a GGUF makes of texts; None: it generates."""
     f = Fields(metadata, "the GGUF metadata", prefix=f"{metadata['general.architecture']}.")
     kind = f.count("pooling_type", 255, default=0, least=0)
@@ -80,4 +83,13 @@ def gguf_encoding(metadata: Mapping[str, Any], cfg: ModelConfig) -> Encoding | N
         raise UnsupportedModel(f"The GGUF pools by type {kind}; Tahr knows {', '.join(map(str, GGUF_POOLINGS))}.")
     if not cfg.bidirectional and kind in (0, RANK):
         return None
-    return Encoding(GGUF_POOLINGS[kind], scores_pairs=cfg.n_labels > 0)
+    dense = gguf_dense(tensors)
+    if not chain_of(dense, cfg):
+        raise CorruptFile(UNCHAINED)
+    return Encoding(GGUF_POOLINGS[kind], scores_pairs=cfg.n_labels > 0, dense=dense)
+
+
+def gguf_dense(tensors: Mapping[str, HostTensor]) -> tuple[Dense, ...]:
+    """The dense layers after pooling that converters take over from sentence-transformers if told to."""
+    found = [tensors[name].shape for name in GGUF_DENSE if name in tensors]
+    return tuple(Dense(n_in=shape[-1], n_out=shape[0], biased=False) for shape in found)
