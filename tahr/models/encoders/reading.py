@@ -46,9 +46,8 @@ def hf_encoding(config: Mapping[str, Any], cfg: ModelConfig, files: SentenceFile
         pooling = Fields(config, "config.json").text("classifier_pooling", "cls")
         if pooling not in ("cls", "mean"):
             raise CorruptFile(f"classifier_pooling is {pooling[:80]!r}, but it must be cls or mean.")
-        return Encoding(
-            pooling, scores_pairs=True, sigmoid=has_sigmoid(config), max_tokens=files.max_tokens if files else None
-        )
+        sigmoid = has_sigmoid(config, files.activation if files else "")
+        return Encoding(pooling, scores_pairs=True, sigmoid=sigmoid, max_tokens=files.max_tokens if files else None)
     if files is None:
         note = "No modules.json says how states become vectors: their mean is taken."
         return Encoding(note=note) if cfg.bidirectional else None
@@ -63,12 +62,12 @@ def chain_of(chain: Sequence[Dense], cfg: ModelConfig) -> bool:
     return all(dense.n_in == width for dense, width in zip(chain, given, strict=False))
 
 
-def has_sigmoid(config: Mapping[str, Any]) -> bool:
-    """Whether a cross-encoder's scores go through a sigmoid: yes, unless its file names another function."""
+def has_sigmoid(config: Mapping[str, Any], stated: str = "") -> bool:
+    """Whether a cross-encoder's scores go through a sigmoid: yes, unless its files name another function; `stated` is
+    what the newest ones say beside config.json."""
     inner = config.get("sentence_transformers")
-    named = (
-        inner.get("activation_fn") if isinstance(inner, Mapping) else config.get("sbert_ce_default_activation_function")
-    )
+    named = stated or (inner.get("activation_fn") if isinstance(inner, Mapping) else None)
+    named = named or config.get("sbert_ce_default_activation_function")
     kind = str(named or "Sigmoid").rpartition(".")[2].removesuffix("()")
     if kind not in ("Sigmoid", "Identity"):
         raise UnsupportedModel(f"The model's scores go through {kind[:80]!r}; Tahr knows Sigmoid and Identity.")

@@ -14,6 +14,7 @@ from tahr.models.rope import MOST_CONTEXT
 from tahr.weights import HostTensor, open_safetensors
 
 MOST_JSON_BYTES = 1 << 20
+MOST_TOKENIZER_BYTES = 16 << 20
 MOST_MODULES = 8
 MOST_PROMPTS = 256
 MOST_PROMPT_CHARS = 16384
@@ -27,6 +28,7 @@ POOLING_FLAGS = {
 }
 POOLING_NAMES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 ACTIVATIONS = {"Identity": "", "Tanh": "tanh"}
+POOLED = "sentence_embedding"  # what modules call the vector of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class SentenceFiles:
     default_prompt: str = ""
     dense: tuple[Dense, ...] = ()
     max_tokens: int | None = None
+    activation: str = ""  # of a cross-encoder, as newer files name it
     tensors: Mapping[str, HostTensor] = field(default_factory=dict)
     n_bytes: int = 0
 
@@ -47,7 +50,7 @@ def read_sentence_files(directory: Path) -> SentenceFiles | None:
     modules = read_json(directory / "modules.json", list, MOST_JSON_BYTES)
     if modules is None:
         return None
-    found = SentenceFiles(max_tokens=max_tokens(directory), **prompts(directory))
+    found = SentenceFiles(max_tokens=max_tokens(directory), **settings(directory))
     for path, kind in checked_modules(modules):
         if kind == "Pooling":
             found = replace(found, pooling=pooling(Fields(read_needed(directory / path / "config.json"), "1_Pooling")))
@@ -94,7 +97,11 @@ def pooling(f: Fields) -> str:
 
 def with_dense(found: SentenceFiles, directory: Path) -> SentenceFiles:
     f, i = Fields(read_needed(directory / "config.json"), "a Dense config.json"), len(found.dense)
-    activation = f.text("activation_function", "Identity").rpartition(".")[2]
+    if not found.pooling or f.text("module_input_name", POOLED) != POOLED:
+        raise UnsupportedModel("The model gives a vector for every token, as ColBERT does; Tahr runs those with one.")
+    if f.flag("use_residual"):
+        raise UnsupportedModel("A dense layer of the model adds what it reads to what it gives; Tahr has none such.")
+    activation = f.text("activation_function", "Tanh").rpartition(".")[2]
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(f"A dense layer is followed by {activation!r}; Tahr knows {', '.join(ACTIVATIONS)}.")
     n_in, n_out = f.count("in_features", MOST_WIDTH), f.count("out_features", MOST_WIDTH)
@@ -114,14 +121,18 @@ def with_dense(found: SentenceFiles, directory: Path) -> SentenceFiles:
 
 
 def max_tokens(directory: Path) -> int | None:
-    f = Fields(
-        read_json(directory / "sentence_bert_config.json", dict, MOST_JSON_BYTES) or {}, "sentence_bert_config.json"
-    )
-    return f.count("max_seq_length", MOST_CONTEXT) if f.get("max_seq_length") is not None else None
+    """How many tokens of a text count; newer files leave it to the tokenizer to say."""
+    where = "sentence_bert_config.json"
+    f = Fields(read_json(directory / where, dict, MOST_JSON_BYTES) or {}, where)
+    if f.get("max_seq_length") is not None:
+        return f.count("max_seq_length", MOST_CONTEXT)
+    named = (read_json(directory / "tokenizer_config.json", dict, MOST_TOKENIZER_BYTES) or {}).get("model_max_length")
+    # 10^30 is how tokenizers without a limit write it.
+    return named if type(named) is int and 0 < named <= MOST_CONTEXT else None
 
 
-def prompts(directory: Path) -> dict[str, Any]:
-    """The prompts and the default's name, by the names of `SentenceFiles`."""
+def settings(directory: Path) -> dict[str, Any]:
+    """The prompts, the default's name and the activation, by the names of `SentenceFiles`."""
     where = "config_sentence_transformers.json"
     f = Fields(read_json(directory / where, dict, MOST_JSON_BYTES) or {}, where)
     found, default = f.part("prompts").values, f.text("default_prompt_name")
@@ -130,7 +141,7 @@ def prompts(directory: Path) -> dict[str, Any]:
         raise CorruptFile(f"{where} has prompts that are no short texts; fetch the model again.")
     if default and default not in found:
         raise CorruptFile(f"{where} names {default[:80]!r} as the default prompt and has no such prompt.")
-    return {"prompts": dict(found), "default_prompt": default}
+    return {"prompts": dict(found), "default_prompt": default, "activation": f.text("activation_fn")}
 
 
 def read_needed(path: Path) -> dict[str, Any]:
