@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
+from tokenizers.processors import TemplateProcessing
 
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, EngineConfig, SamplingParams
@@ -45,6 +46,24 @@ def tokenizers() -> dict[str, Any]:
 @pytest.fixture(scope="module", params=tokenizers())
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return tokenizers()[request.param]()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("attack", [False, True])
+def test_conversations_are_opened_once_and_not_closed(attack: bool) -> None:
+    """GLM opens texts with two tokens that are no BOS; fine-tunes of many models ask for EOS after every text."""
+    library = Library.from_str(library_json(next(iter(KINDS))))
+    library.add_special_tokens(["[gMASK]", "<sop>", "<end>"])
+    ids = [library.token_to_id(name) for name in ("[gMASK]", "<sop>", "<end>")]
+    library.post_processor = TemplateProcessing(
+        single="[gMASK] <sop> $A <end>", special_tokens=list(zip(("[gMASK]", "<sop>", "<end>"), ids, strict=True))
+    )
+    tokenizer = Tokenizer.from_json(library.to_str())
+    assert (tokenizer.prefix, tokenizer.suffix) == (tuple(ids[:2]), (ids[2],))
+    said = user("<end>" if attack else "a")
+    plain = encode_chat(tokenizer, ChatTemplate("{{ messages[0].content }}"), said)
+    assert plain[:2] == ids[:2] and plain.count(ids[0]) == 1 and ids[2] not in plain
+    own = encode_chat(tokenizer, ChatTemplate("[gMASK]<sop>{{ messages[0].content }}"), said)
+    assert own == plain
 
 
 @settings(max_examples=60, deadline=None)

@@ -54,7 +54,8 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **variables: Any,
 ) -> list[int]:
-    """The tokens of a rendered conversation. A template that writes its own BOS does not get a second one."""
+    """The tokens of a rendered conversation. A template that opens the text itself does not get a second opening; what
+    closes a text is left out, because the model is to go on."""
     marks = Marks(tokenizer)
     messages, tools = adapted(template, messages, tools)
     try:
@@ -63,11 +64,18 @@ def encode_chat(
     except RecursionError as error:
         raise TemplateError("The messages or template variables nest without end: flatten them.") from error
     text = template.render(given, tools=tools, **named)
-    bos = "" if tokenizer.bos_id is None else tokenizer.piece(tokenizer.bos_id)
-    add_special = not (bos and text.startswith(bos))
+    opening = () if is_opened(tokenizer, text) else tokenizer.prefix
     if marks:
-        return tokenizer.encode(marks.take_back(tokenizer.disguise(text)), add_special=add_special, parse_special=False)
-    return tokenizer.encode(text, add_special=add_special)
+        plain = marks.take_back(tokenizer.disguise(text))
+        return [*opening, *tokenizer.encode(plain, add_special=False, parse_special=False)]
+    return [*opening, *tokenizer.encode(text, add_special=False)]
+
+
+def is_opened(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether a text begins with BOS or, where a model has other tokens in its place, with the first of these."""
+    firsts = (tokenizer.bos_id, *tokenizer.prefix[:1])
+    pieces = [tokenizer.piece(token) for token in firsts if token is not None]
+    return any(piece and text.startswith(piece) for piece in pieces)
 
 
 def render_chat(
