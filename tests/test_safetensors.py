@@ -67,6 +67,15 @@ def test_shards_equal_the_single_file(tmp_path: Path) -> None:
     assert verify(tmp_path).n_tensors == len(TENSORS) and verify(index).kind == "safetensors"
 
 
+def test_tensors_that_the_index_does_not_list_count(tmp_path: Path) -> None:
+    index = write_shards(tmp_path)
+    content = json.loads(index.read_text())
+    left_out = next(iter(content["weight_map"]))
+    del content["weight_map"][left_out]
+    index.write_text(json.dumps(content))
+    assert left_out in open_safetensors(tmp_path).tensors
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_listed(tmp_path: Path, dtype: str) -> None:
     n_bytes = 8 if "64" in dtype else 4 if "32" in dtype else 2 if "16" in dtype else 1

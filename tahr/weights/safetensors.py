@@ -48,7 +48,8 @@ def _entry(directory: Path) -> Path:
 
 
 def _open_shards(index: Path) -> SafetensorsFile:
-    """All shards of an index; where two hold a tensor of the same name, the index says whose it is."""
+    """All shards of an index; where two hold a tensor of the same name, the index says whose it is. Tensors that it
+    does not list count too: an index may be that of the model before it was quantised or given biases."""
     home = _weight_map(index)
     paths = [index.with_name(name) for name in sorted(set(home.values()))]
     if missing := [path.name for path in paths if not path.exists()]:
@@ -57,7 +58,7 @@ def _open_shards(index: Path) -> SafetensorsFile:
     tensors: dict[str, HostTensor] = {}
     metadata: dict[str, str] = {}
     for path, shard in zip(paths, shards, strict=True):
-        tensors |= {name: tensor for name, tensor in shard.tensors.items() if home.get(name) == path.name}
+        tensors |= {name: tensor for name, tensor in shard.tensors.items() if home.get(name, path.name) == path.name}
         metadata |= shard.metadata
     if lost := home.keys() - tensors.keys():
         shard_name = home[min(lost)]
