@@ -393,6 +393,26 @@ def test_tokenizer_json_configuration_rules() -> None:
     assert stated.eos_ids == {ids("<|im_end|>"), ids("</s>"), 2} and stated.eos_id == ids("</s>")
     assert Tokenizer.from_json(data, generation={"eos_token_id": 2}).eos_ids == {2}
     assert Tokenizer.from_json(data).eos_ids == {ids("<|im_end|>")}  # nothing stated: the marker's name
+    assert Tokenizer.from_json(data, config={"bos_token": ""}).bos_id is None
+
+
+def test_classes_without_switches_for_bos_and_eos() -> None:
+    """What transformers does with them: the class that knows nothing of a model leaves all to tokenizer.json."""
+    data, config = library_json("byte-level"), {"bos_token": "<s>", "eos_token": "</s>", "add_eos_token": True}
+    fast = {**config, "add_bos_token": False, "tokenizer_class": "PreTrainedTokenizerFast"}
+    assert Tokenizer.from_json(data, config=fast).encode("a") == Library.from_str(data).encode("a").ids
+    llama = Tokenizer.from_json(data, config={**fast, "tokenizer_class": "LlamaTokenizerFast"})
+    assert llama.encode("a") == [1, llama.eos_id]
+
+
+@pytest.mark.parametrize("stated", [[2, 999], [2, -1], [999, 10**9, 2]])
+def test_numbers_without_a_token_end_nothing(stated: list[int]) -> None:
+    """As of vocabularies that were cut or never grown; a reply ends with the others."""
+    data = library_json("byte-level")
+    assert Tokenizer.from_json(data, generation={"eos_token_id": stated}).eos_ids == {2}
+    named = Tokenizer.from_json(data, config={"eos_token": "</s>"}, generation={"eos_token_id": stated[-1]})
+    assert named.eos_id in named.eos_ids
+    assert Tokenizer.from_json(data, generation={"eos_token_id": -1}).eos_ids == Tokenizer.from_json(data).eos_ids
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ _FOREIGN = {
 }
 
 
+# Classes of tokenizers that do what tokenizer.json says of BOS and EOS, whatever their configuration says.
+_WITHOUT_SWITCHES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BESIDE = ("special_tokens_map.json", "tokenizer_config.json", "config.json", "generation_config.json")
 
 
@@ -214,8 +216,9 @@ def _strips_space(tree: dict[str, Any]) -> bool:
 def _ends(parsing: Any, added: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:
     bos = _named(parsing, config, "bos_token")
     eos = _named(parsing, config, "eos_token")
-    stated = _stated(generation.get("eos_token_id"), parsing) | (set() if eos is None else {eos})
+    stated = _stated(generation.get("eos_token_id"), parsing, set() if eos is None else {eos})
     prefix, suffix = _processor_ends(parsing)
+    config = {} if config.get("tokenizer_class") in _WITHOUT_SWITCHES else config
     return Ends(
         between=_processor_between(parsing, suffix),
         prefix=_switched(prefix, bos, config.get("add_bos_token"), at_front=True),
@@ -230,7 +233,7 @@ def _ends(parsing: Any, added: dict[str, int], config: Mapping[str, Any], genera
 def _named(parsing: Any, config: Mapping[str, Any], field: str) -> int | None:
     token = config.get(field)
     content = token.get("content") if isinstance(token, dict) else token
-    if content is None:
+    if content is None or content == "":
         return None
     if not isinstance(content, str):
         raise TokenizerError(f"The configuration's {field} is {shorten(content)}, not a token: download it again.")
@@ -243,15 +246,22 @@ def _named(parsing: Any, config: Mapping[str, Any], field: str) -> int | None:
     return found
 
 
-def _stated(value: Any, parsing: Any) -> set[int]:
+def _stated(value: Any, parsing: Any, named: set[int]) -> set[int]:
+    """The tokens that end a reply: those named, and those numbered. A number without a token never comes, so it only
+    matters where nothing else ends a reply; one below 0 says that there is none."""
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    for i in listed:
-        if type(i) is not int or not 0 <= i < MAX_VOCAB or parsing.id_to_token(i) is None:
-            raise TokenizerError(
-                f"The configuration says token {shorten(i)} ends a reply, but tokenizer.json has no such token: "
-                "the files belong to different models."
-            )
-    return set(listed)
+    odd = [i for i in listed if type(i) is not int or (i >= 0 and not _has_token(parsing, i))]
+    found = named | {i for i in listed if type(i) is int and _has_token(parsing, i)}
+    if odd and (not found or any(type(i) is not int for i in odd)):
+        raise TokenizerError(
+            f"The configuration says token {shorten(odd[0])} ends a reply, but tokenizer.json has no such token: "
+            "the files belong to different models."
+        )
+    return found
+
+
+def _has_token(parsing: Any, i: int) -> bool:
+    return 0 <= i < MAX_VOCAB and parsing.id_to_token(i) is not None
 
 
 def _processor_ends(parsing: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
