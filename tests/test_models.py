@@ -101,6 +101,21 @@ def test_text_model_inside_a_multimodal_gemma(prefix: str, tmp_path: Path) -> No
     assert np.abs(reference_logits(opened) - expected("gemma3")).max() <= TOLERANCE
 
 
+def test_head_of_a_multimodal_model(tmp_path: Path) -> None:
+    """transformers 5 writes that the whole model is tied, whatever its text model says; a head in the file counts."""
+    inner, arrays = {**CASES["mistral"], "tie_word_embeddings": False}, make_weights(CASES["mistral"])
+    outer = {"model_type": "mistral3", "text_config": inner, "tie_word_embeddings": True}
+    assert np.array_equal(
+        reference_logits(open_model([], write_hf(tmp_path / "own", outer, arrays))),
+        reference_logits(open_model([], write_hf(tmp_path / "plain", inner, arrays))),
+    )
+    del arrays["lm_head.weight"]
+    assert np.array_equal(
+        reference_logits(open_model([], write_hf(tmp_path / "none", outer, arrays))),
+        reference_logits(open_model([], write_hf(tmp_path / "tied", {**inner, "tie_word_embeddings": True}, arrays))),
+    )
+
+
 def test_two_names_of_one_tensor_must_agree(tmp_path: Path) -> None:
     """As a fine-tune saved once by itself and once inside the multimodal model has them."""
     arrays, name = make_weights(CASES["gemma3"]), "model.layers.0.mlp.up_proj.weight"

@@ -154,6 +154,7 @@ def load(
     if encoding and encoding.max_tokens:
         config = replace(config, max_context=min(config.max_context, encoding.max_tokens))
     tensors = canonical(source, config)
+    config = replace(config, tied=config.tied or tied_outside(source, tensors))
     change = changing(config, quantize, backend)
     weights = Weights(config, tensors, backend, progress, change=change, lora_rows=lora_rows)
     try:
@@ -176,6 +177,13 @@ def load(
     if config.guess:
         log.append(f"The model was {config.guess}.")
     return Loaded(decoder, config, log, weights.counts.total_bytes)
+
+
+def tied_outside(source: OpenedModel, tensors: Mapping[str, HostTensor]) -> bool:
+    """Whether a multimodal model says of itself, though not of its text model, that its head is the embedding. Some say
+    so and have a head all the same, which then counts."""
+    says_so = source.format == "safetensors" and source.config.get("tie_word_embeddings") is True
+    return says_so and isinstance(source.config.get("text_config"), Mapping) and "lm_head.weight" not in tensors
 
 
 def changing(config: ModelConfig, quantize: str | None, backend: Backend) -> Change | None:
