@@ -253,3 +253,14 @@ def test_32_at_once_all_complete(server: HttpServer) -> None:
             return await asyncio.gather(*(one(i) for i in range(32)))
 
     assert asyncio.run(main()) == [reply_to(f"number {i}") for i in range(32)]
+
+
+def test_a_client_of_http_1_0_gets_events_without_chunks(server: HttpServer, client: httpx.Client) -> None:
+    body = {"prompt": "hello", "max_tokens": 3}
+    data = json.dumps({**body, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=10) as made:
+        made.sendall(b"POST %b HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (TEXT.encode(), len(data), data))
+        head, _, sent = b"".join(iter(lambda: made.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+    text = "".join(each["choices"][0]["text"] for each in events(sent.decode()))
+    assert text == client.post(TEXT, json=body).json()["choices"][0]["text"]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 CONNECTION, COMPLETE = "tahr.connection", "tahr.complete"  # keys of the scope: a `Connection`; the body has arrived
+UNFRAMED = "tahr.unframed"  # a function, where the client knows no chunks: the stream that follows ends by closing
 SLOWEST_BYTES_PER_S = 16 * 1024  # at which a client must read what waits for it, after the first `reader_timeout_s`
 
 
@@ -38,6 +39,11 @@ class Connection:
         """Send a chunk of a chunked response now; whether the client keeps up."""
         if data:  # a chunk of no bytes would end the response
             self._transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
+
+    def send_bytes(self, data: bytes) -> bool:
+        """The same of a response that is not chunked."""
+        self._transport.write_now(data)
         return not self._flow.write_paused
 
     def lost(self) -> None:

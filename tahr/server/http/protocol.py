@@ -1,13 +1,14 @@
 """HTTP/1.1 by httptools, with bounds on everything a client may send or leave unread before a handler looks at it."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from tahr.server.http.connection import COMPLETE, CONNECTION, CoalescingTransport, Connection
+from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, CoalescingTransport, Connection
 from tahr.server.http.errors import Envelope, HttpError, request_id
 
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
@@ -99,6 +100,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._n_head_bytes = 0
             super().on_headers_complete()
+            if self.parser.get_http_version() == "1.0":
+                self.scope[UNFRAMED] = partial(leave_unframed, self.cycle)  # type: ignore[literal-required]
             self._read_on()
 
     def on_body(self, body: bytes) -> None:
@@ -155,3 +158,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def leave_unframed(cycle: RequestResponseCycle) -> None:
+    """A response without a length is sent as it is: HTTP/1.0 knows no chunks, and its connections end with a response.
+
+    uvicorn would chunk it all the same.
+    """
+    cycle.chunked_encoding = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tahr.server.http.connection import COMPLETE, CONNECTION, Connection
+from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, Connection
 from tahr.server.http.errors import Envelope, ErrorReply, HttpError
 from tahr.server.observe.records import RequestRecord
 
@@ -141,6 +141,9 @@ class HttpRequest:
 
     async def begin_stream(self, headers: Headers, status: int = 200) -> None:
         """A response that comes in chunks: `send_chunk`, `drained` where it returns False, at last `end_stream`."""
+        if UNFRAMED in self._scope:
+            self._scope[UNFRAMED]()
+            self.send_chunk = self._connection.send_bytes
         await self._start(status, headers)
 
     async def send(self, data: bytes) -> None:
@@ -150,6 +153,9 @@ class HttpRequest:
 
     async def end_stream(self, data: bytes = b"") -> None:
         """The last chunk."""
+        if UNFRAMED in self._scope:
+            self.send_chunk(data)
+            data = b""
         await self._send({"type": "http.response.body", "body": data})
 
     async def _start(self, status: int, headers: Headers) -> None:
