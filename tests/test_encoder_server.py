@@ -160,9 +160,11 @@ def test_what_pairs_refuse(client: httpx.Client, path: str, field: str, body: di
 
 
 @pytest.mark.parametrize(("model", "route"), [("embedder", "/v1/embeddings"), ("ranker", "/v1/rerank")])
-def test_an_encoder_does_not_chat(client: httpx.Client, model: str, route: str) -> None:
-    error = refused(client, "/v1/chat/completions", model=model, messages=[{"role": "user", "content": "hi"}])
-    assert "generates no text" in error["message"] and route in error["message"] and error["param"] == "model"
+def test_an_encoder_neither_chats_nor_completes(client: httpx.Client, model: str, route: str) -> None:
+    for path, asked in (("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")):
+        text = [{"role": "user", "content": "hi"}] if asked == "messages" else "hi"
+        error = refused(client, path, model=model, **{asked: text})
+        assert "generates no text" in error["message"] and route in error["message"] and error["param"] == "model"
 
 
 def test_two_thousand_documents(client: httpx.Client) -> None:

@@ -15,7 +15,7 @@ from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
 from tahr.server.openai.formatters import Echo, FormatterMaker, TextFormatter
 from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
 from tahr.server.openai.grammars import grammar_of
-from tahr.server.openai.prompts import encode_inputs, separate
+from tahr.server.openai.prompts import check_generates, encode_inputs, separate
 from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_output_logprobs, check_prompt_logprobs, fit, params_of
 from tahr.server.state import ServerState
 
@@ -56,6 +56,7 @@ def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> Generatio
     """Check and tokenise everything; refused as a whole if any prompt cannot run."""
     body = asked_text.body
     model, lora = chosen_model(state.models, body.model, lora_of(body))
+    check_generates(model.engine)
     check_limited(body)
     check_stream(body)
     prefill_only = body.max_tokens == 0  # only the log-probabilities of the prompt are wanted

@@ -116,10 +116,15 @@ class ChatInput(msgspec.Struct, frozen=True):
         return encode_messages(tokenizer, self.template, self.messages, self.options, add_generation_prompt=generate)
 
 
-def template_of(engine: ServedEngine) -> ChatTemplate:
+def check_generates(engine: ServedEngine) -> None:
+    """Refuse encoders, by the route that is for them."""
     if engine.inputs.encoding:
         use = "/v1/rerank" if engine.inputs.scores_pairs else "/v1/embeddings"
         raise bad_field("model", f"The model {engine.name} is an encoder and generates no text: use {use}.")
+
+
+def template_of(engine: ServedEngine) -> ChatTemplate:
+    check_generates(engine)
     if engine.template is None:
         raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
     return engine.template
