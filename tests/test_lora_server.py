@@ -16,10 +16,12 @@ from engines import here
 from lora_files import peft_tensors, write_peft
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, AsyncLLM, SamplingParams
+from tahr.config import EngineConfig
 from tahr.models.loader import load, open_model
 from tahr.models.lora import open_adapter
 from tahr.server.http.guard import is_loopback
 from tahr.server.llm_engine import LlmEngine
+from tahr.server.loading import ModelChoice, served_models
 from tahr.server.settings import Settings
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -165,6 +167,30 @@ def test_what_cannot_replace_an_adapter_leaves_it(adapters: Path) -> None:
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "lora_path"
         assert [each["path"] for each in httpx.get(f"{address}/admin/loras").json()["data"]] == [body["lora_path"]]
         assert httpx.post(f"{address}/v1/load_lora_adapter", json=body, timeout=30).status_code == 200
+
+
+def test_what_became_of_adapters_outlives_an_unload(adapters: Path) -> None:
+    """Adapters that were removed stay away and those that were replaced stay replaced; they can go while it is away."""
+    started = tuple(f"{name}={adapters / 'plus'}" for name in ("gone", "other"))
+    config = EngineConfig(loras=started, n_threads=2, context_size=256)
+    choice = ModelChoice(str(assets.stories()), name="a", config=config)
+    settings = Settings(port=0, log_interval_s=0)
+    with serving(settings=settings, load=lambda: served_models([choice])) as server:
+        address = server.address
+        with httpx.Client(base_url=address, timeout=60) as client:
+            while client.get("/ready").status_code != 200:
+                time.sleep(0.01)
+            assert client.delete("/admin/loras/gone").status_code == 200
+            body = {"lora_name": "other", "lora_path": str(adapters / "minus"), "load_inplace": True}
+            assert client.post("/v1/load_lora_adapter", json=body).status_code == 200
+            replaced = text(address, model="a:other")
+            assert client.post("/admin/models/unload", json={"model": "a"}).status_code == 200
+            assert text(address, model="a:other") == replaced != text(address)
+            assert [each["name"] for each in client.get("/admin/loras").json()["data"]] == ["other"]
+            assert client.post("/admin/models/unload", json={"model": "a"}).status_code == 200
+            assert client.delete("/admin/loras/a:other").status_code == 200
+            assert client.post("/admin/models/unload", json={"model": "a"}).status_code == 200
+            assert client.post("/v1/completions", json={**PROMPT, "model": "a:other"}).status_code == 400
 
 
 def test_an_adapter_of_another_model_is_not_replaced() -> None:

@@ -9,7 +9,7 @@ from tahr.config import LoraChoice, clean_lora
 from tahr.errors import ConfigError, LoadError
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models import ModelRegistry, ServedModel, UnloadedModel
 from tahr.server.openai.bodies import decode
 from tahr.server.state import ServerState
 
@@ -102,7 +102,7 @@ async def load(state: ServerState, body: AdapterBody, path_field: str = "path", 
         loaded = await model.engine.add_adapter(body.name, body.path, body.scale, replaces)
     except LoadError as error:
         raise bad_field(path_field, str(error), "adapter_refused") from error
-    model.added_adapters[body.name] = (body.path, body.scale)
+    model.changed_adapters[body.name] = (body.path, body.scale)
     return card(model, loaded)
 
 
@@ -123,8 +123,12 @@ async def unload(state: ServerState, name: str) -> AdapterCard:
         for loaded in model.engine.adapters():
             if name in (loaded.name, f"{model.name}:{loaded.name}"):
                 await model.engine.remove_adapter(loaded.name)
-                model.added_adapters.pop(loaded.name, None)
+                model.changed_adapters[loaded.name] = None
                 return card(model, loaded)
+    for model in state.models.models:
+        added = [each for each, change in model.changed_adapters.items() if change]
+        if not model.loaded_engine and any(name in (each, f"{model.name}:{each}") for each in added):
+            raise UnloadedModel(model)  # it would come back with its model
     raise HttpError(404, f"There is no adapter {name[:80]!r}: GET /admin/loras lists them.", code="adapter_not_found")
 
 

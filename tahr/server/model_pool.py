@@ -176,7 +176,7 @@ class ModelPool:
         try:
             await self._make_room(model, engine.n_bytes)
             await warm_up(engine)
-            await add_adapters(engine, model)
+            await change_adapters(engine, model)
         except BaseException:
             await engine.close()
             raise
@@ -261,13 +261,17 @@ def load_failure(model: ServedModel, error: Exception) -> HttpError:
     return HttpError(503, message, param="model", code="model_load_failed")
 
 
-async def add_adapters(engine: ServedEngine, model: ServedModel) -> None:
-    """Those that were added while the model was loaded before; one that is gone is not worth the model."""
-    for name, (path, scale) in list(model.added_adapters.items()):
+async def change_adapters(engine: ServedEngine, model: ServedModel) -> None:
+    """As they were when the model was loaded before; one that is gone is not worth the model."""
+    loaded = {each.name for each in engine.adapters()}
+    for name, change in list(model.changed_adapters.items()):
         try:
-            await engine.add_adapter(name, path, scale)
+            if change:
+                await engine.add_adapter(name, *change, replaces=name in loaded)
+            elif name in loaded:
+                await engine.remove_adapter(name)
         except TahrError as error:
-            del model.added_adapters[name]
+            del model.changed_adapters[name]
             log.error("the adapter %s of %s is lost: %s", name, model.name, error)
 
 

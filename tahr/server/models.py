@@ -68,7 +68,8 @@ class ServedModel:
     fingerprint: str = ""  # changes when the same seed may give another text
     facts: "ModelFacts | None" = None  # once somebody has asked
     on_demand: bool = False  # not loaded at the start, even if there is no budget
-    added_adapters: dict[str, tuple[str, float]] = field(default_factory=dict)  # while it ran: path and scale, by name
+    # By name, what became of adapters while it ran: path and scale of those that were added, None of those removed.
+    changed_adapters: dict[str, tuple[str, float] | None] = field(default_factory=dict)
     # Of the pool: only the event loop's thread uses them.
     users: set[object] = field(default_factory=set)  # requests that use it now
     waiting: set[object] = field(default_factory=set)  # requests that wait until it is loaded
