@@ -149,6 +149,21 @@ def test_a_stream_is_the_whole_answer_in_pieces(story: ServeProcess, options: di
             assert [v for choice in mine if choice["logprobs"] for v in choice["logprobs"][name]] == values
 
 
+@pytest.mark.parametrize("ends", [{"stop": ["Once", " "]}, {"logit_bias": {"2": 100}}])
+def test_a_prompt_alone_ends_for_no_token_that_nobody_asked_for(story: ServeProcess, ends: dict[str, Any]) -> None:
+    body = {"prompt": "Once upon", "temperature": 0, **ends}
+    whole = httpx.post(story.address + "/v1/completions", json={**body, "max_tokens": 0}, timeout=60).json()
+    assert whole["choices"][0]["finish_reason"] == "length" and whole["usage"]["completion_tokens"] == 0
+    native = {**body, "n_predict": 0, "return_tokens": True}
+    for made in (
+        httpx.post(story.address + "/completion", json=native, timeout=60).text,
+        httpx.post(story.address + "/completion", json={**native, "stream": True}, timeout=60).text[6:],
+    ):
+        found = json.loads(made)
+        assert (found["content"], found["tokens"], found["tokens_predicted"]) == ("", [], 0)
+        assert (found["stop_type"], found["stopping_word"]) == ("limit", "")
+
+
 @pytest.mark.parametrize(("interval", "least", "most"), [("0", 8, 101), ("30", 2, 3)])
 def test_a_stream_has_events_as_often_as_was_asked_for(stories: Path, interval: str, least: int, most: int) -> None:
     body = {"prompt": PROMPT, "max_tokens": 100, "temperature": 0, "ignore_eos": True, "stream": True}

@@ -151,11 +151,21 @@ def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
     if chunk.finish_reason == "cancelled":
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
     if active.asked.prefill_only:
-        chunk = replace(chunk, deltas=(), token_ids=[], logprobs=())
+        chunk = emptied(chunk)
     if active.asked.turn:
         active.asked.turn.add(chunk)
     active.observers.chunk(active.record, choice, chunk)
     return chunk
+
+
+def emptied(chunk: Chunk) -> Chunk:
+    """A chunk without the one token that the engine makes of a prompt: nobody asked for it, nor for what it ended."""
+    whole = chunk.completion
+    if whole is None:
+        return replace(chunk, deltas=(), token_ids=[], logprobs=())
+    stats = replace(whole.stats, n_generated_tokens=0)
+    whole = replace(whole, text="", token_ids=[], logprobs=[], finish_reason="length", matched_stop=None, stats=stats)
+    return replace(chunk, deltas=(), token_ids=[], logprobs=(), finish_reason="length", completion=whole)
 
 
 # ---- whole --------------------------------------------------------------------------------------------------
