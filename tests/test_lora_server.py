@@ -1,5 +1,6 @@
 """Adapters over HTTP: as models, by field, added and removed while the server runs, and by whom."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -191,6 +192,36 @@ def test_what_became_of_adapters_outlives_an_unload(adapters: Path) -> None:
             assert client.delete("/admin/loras/a:other").status_code == 200
             assert client.post("/admin/models/unload", json={"model": "a"}).status_code == 200
             assert client.post("/v1/completions", json={**PROMPT, "model": "a:other"}).status_code == 400
+
+
+def test_adapters_change_while_their_model_is_unloaded(adapters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes while the engine closes waits, and changes the next one."""
+    closing, close = threading.Event(), LlmEngine.close
+
+    async def slow(engine: LlmEngine) -> None:
+        await close(engine)
+        closing.set()
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(LlmEngine, "close", slow)
+    config = EngineConfig(n_threads=2, context_size=256)
+    choice = ModelChoice(str(assets.stories()), name="a", config=config)
+    with (
+        serving(settings=Settings(port=0, log_interval_s=0), load=lambda: served_models([choice])) as server,
+        httpx.Client(base_url=server.address, timeout=60) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        while client.get("/ready").status_code != 200:
+            time.sleep(0.01)
+        body = {"name": "x", "path": str(adapters / "plus")}
+        for change in (lambda: client.post("/admin/loras", json=body), lambda: client.delete("/admin/loras/x")):
+            closing.clear()
+            unloading = threads.submit(client.post, "/admin/models/unload", json={"model": "a"})
+            assert closing.wait(10)
+            made = change()
+            assert made.status_code == 200, made.text
+            assert unloading.result().status_code == 200
+        assert client.get("/admin/loras").json()["data"] == []
 
 
 def test_an_adapter_of_another_model_is_not_replaced() -> None:

@@ -93,13 +93,16 @@ def checked(lora: Any) -> tuple[LoraChoice, ...]:
 async def add(request: HttpRequest, state: ServerState) -> None:
     """Load an adapter while requests go on."""
     body = decode(BODY, await request.body())
-    await request.respond_json(await load(state, body))
+    await request.respond_json(await load(request, state, body))
 
 
-async def load(state: ServerState, body: AdapterBody, path_field: str = "path", replaces: bool = False) -> AdapterCard:
+async def load(
+    request: HttpRequest, state: ServerState, body: AdapterBody, path_field: str = "path", replaces: bool = False
+) -> AdapterCard:
     model = state.models.find(body.model)
     try:
-        loaded = await model.engine.add_adapter(body.name, body.path, body.scale, replaces)
+        with state.pool.used(request, model):
+            loaded = await model.engine.add_adapter(body.name, body.path, body.scale, replaces)
     except LoadError as error:
         raise bad_field(path_field, str(error), "adapter_refused") from error
     model.changed_adapters[body.name] = (body.path, body.scale)
@@ -114,15 +117,16 @@ async def listed(request: HttpRequest, state: ServerState) -> None:
 
 async def remove(request: HttpRequest, state: ServerState) -> None:
     """Remove an adapter by its name, or by model:name; requests that use it finish first."""
-    await request.respond_json(await unload(state, request.path.removeprefix(BELOW)))
+    await request.respond_json(await unload(request, state, request.path.removeprefix(BELOW)))
 
 
-async def unload(state: ServerState, name: str) -> AdapterCard:
+async def unload(request: HttpRequest, state: ServerState, name: str) -> AdapterCard:
     state.models.check_ready()
     for model in state.models.loaded:
         for loaded in model.engine.adapters():
             if name in (loaded.name, f"{model.name}:{loaded.name}"):
-                await model.engine.remove_adapter(loaded.name)
+                with state.pool.used(request, model):
+                    await model.engine.remove_adapter(loaded.name)
                 model.changed_adapters[loaded.name] = None
                 return card(model, loaded)
     for model in state.models.models:
@@ -136,14 +140,14 @@ async def load_like_vllm(request: HttpRequest, state: ServerState) -> None:
     """Load an adapter, under vLLM's names."""
     body = decode(LOAD_BODY, await request.body())
     asked = AdapterBody(name=body.lora_name, path=body.lora_path, model=body.base_model_name)
-    made = await load(state, asked, "lora_path", body.load_inplace)
+    made = await load(request, state, asked, "lora_path", body.load_inplace)
     await request.respond(f"Success: LoRA adapter '{made.name}' added successfully.".encode(), "text/plain")
 
 
 async def unload_like_vllm(request: HttpRequest, state: ServerState) -> None:
     """Remove an adapter, under vLLM's names."""
     body = decode(UNLOAD_BODY, await request.body())
-    made = await unload(state, body.lora_name)
+    made = await unload(request, state, body.lora_name)
     await request.respond(f"Success: LoRA adapter '{made.name}' removed successfully.".encode(), "text/plain")
 
 

@@ -6,8 +6,8 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from tahr.config import SamplingParams
@@ -68,6 +68,16 @@ class ModelPool:
             raise UnloadedModel(model)
         self._add_user(request, model)
         return True
+
+    @contextmanager
+    def used(self, request: HttpRequest, model: ServedModel) -> Iterator[None]:
+        """The same while inside."""
+        is_new = self.begin_use(request, model)
+        try:
+            yield
+        finally:
+            if is_new:
+                self.end_use(request, model)
 
     @asynccontextmanager
     async def loaded(self, request: HttpRequest, model: ServedModel) -> AsyncIterator[None]:
