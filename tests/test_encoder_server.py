@@ -167,6 +167,13 @@ def test_an_encoder_neither_chats_nor_completes(client: httpx.Client, model: str
         assert "generates no text" in error["message"] and route in error["message"] and error["param"] == "model"
 
 
+def test_what_ollamas_clients_may_ask_of_an_encoder(client: httpx.Client) -> None:
+    shown = {name: ask(client, "/api/show", model=name)["capabilities"] for name in ("embedder", "ranker", "chatty")}
+    assert "completion" in shown["chatty"] and "embedding" in shown["chatty"]
+    assert "completion" not in shown["embedder"] + shown["ranker"]
+    assert "embedding" in shown["embedder"] and "embedding" not in shown["ranker"]
+
+
 def test_two_thousand_documents(client: httpx.Client) -> None:
     made = ask(client, "/v1/rerank", model="ranker", query="q", documents=["same"] * 2048)
     assert [each["index"] for each in made["results"]] == list(range(2048))

@@ -278,6 +278,23 @@ def test_adapters_that_were_added_come_back_with_their_model() -> None:
         assert [each.name for each in pool.loaders["a"].engines[1].adapters()] == ["x"]
 
 
+def test_a_list_of_models_in_memory_loads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is unloaded while its files are read for the list is left out of it."""
+    reading, unloaded, facts = threading.Event(), threading.Event(), ScriptedLoader.facts
+
+    def slow(loader: ScriptedLoader) -> ModelFacts:
+        reading.set()
+        assert unloaded.wait(10)
+        return facts(loader)
+
+    with pooled(budget=1000) as pool, ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(ScriptedLoader, "facts", slow)
+        listing = threads.submit(pool.client.get, "/api/ps")
+        assert reading.wait(10) and pool.post("unload", model="a").status_code == 200
+        unloaded.set()
+        assert listing.result().json() == {"models": []} and pool.states()["a"] == "unloaded"
+
+
 def test_a_server_that_is_stopped_while_it_loads_ends() -> None:
     with ThreadPoolExecutor(1) as threads:
         with pooled(grace_s=0.1) as pool:

@@ -42,6 +42,8 @@ async def running(request: HttpRequest, state: ServerState) -> None:
     made = []
     for model in state.models.loaded:
         card = await listed(model.name, model)
+        if model.loaded_engine is None:  # unloaded meanwhile: to ask must not load it again
+            continue
         left_s = model.expires_at - time.monotonic()
         card.expires_at = timestamp(time.time() + max(0.0, left_s)) if model.expiry else FOR_EVER
         card.size, card.size_vram, card.modified_at = model.n_bytes or 0, model.engine.n_device_bytes, msgspec.UNSET
@@ -163,8 +165,8 @@ def capabilities(model: ServedModel) -> list[str]:
     engine = model.engine
     template = engine.template
     has = {
-        "completion": True,
-        "embedding": True,
+        "completion": not engine.inputs.encoding,
+        "embedding": not engine.inputs.scores_pairs,
         "tools": template is not None,
         "thinking": template is not None and can_think(template),
         "insert": fill_in_tokens(engine.tokenizer) is not None,
