@@ -4,15 +4,19 @@ import struct
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+from encoder_files import write_sentence_model
 from scripted_engine import ScriptedEngine, serving
+from tahr import AsyncLLM
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.models.encoders.encoding import Encoding
+from tahr.server.llm_engine import LlmEngine
 
 PROMPTS = {"query": "q: ", "document": "d: "}
 
@@ -177,3 +181,12 @@ def test_what_ollamas_clients_may_ask_of_an_encoder(client: httpx.Client) -> Non
 def test_two_thousand_documents(client: httpx.Client) -> None:
     made = ask(client, "/v1/rerank", model="ranker", query="q", documents=["same"] * 2048)
     assert [each["index"] for each in made["results"]] == list(range(2048))
+
+
+def test_a_long_text_is_refused_by_its_beginning(tmp_path: Path) -> None:
+    """WordPiece makes one token of a word of any length, so that a length alone says nothing: all was tokenised."""
+    engine = LlmEngine(AsyncLLM(str(write_sentence_model(tmp_path)), n_threads=2))
+    with serving(engine) as server, httpx.Client(base_url=server.address, timeout=60) as client:
+        error = refused(client, "/v1/embeddings", model=engine.name, input="a goat " * 100_000)
+        assert error["code"] == "context_length_exceeded" and "no text of 700000 characters fits" in error["message"]
+        ask(client, "/v1/embeddings", model=engine.name, input="x" * 100_000)

@@ -157,8 +157,13 @@ def check_variables(template: ChatTemplate, variables: Mapping[str, Any]) -> Non
 
 
 def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
-    """Refuse a text that cannot fit even if all its tokens are as long as the vocabulary's longest."""
-    if engine.tokenizer.cannot_fit(text, engine.context_size):
+    """Refuse a text that cannot fit even if all its tokens are as long as the vocabulary's longest.
+
+    Where a token may stand for any number of characters, the beginning of the text is encoded to find out.
+    """
+    tokenizer, most = engine.tokenizer, engine.context_size
+    has_bound = tokenizer.max_token_bytes is not None
+    if tokenizer.cannot_fit(text, most) or (not has_bound and len(tokenizer.beginning(text, most)) < len(text)):
         raise cannot_fit(engine, len(text), field)
 
 
