@@ -13,8 +13,9 @@ from tahr.config import SamplingParams
 from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
 from tahr.engine.sampler import Sample
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.proposer import DraftRequest
+from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.speculation.verify import AcceptedTokens, Drafts, verify
 from test_engine import prompts
 
@@ -163,6 +164,36 @@ def test_a_proposer_that_fails_turns_speculation_off_and_harms_nobody(
     eng.speculator.proposer = Broken(texts)
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
     assert eng.speculator.failed and caplog.text.count("speculation is off from now on") == 1
+
+
+class AsTold(Speculator):
+    """Guesses as many tokens for each sequence as it is told to."""
+
+    n_now = 0
+
+    def _lengths(self, able: ListOf[Sequence], n_seqs: int) -> list[int]:
+        assert all(self._state(seq) for seq in able)
+        return [self.n_now] * len(able)
+
+
+@pytest.mark.parametrize("kind", ["wrong", "itself"])
+def test_guesses_that_wait_for_their_step_are_verified_even_if_no_more_are_made(
+    stories: Path, wanted: list[list[int]], kind: str
+) -> None:
+    """A text to embed takes its turn when there are guesses; then the speculator has changed its mind."""
+    eng = speculating(stories, kind, 3, late=True)
+    assert eng.speculator
+    told = eng.speculator = AsTold(eng.speculator.proposer, 3)
+    sequences = [submit(eng, prompt) for prompt in prompts(stories)]
+    while not all(seq.n_generated for seq in sequences):
+        eng.step()
+    eng.submit_rows([5, 6, 7], lambda rows: None, Output.HIDDEN)
+    told.n_now = 3
+    eng.step()
+    assert any(seq.drafts for seq in sequences), "they wait"
+    told.n_now = 0
+    assert run(eng, *sequences) == wanted
+    assert counts(eng)[0] > 0 and eng.scheduler.pools[0].n_used == 0
 
 
 class Broken(Script):
