@@ -14,7 +14,7 @@ from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence
-from tahr.errors import ConfigError, GenerateError, SnapshotIncompatible
+from tahr.errors import ConfigError, GenerateError, KvCacheFull, SnapshotIncompatible
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import Session
 from tahr.library.snapshot import pack, put_back, take, unpack
@@ -139,6 +139,38 @@ def test_a_slot_in_flight_is_waited_for(is_hybrid: bool, wanted: list[list[int]]
     assert run(eng, long, submit(eng, PROMPTS[2])) == wanted[1:3]
     session.truncate(0)
     assert not eng.busy and eng.scheduler.slots and eng.scheduler.slots.n_used == 0
+
+
+def test_a_session_that_is_restored_takes_the_slot_of_an_idle_one(is_hybrid: bool) -> None:
+    eng = make(is_hybrid, whole_texts=2, prefix_cache=False)
+    assert eng.scheduler.slots and eng.scheduler.slots.n_slots == 2
+    sessions = [Session(eng, "toy") for _ in range(3)]
+    rows = [session.feed(prompt) for session, prompt in zip(sessions[:2], PROMPTS, strict=False)]
+    sessions[2].restore(sessions[0].copy())
+    eng.scheduler.slots.check([seq.slot for seq in eng.scheduler.running])
+    for session, row in zip((*sessions[:2], sessions[2]), (*rows, rows[0]), strict=True):
+        again = session.tokens[-1]
+        session.truncate(session.length - 1)
+        np.testing.assert_allclose(session.feed([again]), row, atol=1e-5)
+    for session in sessions:
+        session.truncate(0)
+    assert not eng.scheduler.running and eng.scheduler.slots.n_used == 0
+
+
+def test_a_session_is_not_restored_in_place_of_a_request(is_hybrid: bool, wanted: list[list[int]]) -> None:
+    eng = make(is_hybrid, max_batch_size=1, prefix_cache=False)
+    session = Session(eng, "toy")
+    session.feed(PROMPTS[2])
+    copy = session.copy()
+    session.truncate(0)
+    seq = submit(eng, PROMPTS[1])
+    eng.step()
+    with pytest.raises(KvCacheFull, match="wait for one"):
+        session.restore(copy)
+    assert session.length == 0 and eng.scheduler.running == [seq]
+    assert run(eng, seq) == [wanted[1]] and eng.scheduler.slots and eng.scheduler.slots.n_used == 0
+    session.restore(copy)
+    assert session.tokens == PROMPTS[2]
 
 
 def test_a_snapshot_holds_states(is_hybrid: bool) -> None:

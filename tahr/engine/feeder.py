@@ -49,7 +49,11 @@ class Feeder:
         """A sequence with pages for tokens whose keys and values the caller is going to write."""
         self.check(0, tokens)
         seq = self.engine.row_sequence(list(tokens), sink, stays=True)
-        self.engine.scheduler.take_pages(seq)
+        try:
+            self.engine.scheduler.take_pages(seq)
+        except KvCacheFull:
+            self.close(seq)  # the engine's adapters are not its any more
+            raise
         return seq
 
     def truncate(self, seq: Sequence, n_tokens: int) -> None:

@@ -214,6 +214,8 @@ class Scheduler:
     def take_pages(self, seq: Sequence) -> None:
         """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
         seq.tables = [PageTable(pool) for pool in self.pools]
+        if not self._has_place(seq.output, parks=True):
+            raise KvCacheFull("All sequences that may run at once are at work: wait for one, or raise max_batch_size.")
         while missing := self._n_short(seq, len(seq.tokens)):
             if not self._park_one():
                 n, pool = missing[0]
@@ -457,8 +459,7 @@ class Scheduler:
 
         With an `output`, one of that kind: only such a one has a place to give.
         """
-        idle = (seq for seq in reversed(self.running) if seq.is_idle and output in (None, seq.output))
-        seq = next(idle, None)
+        seq = next((s for s in reversed(self.running) if s.is_idle and output in (None, s.output)), None)
         if seq:
             self._drop(seq)
             seq.is_parked = True
