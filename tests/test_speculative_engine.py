@@ -65,6 +65,18 @@ def test_each_choice_has_a_writer_of_its_own(stories: Path) -> None:
     assert len({id(choice.writer) for choice in (first, *first.forks)}) == 3
 
 
+def test_a_reply_whose_listener_failed_is_not_mixed_into_the_next(stories: Path) -> None:
+    ours = engine(stories)
+    wanted = ours.generate(PROMPT, 20)
+
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError):
+        ours.generate(PROMPT + " run", 20, fail)
+    assert ours.generate(PROMPT, 20) == wanted
+
+
 def test_an_empty_text(stories: Path) -> None:
     ours = engine(stories)
     assert ours.generate("", 5) == "" and ours.generate(PROMPT, 0) == ""

@@ -64,12 +64,15 @@ class SpeculativeEngine:
             return ""
         seq = self._submit(replace(self.sampler, max_tokens=max_tokens))
         texts: list[str] = []
-        while not seq.done:
-            for _, deltas, _ in self._pair.engine.step():
-                text = text_of(deltas)
-                texts.append(text)
-                if callback and text:
-                    callback(text)
+        try:
+            while not seq.done:
+                for _, deltas, _ in self._pair.engine.step():
+                    text = text_of(deltas)
+                    texts.append(text)
+                    if callback and text:
+                        callback(text)
+        finally:
+            self._pair.engine.abort(seq)  # if the callback raised: the next text must not be mixed with this one
         if seq.error:
             raise seq.error
         self._tokens = seq.tokens
