@@ -18,6 +18,7 @@ from tahr.engine.adapters.stack import NO_STACK, AdapterStack
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Output
 from tahr.errors import ConfigError, TahrError
+from tahr.library.embeddings import EmbeddingJob
 from tahr.models.lora import Adapter, AdapterTarget
 
 PROMPTS = [[1 + (7 * i + j) % 500 for j in range(5 + 3 * i)] for i in range(16)]
@@ -161,6 +162,29 @@ def test_a_removed_adapter_finishes_its_requests_first(path: Path, late: bool) -
     assert replies[:4] == [alone_with(path, prompt, "a1", max_tokens=20) for prompt in PROMPTS[:4]]
     assert removed.n_users == 0 and removed.slot in eng.adapters._free
     assert eng.runner.n_adapted == 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+def test_all_texts_of_a_job_are_embedded_with_the_adapter_it_began_with(
+    path: Path, replaced: bool, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tahr.library.embeddings.MAX_QUEUED", 3)  # the others are queued one by one
+    found = []
+    for changes in (False, True):
+        eng = adapted_engine(path, 2, max_batch_size=2, late=late)
+        job = EmbeddingJob(eng, PROMPTS, lora="a1")
+        for _ in range(3):
+            eng.step()
+        if changes:
+            old = eng.adapters.remove("a1")
+        if changes and replaced:
+            add(eng, path, "a1", seed=7)
+        while not job.finished or eng.busy:
+            eng.step()
+        found.append(job.vectors())
+    assert found[0].tolist() == found[1].tolist()
+    assert old.n_users == 0 and old.slot in eng.adapters._free and eng.runner.n_adapted == 0
 
 
 def test_every_end_of_a_request_lets_its_adapter_go(path: Path) -> None:

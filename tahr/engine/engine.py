@@ -110,7 +110,7 @@ class Engine:
         output: Output = Output.LOGITS,
         first_row: int = NO_ROW,
         stays: bool = False,
-        lora: str | ListOf[LoraChoice] = (),
+        lora: str | ListOf[LoraChoice] | AdapterStack = (),
     ) -> Sequence:
         """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
 
@@ -123,7 +123,8 @@ class Engine:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
         self._check_tokens(tokens, self.runner.decoder.config.n_vocab)
         self._check_room(len(tokens))
-        seq = self.row_sequence(list(tokens), sink, output, first_row, stays, self.adapters.stack(lora))
+        stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
+        seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
         self.scheduler.add(seq)
         return seq
 

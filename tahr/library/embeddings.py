@@ -123,7 +123,8 @@ class EmbeddingJob:
         head = decoder.text_head
         self.width = head.width if head else decoder.config.width
         check_dimensions(self.options.dimensions, self.width)
-        self._engine, self._texts, self._lora = engine, texts, lora
+        # Looked up once: an adapter that is removed or replaced meanwhile stays until the last text that uses it.
+        self._engine, self._texts, self._stack = engine, texts, engine.adapters.stack(lora)
         pooling = self.options.pooling or own_pooling(decoder.encoding)
         self._poolers = [Pooler(pooling) for _ in texts]
         self.sequences: list[Sequence] = []
@@ -135,7 +136,7 @@ class EmbeddingJob:
         if i < len(self._texts):
             first_row, sink = self._poolers[i].first_row, partial(self._take, i)
             text, engine = self._texts[i], self._engine
-            self.sequences.append(engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._lora))
+            self.sequences.append(engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._stack))
 
     def _take(self, i: int, states: Floats) -> None:
         """The next states of a text; the next text is queued when it has all."""
