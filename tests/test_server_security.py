@@ -1,6 +1,7 @@
 """Who may ask, how much, and what happens to those who ask badly."""
 
 import base64
+import gzip
 import logging
 import socket
 import threading
@@ -129,6 +130,15 @@ def test_a_body_that_is_too_large(limited: HttpServer) -> None:
     for sent in ({"content": b"x" * 5000}, {"content": (b"x" * 1000 for _ in range(5))}):
         response = httpx.post(limited.address + CHAT, **sent)  # type: ignore[arg-type]
         assert response.status_code == 413 and response.json()["error"]["code"] == "body_too_large"
+
+
+def test_a_body_that_is_compressed(limited: HttpServer) -> None:
+    body = gzip.compress(b"{}")
+    for path in (CHAT, "/api/chat", "/v1/messages"):
+        response = httpx.post(limited.address + path, content=body, headers={"content-encoding": "gzip"})
+        assert response.status_code == 415 and "compressed (gzip)" in str(response.json()["error"])
+    plain = httpx.post(limited.address + CHAT, json=BODY, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_a_body_that_lies_about_its_size(limited: HttpServer) -> None:

@@ -84,7 +84,7 @@ class ServerClient:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise GenerateError(
-                f"No server answers at {self.address} ({error}): start one with `tahr serve`, or leave out --server."
+                f"No server answers at {self.address} ({error}): start one with `tahr serve`, or check the address."
             ) from error
         if response.status != 200:
             with self._connected():

@@ -80,6 +80,7 @@ class HttpRequest:
         """The whole body, unless it is too large or too slow in coming; read once, however often it is asked for."""
         if self._is_read:
             return self.data
+        self._check_coding()
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         self.data = await (self._read() if self._scope.get(COMPLETE) else self._read_in_time())
         self._is_read = True
@@ -112,6 +113,12 @@ class HttpRequest:
         """The request is over."""
         self._limits.memory.n_bytes -= self._n_held_bytes
         self._n_held_bytes = 0
+
+    def _check_coding(self) -> None:
+        coding = self.header("content-encoding").lower()
+        if coding not in ("", "identity"):
+            message = f"The body is compressed ({coding[:80]}), and this server takes plain ones: send it as it is."
+            raise HttpError(415, message, code="unsupported_encoding", headers={"connection": "close"})
 
     def _check_size(self, n_bytes: int) -> None:
         most = self._limits.max_bytes

@@ -69,7 +69,7 @@ def check_generate(body: OllamaGenerateBody) -> None:
     refused = {
         "images": "this server reads text only",
         "template": "the model's own template is used; raw takes a prompt as it is",
-        "context": "send the conversation to /api/chat",
+        "context": "conversations go on at /api/chat",
     }
     for name, why in refused.items():
         if getattr(body, name):
