@@ -94,6 +94,18 @@ def test_awkward_groups(name: str) -> None:
         assert relative_error(got[2:4], values[2:4]) < 0.05
 
 
+@pytest.mark.parametrize("exponent", [-44, -39, -30, -23, -20, -16, -10])
+@pytest.mark.parametrize("name", QUANTISERS)
+def test_values_too_small_for_a_scale_are_zeros(name: str, exponent: int) -> None:
+    """Rows that training never touched decay to next to nothing: nothing about them is too large."""
+    values = normal(4)
+    values[0] = (values[0].astype(np.float64) * 10.0**exponent).astype(np.float32)
+    values[1, :64] = values[0, :64]
+    got = round_trip(values, name)
+    assert np.abs(got[0]).max() < 1e-6
+    assert relative_error(got[1:], values[1:]) <= 1.05 * WORST[name]
+
+
 def test_a_try_at_the_scale_is_never_worse_than_none() -> None:
     """The search beats taking the largest value for the end of the range, which Q4_0 does."""
     values = normal()

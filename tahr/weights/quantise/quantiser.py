@@ -36,6 +36,11 @@ QUANTISERS: dict[str, Quantiser] = {
 }
 FLOATS = ("F64", "F32", "F16", "BF16")  # formats that lose nothing, or next to it
 
+# Formats whose scales are no f16, and that reach further down.
+FAR_REACHING = ("F32", "F16", "BF16", "MXFP4")
+# An f16 scale is zero or at least 6e-8. Values far below that are zeros; the inverse of a square of theirs is infinite.
+NEGLIGIBLE = np.float32(1e-15)
+
 # Values quantised at a time. A multiple of every block, so that neither side's blocks are ever cut.
 PIECE = 1 << 17
 N_THREADS = min(16, os.cpu_count() or 1)
@@ -44,6 +49,8 @@ N_THREADS = min(16, os.cpu_count() or 1)
 def quantise(values: Floats, stored_as: Format) -> Bytes:
     """Finite values, whole blocks of them in the order of the tensor, as `[n, block_bytes]`."""
     blocks = np.ascontiguousarray(values, np.float32).reshape(-1, stored_as.block)
+    if stored_as.name not in FAR_REACHING:
+        blocks = np.where(np.abs(blocks) < NEGLIGIBLE, np.float32(0), blocks)
     with np.errstate(over="raise", invalid="raise"):
         return QUANTISERS[stored_as.name](blocks)
 
