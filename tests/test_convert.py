@@ -1,6 +1,7 @@
 """The GGUF writer, `tahr quantize`, and checkpoints and tokenizers converted to GGUF."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -338,6 +339,37 @@ def test_quantize_copies_what_it_cannot_make(tmp_path: Path) -> None:
     assert [t.format.name for t in found.values()] == ["Q8_0", "I32", "F32", "IQ4_XS"]
     assert (found["blk.0.attn_v_norm.weight"].data == codes).all()
     assert (found["blk.0.attn_k.bias"].data == numbers).all()
+
+
+def test_quantize_writes_where_a_link_points(stories: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link.gguf"
+    link.symlink_to(tmp_path / "disk" / "model.gguf")
+    for _ in range(2):  # the first time to a file that is not there yet
+        assert main(["quantize", str(stories), str(link), "Q8_0"]) == 0
+        assert link.is_symlink() and open_gguf(tmp_path / "disk" / "model.gguf").tensors
+
+
+def test_quantize_does_not_take_the_place_of_a_device(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root would have replaced /dev/null by a GGUF; a pipe stands for it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["quantize", str(stories), str(pipe), "Q8_0"]) == 3
+    assert "no plain file" in capsys.readouterr().err
+    assert pipe.is_fifo() and [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("verb", ["convert", "quantize"])
+def test_how_to_quantise_again_is_told_for_every_verb(
+    verb: str, stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tahr convert` and `tahr merge` have no --requantize."""
+    assert main(["quantize", str(stories), str(tmp_path / "q8.gguf"), "Q8_0"]) == 0
+    words = ["--type", "Q4_0"] if verb == "convert" else ["Q4_0"]
+    assert main([verb, str(tmp_path / "q8.gguf"), str(tmp_path / "q4.gguf"), *words]) == 3
+    assert "use `tahr quantize --requantize`" in capsys.readouterr().err
 
 
 def test_requantize_goes_on(stories: Path, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_a_name_of_another_base_is_a_note_not_an_error(tmp_path: Path) -> None:
 # ---- merging --------------------------------------------------------------------------------------------------
 
 
-def test_merging_writes_what_the_adapter_says(tmp_path: Path) -> None:
+def test_merging_writes_what_the_adapter_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The merged file, read again, gives the logits of the base with the adapter; a quantised one nearly so."""
     base, be = story_model.write(tmp_path / "story"), backend("reference")
     loaded = load(open_model([base]), be)
@@ -394,6 +394,10 @@ def test_merging_writes_what_the_adapter_says(tmp_path: Path) -> None:
         assert np.abs(logits(load(open_model([out]), be), be) - wanted).max() <= tolerance
     assert main(["merge", str(base), str(tmp_path / "nowhere"), str(tmp_path / "no.gguf")]) == 3
     assert not (tmp_path / "no.gguf").exists()
+    adapter = tmp_path / "adapter.gguf"
+    adapter.write_bytes(b"mine")
+    assert main(["merge", str(base), str(adapter), str(adapter)]) == 3
+    assert "the file that is read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", ["llama", "granite", "qwen3_moe", "gemma3"])

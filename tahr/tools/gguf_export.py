@@ -60,7 +60,7 @@ def export(
 
     `lora` is an adapter to add to the weights, and its scale.
     """
-    refuse_overwriting(files, out)
+    refuse_overwriting([*files.weights, *([lora[0]] if lora else [])], out)
     name, recipe_of = (None, None) if mix is None else mix_named(mix)
     model = read_gguf(files) if files.format == "gguf" else read_checkpoint(files)
     model = replace(model, parts=merged(model.parts, files, *lora)) if lora else model
@@ -81,11 +81,13 @@ def export(
     return Written(out, name, before, out.stat().st_size, formats, model.notes)
 
 
-def refuse_overwriting(files: hub.ModelFiles, out: Path) -> None:
-    if any(out.resolve() == path.resolve() for path in files.weights):
+def refuse_overwriting(read: Iterable[Path], out: Path) -> None:
+    if any(out.resolve() == path.resolve() for path in read):
         raise ConfigError(f"{out} is the file that is read. Give another name to write to.")
     if out.is_dir():
         raise ConfigError(f"{out} is a directory. Give the name of a file in it.")
+    if out.exists() and not out.is_file():  # a device such as /dev/null, whose place the new file would take
+        raise ConfigError(f"{out} is no plain file, and a GGUF cannot be written to it. Give the name of a file.")
 
 
 def read_gguf(files: hub.ModelFiles) -> Model:
@@ -120,7 +122,8 @@ def refuse_twice(parts: Iterable[Part], recipe: Recipe) -> None:
         if part.format.name not in FLOATS and target(part, recipe) is not part.format:
             raise QuantError(
                 f"Tensor {part.name} is {part.format.name} already, and quantising it again loses more than once from "
-                "a float file. Start from an F16, BF16 or F32 file, or say --requantize to do it all the same."
+                "a float file. Start from an F16, BF16 or F32 file, or use `tahr quantize --requantize` to do it all "
+                "the same."
             )
 
 

@@ -61,6 +61,7 @@ def write_gguf(
     path: Path, metadata: Mapping[str, Any], tensors: Sequence[Entry], advance: Advance | None = None
 ) -> None:
     """Write a file; until it is complete it goes by another name, and an error leaves nothing behind."""
+    path = path.resolve() if path.is_symlink() else path  # a link stays one, and the file is where it points
     header = _header(metadata, tensors)
     _refuse_full_disk(path, len(header) + sum(_padded(tensor.n_bytes) for tensor in tensors))
     draft = path.with_name(f"{path.name}.tahr-partial")
