@@ -16,7 +16,7 @@ from encoder_files import write_sentence_model
 from tahr.cli.main import VERBS, main
 from tahr.cli.shell.completions import SHELLS
 from tahr.cli.shell.option_table import verb_table
-from test_cli import STORIES, STORIES_SHA256, tahr
+from test_cli import STORIES, STORIES_SHA256, command, environment, tahr
 
 __all__ = ["tahr"]  # a fixture
 
@@ -237,3 +237,36 @@ def test_embed(here: Any, tmp_path: Path) -> None:
     here("embed", model, stdin="cat\n\ndog\n", code=3)
     here("embed", model, stdin="", code=3)
     here("run", model, "-p", "cat", code=3)
+
+
+def test_embed_counts_lines_as_other_programs_do(here: Any, tmp_path: Path) -> None:
+    model = str(write_sentence_model(tmp_path / "model"))
+    rows = here("embed", model, stdin="a cat\u2028sat\r\na dog\x0cran\x85off\n").split("\n")[:-1]
+    assert [json.loads(row)["text"] for row in rows] == ["a cat\u2028sat", "a dog\x0cran\x85off"]
+
+
+def test_embed_replaces_a_file_only_by_a_whole_one(here: Any, tmp_path: Path) -> None:
+    model, out = str(write_sentence_model(tmp_path / "model")), tmp_path / "out.csv"
+    out.write_text("kept")
+    here("embed", model, "--text", "cat", "--pooling", "none", "-o", str(out), code=3)
+    # The second thousand of texts fails.
+    texts = "cat\n" * 1100 + "cat " * 99 + "\n"
+    here("embed", model, "-o", str(out), stdin=texts, code=3)
+    assert out.read_text() == "kept"
+    here("embed", model, "--text", "cat", "--format", "raw", "-o", str(out))
+    assert len(out.read_text().split()) == 48
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "out.csv"}
+    assert subprocess.run(
+        command("embed", model, "--text", "cat", "--format", "raw", "-o", "/dev/stdout"),
+        stdout=subprocess.PIPE, text=True, env=environment(tmp_path), timeout=120,
+    ).stdout == out.read_text()  # fmt: skip
+
+
+def test_streams_the_caller_has_closed(tmp_path: Path) -> None:
+    def closed(which: str, *args: str) -> subprocess.CompletedProcess[str]:
+        line = ["sh", "-c", f'exec "$@" {which}', "sh", *command(*args)]
+        return subprocess.run(line, capture_output=True, text=True, env=environment(tmp_path), timeout=120)
+
+    assert closed(">&-", "version").stderr == ""
+    assert closed("2>&-", "verify", "nothing.gguf").stdout == ""
+    assert closed("<&-", "tokenize", str(STORIES), "--ids").stdout == "1\n"

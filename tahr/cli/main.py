@@ -97,6 +97,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character must not end the reply
@@ -106,6 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except BaseException as error:
         return report(error)
+
+
+def open_closed_streams() -> None:
+    """Streams the caller has closed (`2>&-`) are as /dev/null: print() would write to stdout what is for stderr."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 (open until the end)
 
 
 def dispatch(argv: Sequence[str]) -> int:

@@ -83,7 +83,7 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     else:
         if args.file is None and stdin_is_terminal():
             raise ConfigError("There is nothing to embed: give --text or --file, or pipe in a text per line.")
-        texts, what = (read_stdin() if args.file is None else read_file(args.file)).splitlines(), "line"
+        texts, what = lines_of(read_stdin() if args.file is None else read_file(args.file)), "line"
     if not texts:
         raise ConfigError("There is nothing to embed: the input is empty.")
     empty = next((i for i, text in enumerate(texts, start=1) if not text.strip()), None)
@@ -92,13 +92,29 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     return list(texts)
 
 
+def lines_of(text: str) -> list[str]:
+    """Lines as other programs count them: str.splitlines also cuts at form feeds and at U+2028 within a text."""
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
+
+
 @contextmanager
 def opened(path: Path | None) -> Iterator[TextIO]:
+    """Where vectors go: a file has its name only when it is whole, and what failed leaves an older one as it was."""
     if path is None:
         yield sys.stdout
         return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        yield file
+    # Pipes and devices stay what they are, and so do links such as /dev/stdout.
+    in_place = path.is_symlink() or (path.exists() and not path.is_file())
+    draft = path if in_place else path.with_name(f"{path.name}.tahr-partial")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        if not in_place:
+            draft.replace(path)
+    except BaseException:
+        if not in_place:
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def as_json(texts: list[str], rows: "Floats", is_first: bool) -> str:
