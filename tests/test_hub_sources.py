@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import os
+import struct
+import subprocess
+import sys
+import termios
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -313,6 +318,52 @@ def test_a_terminal_gets_one_redrawn_line_and_a_log_few_plain_ones(monkeypatch: 
         text = stream.getvalue()
         assert "100%" in text and "4.0 MB of 4.0 MB" in text and "left" in text
         assert ("\r" not in text) == is_plain and text.endswith("\n")
+
+
+@pytest.mark.parametrize("columns", [12, 40, 80, 200])
+def test_a_line_that_is_redrawn_fits_the_terminal(columns: int) -> None:
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    label = "Qwen3-30B-A3B-Instruct-2507-UD-Q4_K_XL-00001-of-00002.gguf"
+    with os.fdopen(theirs, "w") as stream:
+        bar = Progress(stream)
+        bar.start(label, 4_000_000)
+        bar.advance(2_000_000)
+        bar.finish()
+        text = os.read(ours, 10_000).decode()
+    os.close(ours)
+    line = text.partition("\r")[2].partition("\x1b")[0]
+    assert 0 < len(line) < columns
+    assert columns < 80 or (line.startswith("Qwen3-30B") and " 50%  2.0 MB of 4.0 MB" in line)
+    assert (label in line) == (columns == 200)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    bar = Progress(stream)
+    bar.start("file", 4_000_000)
+    bar.advance(4_000_000)
+    bar.finish()
+    assert "100%" in stream.getvalue() and not set(stream.getvalue()) & {"\r", "\x1b"}
+
+
+def test_small_files_that_do_not_fit_on_the_disk_leave_nothing_behind(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk."""
+    code = (
+        "import resource, sys; from pathlib import Path; from tahr.hub import store\n"
+        "path = Path(sys.argv[1])\n"
+        "store.write_text(path, 'old')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "for write, data in ((store.write_text, 'x' * 5000), (store.write_bytes, bytes(5000))):\n"
+        "    try:\n"
+        "        write(path, data)\n"
+        "    except OSError:\n"
+        "        print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "names"], capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\nrefused\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["names"] and (tmp_path / "names").read_text() == "old"
 
 
 def test_sizes_are_decimal() -> None:

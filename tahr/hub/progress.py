@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TextIO
 
 REDRAW_S = 0.1
 LOG_LINE_S = 5.0
+SHORTEST_LABEL = 8  # characters that stay of it on a narrow terminal
 
 
 def human_bytes(n_bytes: float) -> str:
@@ -24,7 +26,8 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._every_s = REDRAW_S if stream and stream.isatty() else LOG_LINE_S
+        self._redraws = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._every_s = REDRAW_S if self._redraws else LOG_LINE_S
         self._lock = threading.Lock()
         self._drawn = False
         self.start("", None)
@@ -61,7 +64,7 @@ class Progress:
                 print(text, file=self._stream, flush=True)
 
     def _end_line(self) -> None:
-        if self._stream and self._drawn and self._stream.isatty():
+        if self._stream and self._drawn and self._redraws:
             self._stream.write("\n")
             self._stream.flush()
         self._drawn = False
@@ -70,10 +73,23 @@ class Progress:
         self._last_drawn_s = time.monotonic()
         if not self._stream:
             return
-        line = self.line()
-        self._stream.write(f"\r{line}\x1b[K" if self._stream.isatty() else f"{line}\n")
+        self._stream.write(f"\r{self._fitted(self._stream)}\x1b[K" if self._redraws else f"{self.line()}\n")
         self._stream.flush()
         self._drawn = True
+
+    def _fitted(self, stream: TextIO) -> str:
+        """The bar on one line of the terminal: of a wrapped one, every redraw would leave a piece standing."""
+        line = self.line()
+        try:
+            room = os.get_terminal_size(stream.fileno()).columns - 1
+        except (OSError, ValueError):  # no terminal after all, or one of a test
+            return line
+        over = len(line) - room
+        if room <= 0 or over <= 0:  # a terminal that does not know its width says 0
+            return line
+        kept = max(len(self._label) - over - len("..."), SHORTEST_LABEL)
+        short = f"{self._label[:kept]}..." if kept + len("...") < len(self._label) else self._label
+        return (short + line[len(self._label) :])[:room]
 
     def line(self) -> str:
         """The bar as text: label, share, bytes, rate, time left."""

@@ -73,17 +73,28 @@ def remove_tree(root: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a small file so that readers see all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = _draft(path)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    with _draft_of(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """The same for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _draft_of(path) as draft:
+        draft.write_bytes(data)
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """A file to write that then takes the place of `path`; of a disk that is full it does not take more."""
     draft = _draft(path)
-    draft.write_bytes(data)
-    draft.replace(path)
+    try:
+        yield draft
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def _draft(path: Path) -> Path:
