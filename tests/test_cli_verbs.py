@@ -239,6 +239,16 @@ def test_embed(here: Any, tmp_path: Path) -> None:
     here("run", model, "-p", "cat", code=3)
 
 
+@pytest.mark.parametrize(
+    "words", [("rm", "org/m", "--force", "--revision", "v1"), ("list", "--force"), ("pull", "org/m", "--verify-sha256")]
+)
+def test_hub_refuses_options_that_would_do_nothing(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["hub", *words, "--cache", str(tmp_path)]) == 3
+    assert f"leave it out of `tahr hub {words[0]}`" in capsys.readouterr().err
+
+
 def test_embed_counts_lines_as_other_programs_do(here: Any, tmp_path: Path) -> None:
     model = str(write_sentence_model(tmp_path / "model"))
     rows = here("embed", model, stdin="a cat\u2028sat\r\na dog\x0cran\x85off\n").split("\n")[:-1]

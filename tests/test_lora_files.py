@@ -394,6 +394,9 @@ def test_merging_writes_what_the_adapter_says(tmp_path: Path, capsys: pytest.Cap
         assert np.abs(logits(load(open_model([out]), be), be) - wanted).max() <= tolerance
     assert main(["merge", str(base), str(tmp_path / "nowhere"), str(tmp_path / "no.gguf")]) == 3
     assert not (tmp_path / "no.gguf").exists()
+    for scale in ("nan", "inf", "1e39"):
+        assert main(["merge", str(base), str(folder), str(tmp_path / "no.gguf"), "--scale", scale]) == 3
+        assert "Give another --scale" in capsys.readouterr().err and not (tmp_path / "no.gguf").exists()
     adapter = tmp_path / "adapter.gguf"
     adapter.write_bytes(b"mine")
     assert main(["merge", str(base), str(adapter), str(adapter)]) == 3

@@ -8,6 +8,7 @@ import numpy as np
 
 from tahr import hub
 from tahr.backends.api import LinearShape, LoraFactors
+from tahr.errors import QuantError
 from tahr.models.convert import in_memory
 from tahr.models.loader import open_model
 from tahr.models.lora import AdapterTarget, open_adapter
@@ -44,5 +45,12 @@ def changed(part: Part, factors: Mapping[str, LoraFactors], name: str, scale: fl
 
 def added(tensor: HostTensor, factors: LoraFactors, scale: float) -> HostTensor:
     """W + scale * b @ a, in f32; whoever writes it rounds it to the format it had."""
-    product = factors.b.dense() @ factors.a.dense()
-    return in_memory(tensor.name, tensor.dense() + np.float32(scale * factors.scale) * product)
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = factors.b.dense() @ factors.a.dense()
+        values = tensor.dense() + np.float32(scale * factors.scale) * product
+    if not np.isfinite(values).all():
+        raise QuantError(
+            f"With the adapter {scale:g} times, tensor {tensor.name} holds infinities or NaNs. Give another --scale, "
+            "or fetch base and adapter again."
+        )
+    return in_memory(tensor.name, values)

@@ -18,6 +18,8 @@ examples:
   tahr hub pull Qwen/Qwen3-0.6B --revision main
   tahr hub rm Qwen/Qwen3-0.6B --force           as `tahr rm`"""
 
+# Options that do something for some actions alone; above all, `rm` removes a model in all its revisions.
+ONLY = {"revision": ("pull", "list"), "force": ("rm",), "verify_sha256": ("list",)}
 PLACES = ("HF_HUB_CACHE", "TAHR_HOME")  # what --cache sets for this call
 
 
@@ -33,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for name, actions in ONLY.items():
+        if getattr(args, name) and args.action not in actions:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} is for `tahr hub {actions[0]}`: leave it out of `tahr hub {args.action}`.")
     if args.model is None and args.action != "list":
         raise ConfigError(f"Name the model: tahr hub {args.action} MODEL.")
     with models_in(args.cache):
