@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from model_runs import Runs
 from tahr import hub
 from tahr.backends.reference import ReferenceBackend
 from tahr.cli.main import main
-from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel
+from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel, WeightsChanged
 from tahr.models import Loaded, load, open_model
 from tahr.models.convert import convert
 from tahr.text.gguf.fields import gguf_fields
@@ -339,6 +340,28 @@ def test_quantize_copies_what_it_cannot_make(tmp_path: Path) -> None:
     assert [t.format.name for t in found.values()] == ["Q8_0", "I32", "F32", "IQ4_XS"]
     assert (found["blk.0.attn_v_norm.weight"].data == codes).all()
     assert (found["blk.0.attn_k.bias"].data == numbers).all()
+
+
+@pytest.mark.parametrize("form", ["gguf", "checkpoint"])
+def test_a_file_that_changes_while_it_is_read_is_not_written(
+    form: str, stories: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Half of the old file and half of a new one would look like a whole model."""
+    source = tmp_path / "model"
+    shutil.copytree(checkpoint, source)
+    weights = source / "model.safetensors"
+    if form == "gguf":
+        source = weights = Path(shutil.copy(stories, tmp_path / "model.gguf"))
+
+    class Meddler(hub.Progress):
+        def advance(self, n_bytes: int) -> None:
+            with weights.open("r+b") as file:  # in place, as a download that goes on does
+                file.seek(-4, os.SEEK_END)
+                file.write(bytes(4))
+
+    with pytest.raises(WeightsChanged, match="changed while"):
+        export(hub.resolve(str(source)), tmp_path / "out.gguf", "Q8_0", progress=Meddler())
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_quantize_writes_where_a_link_points(stories: Path, tmp_path: Path) -> None:

@@ -391,6 +391,9 @@ REFUSED = {
     "unknown special token": Grammar("lark", "start: <|nothing|>"),
     "none of them empty": Grammar("choice", ["a", ""]),
     "is no JSON": Grammar("json_schema", "{"),
+    "half a surrogate pair": Grammar("regex", "a\udcff"),  # a byte of the command line that is no UTF-8
+    "half a surrogate": Grammar("choice", ["a", "\ud83d"]),
+    "surrogate pair": Grammar("choice", '["a", "\\ud83d"]'),
     "starts with none of the triggers": Grammar(
         "structural_tag", {"structures": [{"begin": "<a>", "schema": {}, "end": ""}], "triggers": ["<b>"]}
     ),

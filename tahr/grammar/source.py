@@ -15,7 +15,10 @@ IsSpecial = Callable[[str], bool]  # whether a text is the name of a special tok
 
 def llguidance_text(grammar: Grammar, is_special: IsSpecial) -> str:
     """The text of a grammar for llguidance; an error names what is wrong with its source."""
-    return WRITERS[grammar.kind](grammar.source, is_special)
+    try:
+        return WRITERS[grammar.kind](grammar.source, is_special)
+    except UnicodeEncodeError as error:
+        raise GrammarError("The grammar holds half a surrogate pair, which is no character: remove it.") from error
 
 
 def from_json_schema(source: str, is_special: IsSpecial) -> str:

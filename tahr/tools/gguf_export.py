@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from tahr.weights.formats import FORMATS, Format
 from tahr.weights.gguf_write import Entry, Part, stored_metadata, write_gguf
 from tahr.weights.quantise.quantiser import FLOATS, QUANTISERS, pieces
 from tahr.weights.quantise.recipes import MIXES, Recipe, keeps_meaning, mix_named, recipe_for
+from tahr.weights.tensor import HostTensor
+from tahr.weights.watch import refuse_changed
 
 QUANTIZATION_VERSION = 2  # of the block layouts; files without it count as too old
 # Metadata that describes the old file alone.
@@ -33,6 +36,7 @@ class Model:
     metadata: Mapping[str, Any]
     parts: list[Part]
     notes: list[str]
+    tensors: Iterable[HostTensor]  # what is read for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ def export(
     bar = progress or hub.Progress()
     bar.start(out.name, sum(one.n_bytes for one in entries))
     try:
-        write_gguf(out, {**model.metadata, **versions}, entries, bar.advance)
+        unchanged = partial(refuse_changed, (tensor.source for tensor in model.tensors))
+        write_gguf(out, {**model.metadata, **versions}, entries, bar.advance, unchanged)
     finally:
         bar.finish()
     before = sum(part.format.n_bytes(prod(part.shape)) for part in model.parts)
@@ -94,17 +99,18 @@ def read_gguf(files: hub.ModelFiles) -> Model:
     opened = open_gguf(files.weights[0])
     kept = {key: value for key, value in stored_metadata(opened).items() if not key.startswith(NOT_COPIED)}
     parts = [Part(t.name, t.format, t.shape, lambda t=t: t) for t in opened.tensors.values()]  # type: ignore[misc]
-    return Model(kept, parts, [])
+    return Model(kept, parts, [], opened.tensors.values())
 
 
 def read_checkpoint(files: hub.ModelFiles) -> Model:
     assert files.directory is not None
-    converted = convert(open_model(files.weights, files.directory))
+    source = open_model(files.weights, files.directory)
+    converted = convert(source)
     refuse_unloadable(converted)
     tokenizer = gguf_fields(files.directory, converted.config.n_vocab)
     left = converted.left_out
     notes = [f"Left out, because GGUF keeps language models alone: {', '.join(left[:5])}{', ...' * (len(left) > 5)}"]
-    return Model({**converted.metadata, **tokenizer}, converted.parts, notes if left else [])
+    return Model({**converted.metadata, **tokenizer}, converted.parts, notes if left else [], source.tensors.values())
 
 
 def target(part: Part, recipe: Recipe | None) -> Format:

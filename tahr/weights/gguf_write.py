@@ -58,9 +58,16 @@ class Entry:
 
 
 def write_gguf(
-    path: Path, metadata: Mapping[str, Any], tensors: Sequence[Entry], advance: Advance | None = None
+    path: Path,
+    metadata: Mapping[str, Any],
+    tensors: Sequence[Entry],
+    advance: Advance | None = None,
+    check: Callable[[], None] | None = None,
 ) -> None:
-    """Write a file; until it is complete it goes by another name, and an error leaves nothing behind."""
+    """Write a file; until it is complete it goes by another name, and an error leaves nothing behind.
+
+    `check` is called when all is written, and may still raise.
+    """
     path = path.resolve() if path.is_symlink() else path  # a link stays one, and the file is where it points
     header = _header(metadata, tensors)
     _refuse_full_disk(path, len(header) + sum(_padded(tensor.n_bytes) for tensor in tensors))
@@ -70,6 +77,8 @@ def write_gguf(
             file.write(header)
             for tensor in tensors:
                 _write_tensor(file, tensor, advance)
+        if check:
+            check()
         draft.replace(path)
     except BaseException:
         with suppress(OSError):
