@@ -16,8 +16,10 @@ from tahr.cli.main import main
 from tahr.errors import QuantError
 from tahr.models import Loaded, load, open_model
 from tahr.tools.full_logits import all_logits
+from tahr.tools.gguf_export import target
 from tahr.weights import FORMATS, HostTensor
 from tahr.weights.dequantise.bits import unpack
+from tahr.weights.gguf_write import Part
 from tahr.weights.quantise import quantiser as table
 from tahr.weights.quantise.bits import pack
 from tahr.weights.quantise.quantiser import QUANTISERS, pieces, quantise, quantised
@@ -180,6 +182,21 @@ def test_q4_k_m_spends_bits_where_they_matter() -> None:
     assert got["blk.3.attn_q.weight"] == got["blk.3.attn_v.weight"] == "Q4_K"
     assert got["token_embd.weight"] == "Q6_K"
     assert not {"output_norm.weight", "blk.0.attn_norm.weight", "blk.0.attn_q.bias"} & got.keys()
+
+
+def test_what_llama_cpp_computes_with_in_f32_alone_stays() -> None:
+    """It leaves these as they are, and ends at an assertion where they are anything but f32."""
+    kept = {
+        "blk.0.ssm_conv1d.weight": (128, 4),
+        "blk.0.shortconv.conv.weight": (128, 3),
+        "token_types.weight": (2, 384),
+        "position_embd.weight": (512, 384),
+        "blk.0.ffn_gate_inp.weight": (8, 384),
+    }
+    for mix in ("Q8_0", "Q4_K_M", "F16"):
+        assert formats(mix, {**kept, "blk.0.attn_q.weight": (384, 384)}).keys() == {"blk.0.attn_q.weight"}
+    parts = [Part(name, FORMATS["BF16"], shape, lambda: tensor(np.zeros(1))) for name, shape in kept.items()]
+    assert {target(part, None).name for part in parts} == {"F32"}
 
 
 def test_an_untied_head_keeps_its_bits() -> None:

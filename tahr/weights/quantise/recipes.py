@@ -133,6 +133,11 @@ NARROWER = {
     "Q6_K": "Q8_0",
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"), "F16"),
 }
+# Kernels of convolutions and tables that are added are no factors of a product: llama.cpp has them in f32 alone.
+DELICATE = (
+    *("_norm.weight", "_gate_inp.weight"),
+    *("ssm_conv1d.weight", "shortconv.conv.weight", "position_embd.weight", "token_types.weight"),
+)
 LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+?)(?:_exps|_shexp)?\.weight")
 
 
@@ -175,7 +180,7 @@ class Recipe:
 
 def keeps_meaning(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor survives rounding: matrices do; norms, biases and expert routers are small and delicate."""
-    return len(shape) >= 2 and name.endswith(".weight") and not name.endswith(("_norm.weight", "_gate_inp.weight"))
+    return len(shape) >= 2 and name.endswith(".weight") and not name.endswith(DELICATE)
 
 
 def fitting(name: str, n_columns: int) -> Format:
