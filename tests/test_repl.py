@@ -299,6 +299,14 @@ def test_a_file_that_is_not_ours_is_refused(talk: Conversation, tmp_path: Path, 
     assert (talk.messages, talk.asked) == before
 
 
+def test_save_does_not_take_the_place_of_a_device(talk: Conversation, tmp_path: Path) -> None:
+    """A pipe stands for /dev/null, which root could have lost."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="no plain file"):
+        obey(talk, f"/save {tmp_path / 'pipe'}")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_save_into_nowhere_is_a_sentence(talk: Conversation, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -43,6 +43,8 @@ def write(path: Path, saved: SavedChat, kv: bytes | None = None) -> None:
     }
     if not path.parent.is_dir():  # a mistyped path must not become a folder
         raise ConfigError(f"The conversation cannot be written to {path}: there is no folder {path.parent}.")
+    if path.exists() and not path.is_file():  # a device such as /dev/null, whose place the new file would take
+        raise ConfigError(f"The conversation cannot be written to {path}: it is no plain file. Give another name.")
     if kv is not None:
         content["kv_sha256"] = hashlib.sha256(kv).hexdigest()
     try:
