@@ -75,6 +75,56 @@ def test_nothing_of_a_conversation_with_tools_is_lost(name: str) -> None:
     assert text.count(WX) >= 3 and text.index("Rome") < text.index("31 degrees")
 
 
+@pytest.mark.parametrize(
+    "name", ["deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "llama-cpp-deepseek-r1", "Qwen-Qwen3-0.6B"]
+)
+def test_a_call_is_shown_also_after_a_word(name: str) -> None:
+    """DeepSeek's first templates show the calls of messages without content alone."""
+    said = {**HISTORY[1], "content": "Let me look."}
+    text = render_chat(template_named(name), [HISTORY[0], said, *HISTORY[2:]], [WEATHER])
+    places = [text.rindex(what) for what in ("Let me look.", "Rome", "Oslo", "31 degrees", "minus 4")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("openai-gpt-oss-120b", "<|start|>assistant<|channel|>analysis<|message|>Rome first.<|end|>"),
+        ("LFM2.5-8B-A1B", "<think>Rome first.</think>"),
+        ("upstage-Solar-Open-100B", "<|begin|>assistant<|think|>Rome first.<|end|>"),
+        ("mistralai-Ministral-3-14B-Reasoning-2512", "[THINK]Rome first.[/THINK]"),
+        ("Qwen3.5-4B", "<think>\nRome first.\n</think>"),
+    ],
+)
+def test_what_was_thought_before_a_call_is_shown_once(name: str, shown: str) -> None:
+    """Templates look for it under several names."""
+    thought = {**HISTORY[1], "reasoning_content": "Rome first."}
+    text = render_chat(template_named(name), [HISTORY[0], thought, *HISTORY[2:]], [WEATHER])
+    assert text.count("Rome first.") == text.count(shown) == 1
+    assert text.index(shown) < text.rindex("Oslo")
+
+
+def test_thinking_and_text_before_a_call_are_not_refused() -> None:
+    said = {**HISTORY[1], "content": "Let me look.", "reasoning_content": "Rome first."}
+    text = render_chat(template_named("openai-gpt-oss-120b"), [HISTORY[0], said, *HISTORY[2:]], [WEATHER])
+    assert "<|channel|>analysis<|message|>Rome first.\n\nLet me look.<|end|>" in text
+
+
+def test_what_was_thought_before_an_answer_is_shown_where_templates_show_it() -> None:
+    answer = {"role": "assistant", "content": "Rome.", "reasoning_content": "Rome first."}
+    messages = [HISTORY[0], answer, {"role": "user", "content": "Sure?"}]
+    text = render_chat(template_named("mistralai-Ministral-3-14B-Reasoning-2512"), messages)
+    assert "[/INST][THINK]Rome first.[/THINK]Rome.</s>[INST]Sure?[/INST]" in text
+
+
+def test_results_stay_with_their_calls_where_ids_come_again() -> None:
+    """Some clients number the calls of each message from 0."""
+    later = [result("rain", 0), result("snow", 1)]
+    text = render_chat(template_named("meta-llama-Llama-3.1-8B-Instruct"), [*HISTORY, HISTORY[1], *later], [WEATHER])
+    places = [text.index(what) for what in ("31 degrees", "minus 4", "rain", "snow")]
+    assert places == sorted(places)
+
+
 def test_the_call_format_is_known_by_the_template() -> None:
     assert {name: template_named(name).call_format.name for name in FORMATS} == FORMATS
     assert ChatTemplate("{{ messages }}").call_format is BY_NAME["json"]

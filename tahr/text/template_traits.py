@@ -1,6 +1,7 @@
 """What a chat template can do with tools, found out by rendering small conversations with it."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from tahr.errors import TemplateError
 Message = Mapping[str, Any]
 
 CALLED, VALUE, RESULT, OFFERED = "zz_called", "zz_value", "zz_result", "zz_offered"
+SAID, THOUGHT = "zz_said", "zz_thought"
+AS_IT_IS = re.compile(r"""["']thinking["']\s*:""")  # a part of a content that a template does not read but writes out
 OFFER = {
     "type": "function",
     "function": {
@@ -34,6 +37,9 @@ class TemplateTraits:
     text_arguments: bool = False  # it wants arguments as JSON text instead of an object
     empty_content: str | None = ""  # what the content of a message is that holds calls alone
     several_calls: bool = True  # a message may hold more than one
+    calls_with_text: bool = True  # a message may hold text and calls; else the calls are not shown
+    thought_name: str = "reasoning_content"  # where it looks for what was thought before a message; see `THOUGHTS`
+    thought_or_text: bool = False  # it refuses a message with calls that has both
 
 
 class Renderer(Protocol):
@@ -49,6 +55,8 @@ def traits_of(template: Renderer) -> TemplateTraits:
     arguments, content = form or FORMS[0]
     history = [USER, calls(arguments, content) if form else ANSWER, *results(1)]
     both = [USER, calls(arguments, content, 2), *results(2)]
+    thought_name = name_of_thoughts(template, calls(arguments, content) if form else ANSWER)
+    said = calls(arguments, SAID)
     return TemplateTraits(
         takes_system=SYSTEM["content"] in attempt(template, [SYSTEM, USER]),
         knows_tools=knows_tools,
@@ -57,7 +65,35 @@ def traits_of(template: Renderer) -> TemplateTraits:
         text_arguments=isinstance(arguments, str),
         empty_content=content,
         several_calls=form is None or attempt(template, both).count(VALUE) > 1,
+        calls_with_text=form is None or CALLED in attempt(template, [USER, said]),
+        thought_name=thought_name,
+        thought_or_text=form is not None and not attempt(template, [USER, THOUGHTS[thought_name](said, THOUGHT)]),
     )
+
+
+def thought_block(message: Message, thought: str) -> Message:
+    """Thinking as the first part of the content."""
+    content = message.get("content") or ()
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [{"type": "thinking", "thinking": thought}, *parts]}
+
+
+def named(name: str) -> Callable[[Message, str], Message]:
+    return lambda message, thought: {**message, name: thought}
+
+
+# How templates are given what was thought before a message, the way most take first.
+THOUGHTS: dict[str, Callable[[Message, str], Message]] = {
+    **{name: named(name) for name in ("reasoning_content", "reasoning", "thinking")},
+    "content": thought_block,
+}
+
+
+def name_of_thoughts(template: Renderer, message: Message) -> str:
+    """Under which name a template shows thinking; the usual one where it shows none."""
+    shown = {name: attempt(template, [USER, give(message, THOUGHT)]) for name, give in THOUGHTS.items()}
+    read = (name for name, text in shown.items() if THOUGHT in text and not AS_IT_IS.search(text))
+    return next(read, "reasoning_content")
 
 
 # Arguments and content of a message with a call, the form most templates take first.

@@ -7,14 +7,17 @@ the messages: the tools into the instructions, calls in the model's own format, 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from tahr.text.template_traits import THOUGHTS
 from tahr.text.tool_calls.delta_buffer import nine_characters
 from tahr.text.tool_calls.json_text import INVALID, dumped, loaded
 from tahr.text.tool_calls.written_calls import written
 
 if TYPE_CHECKING:
     from tahr.text.chat import ChatTemplate
+    from tahr.text.template_traits import TemplateTraits
 
 Message = Mapping[str, Any]
 
@@ -31,6 +34,8 @@ def adapted(
     template: "ChatTemplate", messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> tuple[list[Message], list[Mapping[str, Any]] | None]:
     """The messages and tools to render."""
+    if any(message.get("reasoning_content") for message in messages):
+        messages = [with_thought(message, template.traits) for message in messages]
     if not tools and not any(message.get("tool_calls") or message.get("role") == "tool" for message in messages):
         return list(messages), None
     traits = template.traits
@@ -47,6 +52,9 @@ def adapted(
 
 def rewritten(message: Message, template: "ChatTemplate", names: Mapping[str, str]) -> Iterable[Message]:
     """A message as the template takes it."""
+    if message.get("tool_calls") and message.get("content") and not template.traits.calls_with_text:
+        said = {"role": message["role"], "content": message["content"]}
+        return [said, with_calls({**message, "content": None}, template)]
     if message.get("tool_calls"):
         return [with_calls(message, template)]
     if message.get("role") == "tool" and not template.traits.takes_results:
@@ -55,6 +63,19 @@ def rewritten(message: Message, template: "ChatTemplate", names: Mapping[str, st
     if message.get("role") == "tool" and wants_strict_ids(template) and message.get("tool_call_id"):
         return [{**message, "tool_call_id": strict_id(str(message["tool_call_id"]))}]
     return [message]
+
+
+def with_thought(message: Message, traits: "TemplateTraits") -> Message:
+    """A message with what was thought before it where the template looks for that."""
+    thought, name = message.get("reasoning_content"), traits.thought_name
+    if not thought or name == "reasoning_content" or (name != "content" and message.get(name)):
+        return message
+    if name == "content" and message.get("tool_calls") and not traits.writes_calls:  # which are added to the text
+        return message
+    content = message.get("content")
+    if traits.thought_or_text and message.get("tool_calls") and content and isinstance(content, str):
+        return THOUGHTS[name]({**message, "content": ""}, f"{thought}\n\n{content}")
+    return THOUGHTS[name](message, thought)
 
 
 def with_calls(message: Message, template: "ChatTemplate") -> Message:
@@ -107,22 +128,29 @@ def names_of_calls(messages: Iterable[Message]) -> dict[str, str]:
 def one_by_one(messages: Sequence[Message]) -> list[Message]:
     """Calls made at once as calls made one after the other, each with its result."""
     made: list[Message] = []
-    results = {str(each.get("tool_call_id")): each for each in messages if each.get("role") == "tool"}
     moved: set[int] = set()
-    for message in messages:
+    for at, message in enumerate(messages):
         if id(message) in moved:
             continue
         calls = message.get("tool_calls") or ()
         if len(calls) < 2:
             made.append(message)
             continue
+        no_words = {name: value for name, value in message.items() if name not in THOUGHTS} | {"content": ""}
+        results = results_after(messages[at + 1 :])
         for i, call in enumerate(calls):
-            made.append({**message, "content": message.get("content") if i == 0 else "", "tool_calls": [call]})
+            made.append({**(message if i == 0 else no_words), "tool_calls": [call]})
             result = results.get(str(call.get("id")))
             if result is not None and id(result) not in moved:
                 moved.add(id(result))
                 made.append(result)
     return made
+
+
+def results_after(messages: Iterable[Message]) -> dict[str, Message]:
+    """The results up to the next calls, by the ids of their calls; later ones may have the same ids."""
+    until_calls = takewhile(lambda each: not each.get("tool_calls"), messages)
+    return {str(each.get("tool_call_id")): each for each in until_calls if each.get("role") == "tool"}
 
 
 def merged(messages: Sequence[Message]) -> list[Message]:
