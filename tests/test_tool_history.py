@@ -18,6 +18,7 @@ from tool_replies import ODD, ROME, WEATHER, WX
 
 # Templates that want variables of their own, or a description of everything in a schema; in transformers too.
 UNUSABLE = {"fireworks-ai-llama-3-firefunction-v2", "CohereForAI-c4ai-command-r-plus-tool_use"}
+FIRST_DEEPSEEK = ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "llama-cpp-deepseek-r1")
 # What the templates of these models show as calls, each in its own way.
 FORMATS = {
     "Qwen-Qwen3-0.6B": "hermes",
@@ -26,7 +27,10 @@ FORMATS = {
     "ibm-granite-granite-4.0": "hermes",
     "ibm-granite-granite-3.3-2B-Instruct": "granite",
     "Qwen3-Coder": "qwen3_coder",
-    "ByteDance-Seed-OSS": "qwen3_coder",
+    "ByteDance-Seed-OSS": "seed_oss",
+    "GigaChat3-10B-A1.8B": "gigachat3",
+    "LFM2.5-Instruct": "lfm2",
+    "openbmb-MiniCPM5-1B": "minicpm",
     "meta-llama-Llama-3.1-8B-Instruct": "llama3",
     "meta-llama-Llama-3.2-3B-Instruct": "llama3",
     "mistralai-Mistral-Nemo-Instruct-2407": "mistral",
@@ -75,9 +79,7 @@ def test_nothing_of_a_conversation_with_tools_is_lost(name: str) -> None:
     assert text.count(WX) >= 3 and text.index("Rome") < text.index("31 degrees")
 
 
-@pytest.mark.parametrize(
-    "name", ["deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "llama-cpp-deepseek-r1", "Qwen-Qwen3-0.6B"]
-)
+@pytest.mark.parametrize("name", FIRST_DEEPSEEK)
 def test_a_call_is_shown_also_after_a_word(name: str) -> None:
     """DeepSeek's first templates show the calls of messages without content alone."""
     said = {**HISTORY[1], "content": "Let me look."}

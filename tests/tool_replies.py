@@ -211,7 +211,13 @@ REPLIES = (
         True,
     ),
     Reply("qwen3_coder", "Now:\n" + coder(**TYPED) + "\n" + coder(), ((WX, TYPED_JSON), (WX, "{}")), "Now:"),
-    Reply("qwen3_coder", "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>", (("now", "{}"),)),
+    Reply("seed_oss", "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>", (("now", "{}"),)),
+    Reply(  # values stand right between the tags, and lists are Python's
+        "seed_oss",
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "<parameter=tags>['a', \"it's\", True]</parameter>\n</function>\n</seed:tool_call>",
+        ((WX, '{"city": "\\nRome\\n", "tags": ["a", "it\'s", true]}'),),
+    ),
     Reply("glm", "<think>Hm</think>\n" + glm(**TYPED), ((WX, TYPED_JSON),), "", "Hm", THINK),
     Reply("hunyuan", HUNYUAN, ((WX, '{"city": "12", "days": 3}'),)),
     Reply("glm", "<tool_call>now</tool_call>", (("now", "{}"),)),
@@ -291,6 +297,24 @@ REPLIES = (
         "minicpm",
         '<function name="get_weather"><param name="city">12</param><param name="days">3</param></function>',
         ((WX, '{"city": "12", "days": 3}'),),
+    ),
+    Reply(
+        "minicpm",
+        'Hm<function name="get_weather"><param name="city"><![CDATA[<b>\nRo]] & </param>me]]></param>'
+        '<param name="days"><![CDATA[3]]></param></function>',
+        ((WX, '{"city": "<b>\\nRo]] & </param>me", "days": 3}'),),
+        "Hm",
+    ),
+    Reply(
+        "gigachat3",
+        'Hm.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "get_weather", "arguments": ' + ODD + "}",
+        ((WX, ODD),),
+        "Hm.",
+    ),
+    Reply(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='Ro\nme')]<|tool_call_end|>",
+        ((WX, '{"city": "Ro\\nme"}'),),
     ),
 )
 

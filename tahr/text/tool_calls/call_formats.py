@@ -1,7 +1,7 @@
 """The table of call formats: how each family of models writes its calls, and by what its template is known."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tahr.errors import ConfigError
 from tahr.text.tool_calls.delta_buffer import MakeId, call_id, nine_characters, numbered_function
@@ -47,6 +47,7 @@ GLM = TaggedForm(
 )
 HY = ":opensource>"
 XML = TaggedForm((">",), "<parameter=", ">", "", "</parameter>", "</function>", lines=True)
+SEED = replace(XML, lines=False)
 
 
 def attributes(prefix: str, invoke: str = "invoke", parameter: str = "parameter") -> TaggedForm:
@@ -153,16 +154,24 @@ CALL_FORMATS = (
     ),
     CallFormat("glm", GLM, ("<tool_call>",), ("</tool_call>",), found_by=("<arg_key>",)),
     CallFormat(
+        "seed_oss",
+        SEED,
+        ("<function=",),
+        ("</function>",),
+        around=("<seed:tool_call>", "</seed:tool_call>"),
+        found_by=("<seed:tool_call>", "<parameter="),
+    ),
+    CallFormat(
         "qwen3_coder",
         XML,
         ("<function=",),
         ("</function>",),
-        around=("<tool_call>", "</tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
+        around=("<tool_call>", "</tool_call>"),
         found_by=("<function=", "<parameter="),
     ),
     CallFormat(
         "minicpm",
-        attributes("", "function", "param"),
+        replace(attributes("", "function", "param"), cdata=True),
         ('<function name="',),
         ("</function>",),
         found_by=('<function name="', '<param name="'),
@@ -192,8 +201,22 @@ CALL_FORMATS = (
     CallFormat(
         "lfm2", PythonForm(), ("<|tool_call_start|>",), ("<|tool_call_end|>",), found_by=("<|tool_list_start|>",)
     ),
+    CallFormat(
+        "lfm2",
+        PythonForm(),
+        ("<|tool_call_start|>",),
+        ("<|tool_call_end|>",),
+        found_by=('"List of tools: ["', "|im_end|"),
+    ),
     CallFormat("granite", JSON, ("<|tool_call|>",), found_by=("<|tool_call|>",)),
     CallFormat("gigachat", JSON, ("<|function_call|>",), found_by=("<|function_call|>",)),
+    CallFormat(
+        "gigachat3",
+        JSON,
+        ("function call<|role_sep|>\n",),
+        around=("<|message_sep|>\n\n",),
+        found_by=("'function call'", "<|role_sep|>"),
+    ),
     CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("<|python_tag|>",)),
     CallFormat("llama3", JSON, ("<|python_tag|>",), bare=True, found_by=("Environment: ipython",)),
     CallFormat("minimax_m1", JSON, ("<tool_calls>",), ("</tool_calls>",), found_by=("<tool_calls>",)),
@@ -210,7 +233,6 @@ ALSO = {
     "granite4": "hermes",
     "qwen3_xml": "qwen3_coder",
     "qwen3coder": "qwen3_coder",
-    "seed_oss": "qwen3_coder",
     "llama3_json": "llama3",
     "llama": "llama3",
     "deepseek_r1": "deepseek_v3",

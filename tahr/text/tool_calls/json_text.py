@@ -3,6 +3,7 @@
 A model may write JSON that is broken. Readers then go on to the next character that can end a value, and never fail.
 """
 
+import ast
 import json
 import re
 from collections import deque
@@ -95,6 +96,16 @@ def whole_ends(text: str) -> list[tuple[int, str]]:
         if len(open_) > MAX_NESTED:
             break
     return list(ends)
+
+
+def json_of_python(text: str) -> str:
+    """A Python literal as JSON, also one with line breaks inside its quotes; empty if the text is none."""
+    for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")):
+        try:
+            return dumped(ast.literal_eval(each))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return ""
 
 
 def refuse_constant(name: str) -> None:

@@ -1,13 +1,12 @@
 """Calls whose arguments are written in a notation of their own: Gemma's objects and Python's keyword arguments."""
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tahr.text.tool_calls.cursor import MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
-from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, loaded, space, string_rest
+from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, json_of_python, loaded, space, string_rest
 from tahr.text.tool_calls.tools import NAME, Tool
 
 GEMMA_QUOTE = '<|"|>'
@@ -176,8 +175,6 @@ def keyword(text: str, name: str) -> str:
     """`key=value` as a member of a JSON object; a value without a key gets the name that belongs to its place."""
     found = re.match(r"\s*([A-Za-z_]\w*)\s*=(?!=)", text)
     key, value = (found[1], text[found.end() :]) if found else (name, text)
-    try:
-        return f"{dumped(key)}: {dumped(ast.literal_eval(value.strip()))}"
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        plain = loaded(value.strip())  # true, false and null are JSON's words
-        return f"{dumped(key)}: {dumped(value.strip() if plain is INVALID else plain)}"
+    text = value.strip()
+    plain = loaded(text)  # true, false and null are JSON's words
+    return f"{dumped(key)}: {json_of_python(text) or dumped(text if plain is INVALID else plain)}"

@@ -7,12 +7,14 @@ when they are complete.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tahr.text.tool_calls.cursor import Reader, TextCursor, drop, head_of, mark_set
+from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
-from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, loaded, space
+from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, json_of_python, loaded, space
 from tahr.text.tool_calls.tools import NAME, Tool, json_type
 
 TEXT = frozenset({"string"})
+CONTAINERS = frozenset({"array", "object", "null"})
+CDATA, CDATA_END = "<![CDATA[", "]]>"  # around a value with characters that mean something in XML
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -27,6 +29,7 @@ class TaggedForm:
     value_end: str
     call_close: str
     lines: bool = False  # a value stands between two line breaks that are not part of it
+    cdata: bool = False  # a value may stand between XML's quotes
     says_text: str = ""  # what stands between key and value if the value is a text; then schemas are not asked
 
 
@@ -94,16 +97,24 @@ class TaggedReader:
 
     def _text(self) -> Reader[None]:
         value = TextValue(self.buffer, self.form.lines)
-        if (yield from self.cursor.until(mark_set(self.form.value_end), value.push)):
+        if (yield from self._value(value.push)):
             value.close()
 
     def _other(self, types: frozenset[str]) -> Reader[None]:
         pieces: list[str] = []
-        if (yield from self.cursor.until(mark_set(self.form.value_end), pieces.append)):
+        if (yield from self._value(pieces.append)):
             text = "".join(pieces)
             if self.form.lines:
                 text = text.removeprefix("\n").removesuffix("\n")
             self.buffer.arguments(json_of(text, types))
+
+    def _value(self, sink: Sink) -> Reader[str]:
+        """Pass on a value up to its end; the mark that ends it."""
+        end = self.form.value_end
+        marks = mark_set(end, CDATA) if self.form.cdata else mark_set(end)
+        while (mark := (yield from self.cursor.until(marks, sink))) == CDATA:
+            yield from self.cursor.until(mark_set(CDATA_END), sink)
+        return mark
 
 
 def json_of(text: str, types: frozenset[str]) -> str:
@@ -111,6 +122,8 @@ def json_of(text: str, types: frozenset[str]) -> str:
     bare = text.strip()
     bare = PYTHON_WORDS.get(bare, bare) if types != TEXT else bare
     value = loaded(bare)
+    if value is INVALID and types and types <= CONTAINERS:  # some templates write lists and objects as Python does
+        return json_of_python(bare) or dumped(text)
     if value is INVALID or types == TEXT:
         return dumped(text)
     kind = json_type(value)

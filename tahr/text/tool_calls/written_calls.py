@@ -43,6 +43,7 @@ FRAMES = {
     "mistral_args": CallFrame("[TOOL_CALLS]", "[ARGS]"),
     "granite": CallFrame(*OBJECT, "}", ", ", "<|tool_call|>[", "]"),
     "gigachat": CallFrame("<|function_call|>" + OBJECT[0], OBJECT[1], "}"),
+    "gigachat3": CallFrame("function call<|role_sep|>\n" + OBJECT[0], OBJECT[1], "}", "", "<|message_sep|>\n\n"),
     "nemotron": CallFrame(*OBJECT, "}", ", ", "<TOOLCALL>[", "]</TOOLCALL>"),
     "minimax_m1": CallFrame(*OBJECT, "}", "\n", "<tool_calls>\n", "\n</tool_calls>"),
     "apertus": CallFrame('{"', '": ', "}", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
@@ -72,6 +73,7 @@ FRAMES = {
 
 TAG_FRAMES = {
     "qwen3_coder": TagFrame("<tool_call>\n<function=", ">\n", "\n</tool_call>", "\n", space="\n"),
+    "seed_oss": TagFrame("<seed:tool_call>\n<function=", ">\n", "\n</seed:tool_call>", "\n", space="\n"),
     "glm": TagFrame("<tool_call>", "\n", "", "\n", space="\n", value_space="\n"),
     "minicpm": TagFrame('<function name="', '">', "", "\n"),
     "minimax_m2": TagFrame(
