@@ -17,7 +17,7 @@ from tahr.errors import TokenizerError
 from tahr.text.gguf.models import _word_splitter
 from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.tokenizer import Tokenizer
-from tahr.text.vocab import END_MARKERS, byte_level
+from tahr.text.vocab import END_MARKERS, byte_level, end_markers
 from tahr.weights import open_gguf
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "qwen2")
@@ -256,6 +256,13 @@ def test_a_message_end_is_no_reply_end_where_replies_have_their_own() -> None:
     assert ends("<|endoftext|>", "<|end|>") == {"<|endoftext|>", "<|end|>"}
     assert ends("<|return|>", "<|end|>", "<|call|>") == {"<|return|>", "<|call|>"}
     assert all(reason for reason in END_MARKERS.values())
+
+
+def test_llama4_ends_a_message_to_a_tool() -> None:
+    """Files of Llama 4 name <|eot|> alone; after a call it writes <|eom|>."""
+    ids = {"<|end_of_text|>": 1, "<|header_start|>": 5, "<|eom|>": 7, "<|eot|>": 8}
+    assert end_markers(ids) == {1, 7, 8}
+    assert end_markers({"<|start|>": 5, "<|eom|>": 7, "<|eot|>": 8}) == {8}  # there a message goes before the reply
 
 
 def test_unigram_takes_the_most_probable_cut() -> None:

@@ -292,6 +292,7 @@ REPLIES = (
         f"<|tool_calls|><|tool_call:begin|>x1<|tool_call:name|>get_weather<|tool_call:args|>{ROME}<|tool_call:end|><|calls|>",
         ((WX, ROME),),
     ),
+    Reply("granite", '<tool_call>[{"name": "get_weather", "arguments": ' + ROME + "}]", ((WX, ROME),)),
     Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
     Reply(
         "minicpm",

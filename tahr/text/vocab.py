@@ -127,6 +127,8 @@ END_MARKERS: dict[str, str] = {
     "<|im_end|>": "ChatML: end of turn",
     "<|eot_id|>": "Llama 3: end of turn",
     "<|eom_id|>": "Llama 3.1: end of message, a tool is to answer",
+    "<|eot|>": "Llama 4: end of turn",
+    "<|eom|>": "Llama 4: end of message, a tool is to answer",
     "<end_of_turn>": "Gemma: end of turn",
     "<turn|>": "Gemma 4: end of turn",
     "<|tool_response>": "Gemma 4: a tool is to answer",
@@ -143,11 +145,11 @@ END_MARKERS: dict[str, str] = {
     "<|repo_name|>": "Qwen coder: the next repository starts",
     "<|file_sep|>": "Qwen coder: the next file starts",
 }
-# Where these are present, <|end|> only closes one message of a reply that goes on.
-_REPLY_GOES_ON = frozenset({"<|return|>", "<|flush|>"})
+# Markers that only close one message of a reply that goes on, where one of these is present.
+_REPLY_GOES_ON = {"<|end|>": {"<|return|>", "<|flush|>"}, "<|eom|>": {"<|start|>"}}
 
 
 def end_markers(ids: dict[str, int]) -> frozenset[int]:
     """Ids of the well-known end markers among tokens that are no plain text, given as piece -> id."""
-    skipped = {"<|end|>"} if _REPLY_GOES_ON & ids.keys() else set()
+    skipped = {marker for marker, others in _REPLY_GOES_ON.items() if others & ids.keys()}
     return frozenset(ids[marker] for marker in END_MARKERS if marker in ids and marker not in skipped)

@@ -208,7 +208,8 @@ CALL_FORMATS = (
         ("<|tool_call_end|>",),
         found_by=('"List of tools: ["', "|im_end|"),
     ),
-    CallFormat("granite", JSON, ("<|tool_call|>",), found_by=("<|tool_call|>",)),
+    # Granite 3.1 writes the mark as text, without bars.
+    CallFormat("granite", JSON, ("<|tool_call|>", "<tool_call>"), ("</tool_call>",), found_by=("<|tool_call|>",)),
     CallFormat("gigachat", JSON, ("<|function_call|>",), found_by=("<|function_call|>",)),
     CallFormat(
         "gigachat3",
