@@ -293,6 +293,11 @@ REPLIES = (
         ((WX, ROME),),
     ),
     Reply("granite", '<tool_call>[{"name": "get_weather", "arguments": ' + ROME + "}]", ((WX, ROME),)),
+    Reply(
+        "gemma",
+        "<|tool_call>call:now{None:None,b:[True,null]}<tool_call|>",
+        (("now", '{"None":null,"b":[true,null]}'),),
+    ),
     Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
     Reply(
         "minicpm",

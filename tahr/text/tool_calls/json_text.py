@@ -16,6 +16,7 @@ STRUCTURE = mark_set('"', "{", "}", "[", "]")
 NO_SPACE = re.compile(r"\S")
 SCALAR_END = re.compile(r"[\s,\]}]")
 JSON_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],]', re.DOTALL)
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 MAX_CUTS, MAX_NESTED = 8, 64  # beyond which a broken text is given up
 
 

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from tahr.text.tool_calls.cursor import MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
-from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, json_of_python, loaded, space, string_rest
+from tahr.text.tool_calls.json_text import (
+    INVALID,
+    PYTHON_WORDS,
+    dumped,
+    escaped,
+    json_of_python,
+    loaded,
+    space,
+    string_rest,
+)
 from tahr.text.tool_calls.tools import NAME, Tool
 
 GEMMA_QUOTE = '<|"|>'
@@ -74,7 +83,8 @@ class GemmaReader:
         pieces: list[str] = []
         if (yield from self.cursor.before(WORD_END, pieces.append)):
             word = "".join(pieces).strip()
-            self.buffer.arguments(word if not at_key and loaded(word) is not INVALID else dumped(word))
+            plain = PYTHON_WORDS.get(word, word)  # the template writes null as None
+            self.buffer.arguments(plain if not at_key and loaded(plain) is not INVALID else dumped(word))
         return None
 
     def _quoted(self, closes: MarkSet) -> Reader[bool]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, drop, head_of, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
-from tahr.text.tool_calls.json_text import INVALID, dumped, escaped, json_of_python, loaded, space
+from tahr.text.tool_calls.json_text import INVALID, PYTHON_WORDS, dumped, escaped, json_of_python, loaded, space
 from tahr.text.tool_calls.tools import NAME, Tool, json_type
 
 TEXT = frozenset({"string"})
 CONTAINERS = frozenset({"array", "object", "null"})
 CDATA, CDATA_END = "<![CDATA[", "]]>"  # around a value with characters that mean something in XML
-PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
