@@ -298,6 +298,11 @@ REPLIES = (
         "<|tool_call>call:now{None:None,b:[True,null]}<tool_call|>",
         (("now", '{"None":null,"b":[true,null]}'),),
     ),
+    Reply(
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='it's (not) \"x\", isn't?', tags=['a' , 'b']), now()]<|tool_call_end|>",
+        ((WX, '{"city": "it\'s (not) \\"x\\", isn\'t?", "tags": ["a", "b"]}'), ("now", "{}")),
+    ),
     Reply("gigachat", '<|function_call|>{"name": "get_weather", "arguments": ' + ROME + "}", ((WX, ROME),)),
     Reply(
         "minicpm",

@@ -100,13 +100,13 @@ def whole_ends(text: str) -> list[tuple[int, str]]:
 
 
 def json_of_python(text: str) -> str:
-    """A Python literal as JSON, also one with line breaks inside its quotes; empty if the text is none."""
+    """A Python literal as JSON, also one with line breaks or apostrophes between its quotes; empty if it is none."""
     for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")):
         try:
             return dumped(ast.literal_eval(each))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
-    return ""
+    return dumped(text[1:-1]) if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else ""
 
 
 def refuse_constant(name: str) -> None:

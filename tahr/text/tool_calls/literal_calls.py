@@ -21,6 +21,7 @@ from tahr.text.tool_calls.tools import NAME, Tool
 GEMMA_QUOTE = '<|"|>'
 WORD_END = re.compile(r'[<",:{}\[\]]')
 IN_CALL = mark_set("(", ")", "[", "]", "{", "}", ",", "'", '"')
+AFTER_STRING = ("", *",)]}:")
 CODE_TOOLS = ("code_interpreter", "python", "ipython")  # what a tool is called that takes code
 
 
@@ -174,11 +175,14 @@ class PythonReader:
 
 
 def python_string_rest(cursor: TextCursor, quote: str, sink: Sink) -> Reader[None]:
+    """The rest of a string. Templates escape nothing, so a quote after which no value can end is an apostrophe."""
     marks = mark_set(quote, "\\")
-    while (mark := (yield from cursor.until(marks, sink))) == "\\":
+    while mark := (yield from cursor.until(marks, sink)):
         sink(mark)
-        yield from cursor.take(sink)
-    sink(mark)
+        if mark == "\\":
+            yield from cursor.take(sink)
+        elif (yield from space(cursor, sink)) in AFTER_STRING:
+            return
 
 
 def keyword(text: str, name: str) -> str:
