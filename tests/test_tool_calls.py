@@ -105,6 +105,13 @@ def test_noise_made_of_marks_is_read_alike(name: str, data: st.DataObject) -> No
 # ---- streams ------------------------------------------------------------------------------------------------
 
 
+def test_numbers_that_no_float_holds_stay_json() -> None:
+    lfm2 = next(reply.format for reply in REPLIES if reply.call_format == "lfm2")
+    raw = "<|tool_call_start|>[get_weather(city=1e999, days=-1e999, tags=[1e999, 'a'])]<|tool_call_end|>"
+    (call,) = tool_calls_of(parse(lfm2, [raw]))
+    assert call.arguments == """{"city": 1e999, "days": -1e999, "tags": "[1e999, 'a']"}"""
+
+
 def test_names_and_arguments_come_as_they_are_generated() -> None:
     parser = ReplyParser(ReplyFormat(call_format_named("hermes"), TOOLS))
     assert parser.push('Hi <tool_call>\n{"name": "get_weather"') == (

@@ -103,7 +103,7 @@ def json_of_python(text: str) -> str:
     """A Python literal as JSON, also one with line breaks or apostrophes between its quotes; empty if it is none."""
     for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")):
         try:
-            return dumped(ast.literal_eval(each))
+            return json.dumps(ast.literal_eval(each), ensure_ascii=False, allow_nan=False)  # JSON has no infinities
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     return dumped(text[1:-1]) if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else ""

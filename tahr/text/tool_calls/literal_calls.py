@@ -191,4 +191,4 @@ def keyword(text: str, name: str) -> str:
     key, value = (found[1], text[found.end() :]) if found else (name, text)
     text = value.strip()
     plain = loaded(text)  # true, false and null are JSON's words
-    return f"{dumped(key)}: {json_of_python(text) or dumped(text if plain is INVALID else plain)}"
+    return f"{dumped(key)}: {json_of_python(text) or (dumped(text) if plain is INVALID else text)}"
