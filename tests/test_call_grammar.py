@@ -160,3 +160,30 @@ def test_a_schema_that_refers_to_itself() -> None:
     assert accepts(CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=schema)]), call)
     with pytest.raises(GrammarError, match="refers to itself"):
         call_grammar(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_constants_and_signs_in_names_and_values_are_kept(name: str) -> None:
+    properties = {
+        "language": {"type": "string", "enum": ["C#", "F#"]},
+        "kind": {"type": "string", "const": "code"},
+        "or_none": {"type": "string", "enum": ["", "b"]},
+        "#n": {"type": "integer", "minimum": 1, "maximum": 3},
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    if name == "lfm2":  # its calls are Python's
+        del properties["#n"]
+        schema["required"] = list(properties)
+    tools = {"f": Tool("f", parameters=schema, strict=True)}
+    for seed in range(3):
+        text = walk(CallGrammar(BY_NAME[name], list(tools.values()), parallel=False), special_of(name), seed)
+        [call] = tool_calls_of(parsed(ReplyFormat(BY_NAME[name], tools), text or ""))
+        jsonschema.validate(json.loads(call.arguments), schema)
+
+
+def test_a_required_that_is_no_list() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": True}
+    call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
+    assert accepts(CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=schema)]), call)
+    with pytest.raises(GrammarError, match="no list"):
+        call_grammar(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)

@@ -129,9 +129,9 @@ class LarkText:
         opening = self.opening(frame.section_open) if frame.section_open else ""
         return self.sequence(opening, inside, self.literal(frame.section_close))
 
-    def opening(self, text: str) -> str:
+    def opening(self, text: str, number: str | None = None) -> str:
         """A literal that begins a section, without the mark that has been read before."""
-        return self.literal(text.removeprefix(self.skipped))
+        return self.literal(text.removeprefix(self.skipped), number)
 
     def several(self, call: str, separator: str, has_edges: bool) -> str:
         """Calls in a row. Where each begins with the mark that is waited for, one is enough."""
@@ -152,7 +152,7 @@ class LarkText:
         return self.sequence(before, arguments, self.literal(close))
 
     def call_open(self, text: str, frame: CallFrame | TagFrame) -> str:
-        return self.literal(text) if frame.section_open else self.opening(text)
+        return self.literal(text, NUMBER) if frame.section_open else self.opening(text, NUMBER)
 
     def tagged_call(self, i: int, tool: Tool) -> str:
         form, tags = self.asked.call_format.form, self.frame()
@@ -194,7 +194,7 @@ class LarkText:
     def members(self, name: str, tool: Tool, member: Callable[[str, Any], str], separator: str) -> str:
         """The arguments of a tool in the order of its schema, each at most once, those it needs exactly once."""
         properties = tool.parameters.get("properties")
-        required = tool.parameters.get("required") or ()
+        required = required_of(tool)
         if not isinstance(properties, dict) or not properties:
             return ""
         comma = f"{self.literal(separator)} " if separator else ""
@@ -212,12 +212,11 @@ class LarkText:
         return first
 
     def value(self, schema: Any, end: str, strict: bool) -> str:
-        """A value and the mark that ends it. Texts have no quotes; an enumeration is one of its texts."""
+        """A value and the mark that ends it. Texts have no quotes; a constant or an enumeration is one of its texts."""
         if types_of(schema) != {"string"}:
             return self.sequence(self.json(schema, strict), self.literal(end))
-        options = schema.get("enum")
-        if isinstance(options, list) and options and all(isinstance(each, str) and each for each in options):
-            return self.sequence(f"({' | '.join(map(self.literal, options))})", self.literal(end))
+        if options := texts_of(schema):
+            return self.sequence(f"({' | '.join(self.literal(each) or EMPTY for each in options)})", self.literal(end))
         parts = self.split(end)
         if isinstance(parts[0], int):
             return f"TEXT {self.literal(end)}"
@@ -238,14 +237,17 @@ class LarkText:
         self.rules.append(f"{name}: {body}")
         return name
 
-    def literal(self, text: str) -> str:
-        """A text as terms: quoted, special tokens by their ids, `#` any number."""
+    def literal(self, text: str, number: str | None = None) -> str:
+        """A text as terms: quoted, special tokens by their ids, the mark of a number any number."""
         terms: list[str] = []
         for part in self.split(text):
             if isinstance(part, int):
                 terms.append(f"<[{part}]>")
                 continue
-            pieces = [json.dumps(piece, ensure_ascii=False) if piece else "" for piece in part.split("#")]
+            pieces = [
+                json.dumps(piece, ensure_ascii=False) if piece else ""
+                for piece in (part.split(number) if number else [part])
+            ]
             terms += [term for piece in pieces for term in ("NUMBER", piece)][1:]
         return " ".join(filter(None, terms))
 
@@ -254,6 +256,7 @@ class LarkText:
 
 
 EMPTY = '""'
+NUMBER = "#"  # stands for the number of the call in frames, and for itself in names and values of a schema
 
 
 def alone(schema: Any, shared: Mapping[str, Any], strict: bool) -> Any:
@@ -279,6 +282,20 @@ def closed(schema: Any, depth: int) -> Any:
     made = {name: each if name in VALUES else closed(each, depth - 1) for name, each in schema.items()}
     is_open = isinstance(schema.get("properties"), Mapping) and not OPEN.intersection(schema)
     return {**made, "additionalProperties": False} if is_open else made
+
+
+def required_of(tool: Tool) -> list[Any]:
+    """The names of arguments that a call must have."""
+    required = tool.parameters.get("required", [])
+    if not isinstance(required, list) and tool.strict:
+        raise GrammarError(f"The tool {tool.name} has a required that is no list: write a list of names.")
+    return required if isinstance(required, list) else []
+
+
+def texts_of(schema: Mapping[str, Any]) -> list[str]:
+    """The texts that a constant or an enumeration leaves; none of them: any text."""
+    options = [schema["const"]] if "const" in schema else schema.get("enum")
+    return [each for each in options if isinstance(each, str)] if isinstance(options, list) else []
 
 
 def types_of(schema: Any) -> set[str]:
