@@ -96,6 +96,12 @@ def test_lark_and_gbnf_grammars_are_followed() -> None:
     assert re.fullmatch(r"\(*[xyz]{2}\)*", text) and text.count("(") == text.count(")")
 
 
+@pytest.mark.parametrize("kind, source", [("regex", "a\ud800"), ("choice", '["\\ud800"]'), ("lark", 'start: "\ud800"')])
+def test_half_a_character_is_refused_in_a_sentence(kind: str, source: str) -> None:
+    with pytest.raises(GrammarError, match="half of a character: correct it"):
+        compiler().state(Grammar(kind, source))
+
+
 def test_a_json_object_is_an_object() -> None:
     text, reason = written(Grammar("json_object"), max_tokens=200, temperature=0.0)
     assert reason == "length" or isinstance(json.loads(text), dict)
@@ -391,9 +397,7 @@ REFUSED = {
     "unknown special token": Grammar("lark", "start: <|nothing|>"),
     "none of them empty": Grammar("choice", ["a", ""]),
     "is no JSON": Grammar("json_schema", "{"),
-    "half a surrogate pair": Grammar("regex", "a\udcff"),  # a byte of the command line that is no UTF-8
-    "half a surrogate": Grammar("choice", ["a", "\ud83d"]),
-    "surrogate pair": Grammar("choice", '["a", "\\ud83d"]'),
+    "half of a character": Grammar("regex", "a\udcff"),  # a byte of the command line that is no UTF-8
     "starts with none of the triggers": Grammar(
         "structural_tag", {"structures": [{"begin": "<a>", "schema": {}, "end": ""}], "triggers": ["<b>"]}
     ),

@@ -41,6 +41,8 @@ REFUSED = [
     ({"pattern": "a\\"}, "backslash"),
     ({"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64"}, "contentEncoding"),
     ({"items": 5}, "is no schema"),
+    ({"format": ["date"]}, "format that is no text"),
+    ({"allOf": 5, "format": "date", "pattern": "^2"}, "allOf must be an array"),
     ([], "is no schema"),
     (False, "allows nothing"),
     ({"type": "string", "pattern": "^A", "format": "date"}, "Unsatisfiable"),

@@ -157,17 +157,19 @@ def rewrite_pattern(schema: Schema, path: str, check: Check) -> None:
 
 def rewrite_format(schema: Schema, path: str, check: Check) -> None:
     """A format becomes a pattern; one that JSON schema does not define is an annotation."""
-    name = schema.pop("format", None)
+    name = schema.pop("format", "")
+    if not isinstance(name, str):
+        raise refused(path, "has a format that is no text", "write a name such as date")
     if name in REFUSED:
         raise refused(path, f"has the format {name}, which a grammar cannot enforce", "describe it by a pattern")
     if name in KNOWN_TO_LLGUIDANCE:
         schema["format"] = name
     elif name in EXACT:
         pattern = f"^{EXACT[name]()}$"
-        if "pattern" in schema:
-            schema["allOf"] = [*schema.get("allOf", []), {"pattern": pattern}]
-        else:
+        if "pattern" not in schema:
             schema["pattern"] = pattern
+        elif isinstance(schema.setdefault("allOf", []), list):  # else llguidance says what is wrong with it
+            schema["allOf"] = [*schema["allOf"], {"pattern": pattern}]
 
 
 def rewrite_numbers(schema: Schema, path: str, check: Check) -> None:

@@ -18,7 +18,8 @@ def llguidance_text(grammar: Grammar, is_special: IsSpecial) -> str:
     try:
         return WRITERS[grammar.kind](grammar.source, is_special)
     except UnicodeEncodeError as error:
-        raise GrammarError("The grammar holds half a surrogate pair, which is no character: remove it.") from error
+        half = ascii(error.object[error.start])
+        raise GrammarError(f"The {grammar.kind} has {half}, which is half of a character: correct it.") from error
 
 
 def from_json_schema(source: str, is_special: IsSpecial) -> str:
