@@ -1,8 +1,13 @@
 """Matchers of a grammar: made when a sequence needs one, from what earlier ones have learned."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 import tahr.grammar.compiler as compiler_module
+from tahr import AsyncLLM, EngineConfig, SamplingParams
+from tahr.errors import GenerateError
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from test_grammar import allowed, letter, tokenizer
@@ -37,3 +42,19 @@ def test_new_sequences_of_a_grammar_know_what_ended_ones_have_learned(monkeypatc
     later.advance(letter("a"))
     del later
     assert compiled.state().matcher.n_seen == n_seen
+
+
+def test_grammars_that_wait_when_the_engine_is_closed_are_told_so(stories: Path) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(str(stories), config=EngineConfig(n_threads=2))
+        schemas = [{"enum": [f"v{i}" for i in range(5000 + n)]} for n in range(6)]  # each takes a while to compile
+        params = [SamplingParams(grammar=Grammar("json_schema", schema), max_tokens=4) for schema in schemas]
+        tasks = [asyncio.create_task(llm.generate("x", each)) for each in params]
+        await asyncio.sleep(0.05)
+        await llm.close()
+        for outcome in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60):
+            assert isinstance(outcome, GenerateError) and "closed" in str(outcome), repr(outcome)
+        with pytest.raises(GenerateError, match="closed"):
+            await llm.generate("x", SamplingParams(grammar=Grammar("regex", "[0-9]+")))
+
+    asyncio.run(main())

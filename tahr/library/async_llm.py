@@ -24,7 +24,7 @@ from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.library.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
 from tahr.library.chat_options import PreparedRequest
-from tahr.library.delivery import Dispatcher, Loop, OnChunk, OutputQueue
+from tahr.library.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, settle
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
@@ -34,12 +34,11 @@ from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.rare_collections import rare_collections
 from tahr.text.tool_calls.parser import ReplyFormat
 
-Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
 N_COMPILING = 2  # grammars at once
 MAX_COMPILING = 64  # of them and those that wait
-
+CLOSED = "The engine is closed, or this process was forked from its own: make a new AsyncLLM."
 log = logging.getLogger("tahr.engine")
 
 
@@ -273,7 +272,7 @@ class AsyncLLM:
             self._closing = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
-        self._compiling.shutdown(wait=False, cancel_futures=True)
+        self._compiling.shutdown(wait=False)  # a future that it cancelled would look as if the caller's task were
         self.llm.grammars.close()
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -302,11 +301,19 @@ class AsyncLLM:
         """The beginning of a grammar; one that is not compiled yet is compiled on a thread of its own."""
         if params.grammar and (state := self.llm.grammars.state_at_once(params.grammar, params.grammar_after)):
             return state
+        if not self.alive:
+            raise GenerateError(CLOSED)
         if self._n_compiling >= MAX_COMPILING:
             raise GrammarBusy(f"{MAX_COMPILING} grammars are waiting to be compiled: try again in a moment.")
         self._n_compiling += 1
+
+        def compiled() -> GrammarState | None:
+            if not self.alive:  # it has waited for its turn until then
+                raise GenerateError(CLOSED)
+            return self.llm.grammar_state(params)
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._compiling, self.llm.grammar_state, params)
+            return await asyncio.get_running_loop().run_in_executor(self._compiling, compiled)
         finally:
             self._n_compiling -= 1
 
@@ -331,7 +338,7 @@ class AsyncLLM:
                 outcomes.append((future, None, error))
 
         if not self._post(command):
-            raise GenerateError("The engine is closed, or this process was forked from its own: make a new AsyncLLM.")
+            raise GenerateError(CLOSED)
         return future
 
     def _post(self, command: Callable[[], None]) -> bool:
@@ -482,13 +489,3 @@ class AsyncLLM:
         for queue in list(self._queues.values()):
             if queue.dispatcher is dispatcher and queue.request:
                 self._remove(queue.request)
-
-
-def settle(outcomes: ListOf[Outcome]) -> None:
-    for future, result, error in outcomes:
-        if future.done():
-            continue  # cancelled meanwhile
-        if error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)

@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
+from typing import Any
 
 from tahr.library.outputs import Chunk, Request
 
 Loop = asyncio.AbstractEventLoop
 OnChunk = Callable[[Chunk], bool]  # whether the reader wants more at once
+Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 MOST_SHARE = 1 / 8  # of its time that the loop may spend on deliveries before the interval grows,
 MOST_LONGER = 4  # up to so many times what it is with few streams
 
@@ -149,3 +151,14 @@ class OutputQueue:
             self.begun = True
             self._empty = self.request.has_one_choice and chunk.finish_reason is None
             return chunk, False
+
+
+def settle(outcomes: ListOf[Outcome]) -> None:
+    """Give them to the tasks that wait for them, in the loop of these."""
+    for future, result, error in outcomes:
+        if future.done():
+            continue  # cancelled meanwhile
+        if error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
