@@ -59,6 +59,15 @@ def test_token_ids_are_a_prompt(llm: LLM) -> None:
         (lambda llm: llm.chat(3), "must be a text or a list of messages"),
         (lambda llm: llm.chat({"role": "user", "content": "x"}), "must be a text or a list of messages"),
         (lambda llm: llm.chat([3]), "must be a text or a list of messages"),
+        (lambda llm: llm.embed(None), "text is None, but it must be a text, or a list"),
+        (lambda llm: llm.embed([5]), "must be a text, or a list"),
+        (lambda llm: llm.embed("x", dimensions="4"), "dimensions is '4'"),
+        (lambda llm: llm.embed("x", truncate="4"), "truncated to '4' tokens"),
+        (lambda llm: llm.score(None, "x"), "with None, but prompt and continuation are texts"),
+        (lambda llm: llm.score("x", 5), "text is 5"),
+        (lambda llm: LLM("nowhere.gguf", kv_dtype=5), "kv_dtype is 5, but it must be a text"),
+        (lambda llm: LLM("nowhere.gguf", prefix_cache="no"), "prefix_cache is 'no', but it must be True or False"),
+        (lambda llm: LLM("nowhere.gguf", loras=5), "loras is 5, but it must be a list of texts"),
         (lambda llm: LLM(b"nowhere.gguf"), "model is b'nowhere.gguf', but it must be a name or a path"),
         (lambda llm: LLM("nowhere.gguf", context=5), "no setting 'context': did you mean context_size?"),
         (lambda llm: LLM("nowhere.gguf", config=EngineConfig(), context_size=5), "put all of it into EngineConfig"),
@@ -108,6 +117,16 @@ def test_closing_a_stream_frees_its_memory(llm: LLM) -> None:
     assert llm.stats().pages_used > 0
     stream.close()
     assert llm.stats().pages_used == 0
+    assert not llm.engine.busy
+
+
+def test_a_stream_that_is_left_before_its_first_chunk_stops(llm: LLM) -> None:
+    stream = llm.stream(PROMPTS[0], SamplingParams(max_tokens=400, ignore_eos=True))
+    assert llm.engine.busy
+    stream.close()
+    assert not llm.engine.busy
+    stream = llm.stream(PROMPTS[0], SamplingParams(max_tokens=400, ignore_eos=True))
+    del stream
     assert not llm.engine.busy
 
 

@@ -1,8 +1,9 @@
 """What may be handed to `LLM` and `AsyncLLM`: each accepted form, and a sentence for every other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from operator import index
 from os import PathLike, fspath
 from typing import Any
 
@@ -11,6 +12,12 @@ from tahr.errors import ConfigError
 
 ModelName = str | PathLike[str]  # a name from a source of models, or a path
 Message = Mapping[str, Any]
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("deterministic", "prefix_cache", "spec_ngram", "spec_off"), bool),
+    **dict.fromkeys(("kv_dtype", "quantize", "tool_call_parser", "spec_draft"), str | None),
+    **dict.fromkeys(("tokenizer", "chat_template"), str | PathLike | None),
+    "loras": Iterable,
+}
 Prompt = str | list[int]  # a text, or its tokens
 Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each
 
@@ -35,6 +42,10 @@ def engine_config(config: EngineConfig | None, settings: Mapping[str, Any]) -> E
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}."
             raise ConfigError(f"An LLM has no setting {name!r}: {hint}")
+    for name in settings:
+        if name in KINDS and not isinstance(settings[name], KINDS[name]):
+            what = {bool: "True or False", Iterable: "a list of texts"}.get(KINDS[name], "a text")
+            raise ConfigError(f"{name} is {short(settings[name])}, but it must be {what}.")
     return config or EngineConfig(**settings)
 
 
@@ -62,6 +73,24 @@ def one_prompt(prompt: Any) -> Prompt:
     if not is_prompt(prompt):
         raise ConfigError(f"The prompt is {short(prompt)}, but it must be one text, or one list of token ids.")
     return prompt if isinstance(prompt, str) else list(prompt)
+
+
+def texts_of(texts: Any) -> list[Any]:
+    """One or several texts, some of which may be tokens already."""
+    several = [texts] if isinstance(texts, str) else texts
+    if isinstance(several, Iterable) and not isinstance(several, bytes | Mapping):
+        several = list(several)
+        if all(isinstance(each, Iterable) and not isinstance(each, bytes | Mapping) for each in several):
+            return several
+    raise ConfigError(f"The text is {short(texts)}, but it must be a text, or a list of texts or lists of token ids.")
+
+
+def token_ids(tokens: Any) -> list[int]:
+    """Tokens as plain numbers, also from an array."""
+    try:
+        return list(map(index, tokens))
+    except TypeError:
+        raise ConfigError(f"The tokens are {short(tokens)}, but they must be a list of token ids.") from None
 
 
 def conversations_of(messages: Any) -> tuple[list[list[Message]], bool]:

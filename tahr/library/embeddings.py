@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from tahr.backends.api import Floats
-from tahr.config import LoraChoice
+from tahr.config import LoraChoice, whole
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import NO_ROW, Output, Sequence
 from tahr.errors import ConfigError, GenerateError
@@ -198,5 +198,5 @@ def check(texts: ListOf[ListOf[int]], context_size: int) -> None:
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
-    if dimensions is not None and not 1 <= dimensions <= width:
-        raise ConfigError(f"dimensions is {dimensions}, but this model's vectors have {width} numbers.")
+    if dimensions is not None and not whole(1, width).holds(dimensions):
+        raise ConfigError(f"dimensions is {dimensions!r}, but this model's vectors have {width} numbers.")

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from tahr import hub
 from tahr.backends.api import Floats
 from tahr.config import SamplingParams, whole
 from tahr.engine.adapters.applied import LoraPath, LoraStack
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.grammar import Grammar
+from tahr.library.arguments import sampling_params, short, token_ids
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
 from tahr.library.embeddings import EmbeddingOptions, Pooling, embed
 from tahr.library.generate import decode, open_reply
@@ -86,6 +89,8 @@ class InferenceEngine:
 
     def tokenize(self, text: str) -> list[int]:
         """The tokens of a text, opened as the model was trained to see it."""
+        if not isinstance(text, str):
+            raise ConfigError(f"The text is {short(text)}, but it must be a text.")
         return self._model.tokenizer.encode(text)
 
     def decode_token(self, token: int) -> str:
@@ -127,7 +132,7 @@ class InferenceEngine:
         progress: OnProgress | None = None,
     ) -> str:
         """As `generate`, with other sampling parameters for this call alone."""
-        model, tokens = self._model, self.tokenize(prompt) if prompt else []
+        model, tokens = self._model, self.tokenize(prompt) if prompt != "" else []
         check_max_tokens(max_tokens)
         model.session.truncate(0)
         if not tokens or not max_tokens:
@@ -151,8 +156,11 @@ class InferenceEngine:
         check_max_tokens(max_tokens)
         if list(prompt_tokens) != model.session.tokens:
             raise ConfigError("prompt_tokens are not the tokens in memory: prefill those, or prime with a prefix.")
+        if np.shape(logits) != (model.config.n_vocab,) or not isinstance(logits, np.ndarray):
+            shape = f"{np.shape(logits)}, but it must be an array of ({model.config.n_vocab},)"
+            raise ConfigError(f"The logits have the shape {shape}: give what forward_prefill returned.")
         total = min(max_tokens, model.session.room + 1)
-        asked = sampler or self.config.sampler
+        asked = self.config.sampler if sampler is None else sampling_params(sampler)
         grammar = model.grammars.state(asked.grammar, asked.grammar_after) if asked.grammar else None
         reply = open_reply(asked, model.tokenizer, prompt_tokens, total, grammar)
         reporter = ProgressReporter(progress, total) if progress else None
@@ -212,7 +220,7 @@ class InferenceEngine:
         self._model.session.truncate(n_tokens)
 
     def _feed(self, tokens: ListOf[int]) -> Floats:
-        session = self._model.session
+        session, tokens = self._model.session, token_ids(tokens)
         with self._metrics.prefilling(len(tokens)):
             return session.feed(tokens)
 
@@ -268,7 +276,7 @@ class InferenceEngine:
         `eos` ends a text: the model's own end tokens, one token, or a function of a token. With a `grammar`, all texts
         are in its language or on the way to it.
         """
-        model, config = self._model, config or BeamSearchConfig()
+        model, config, tokens = self._model, config or BeamSearchConfig(), token_ids(tokens)
         room = model.session.context_size - len(tokens)
         if room < 0 or not tokens:
             raise ConfigError(f"The prompt has {len(tokens)} tokens, but it must have 1 to {room + len(tokens)}.")

@@ -30,6 +30,7 @@ from tahr.library.arguments import (
     one_prompt,
     prompts_of,
     sampling_params,
+    texts_of,
 )
 from tahr.library.chat_options import (
     PreparedRequest,
@@ -264,7 +265,7 @@ class LLM:
         self, texts: Texts, prompt_name: str | None = None, truncate: int | None = None
     ) -> list[list[int]]:
         """The tokens of one or several texts, some of which may be tokens already."""
-        several = [texts] if isinstance(texts, str) else texts
+        several = texts_of(texts)
         prompt = self.inputs.prompt(prompt_name)
         return [self.inputs.encode(text, prompt, truncate) for text in several]
 
@@ -274,8 +275,7 @@ class LLM:
     def score(self, prompt: str, continuations: list[str]) -> list[Score]: ...
     def score(self, prompt: str, continuations: str | list[str]) -> Score | list[Score]:
         """How likely a continuation of the prompt is, or each of several; an empty prompt scores a text by itself."""
-        texts = [continuations] if isinstance(continuations, str) else continuations
-        prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts]
+        prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts_of(continuations)]
         done = self._complete([PreparedRequest(each.tokens, SCORING) for each in prompts], progress=False)
         scores = [each.score(completion.prompt_logprobs) for each, completion in zip(prompts, done, strict=True)]
         return scores[0] if isinstance(continuations, str) else scores
@@ -427,7 +427,14 @@ class LLM:
         return sum(request.finished for request in requests), n_tokens
 
     def _stream(self, request: Request, form: ResponseFormat | None = None) -> Iterator[Chunk]:
+        """Its chunks. The generator has begun: one that has not would leave the request running when it is closed."""
+        made = self._chunks(request, form)
+        next(made)
+        return made
+
+    def _chunks(self, request: Request, form: ResponseFormat | None) -> Iterator[Any]:
         try:
+            yield None
             while True:
                 with self.lock:
                     chunk = request.next_chunk()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tahr.config import SamplingParams
 from tahr.engine.sampler import SampledToken
 from tahr.errors import ConfigError
+from tahr.library.arguments import short
 from tahr.library.prefix_store import n_shared
 from tahr.text.tokenizer import Tokenizer
 
@@ -34,6 +35,9 @@ class ScoringPrompt:
     @staticmethod
     def join(tokenizer: Tokenizer, prompt: str, continuation: str) -> "ScoringPrompt":
         """Tokens of both together: at the seam they may differ from those of the prompt alone."""
+        for text in (prompt, continuation):
+            if not isinstance(text, str):
+                raise ConfigError(f"A score is asked for with {short(text)}, but prompt and continuation are texts.")
         tokens = tokenizer.encode(prompt + continuation)
         begin = max(1, n_shared(tokenizer.encode(prompt), tokens))  # the first token follows nothing
         if begin >= len(tokens):

@@ -11,6 +11,7 @@ from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
+from tahr.library.arguments import token_ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +78,7 @@ class Session:
 
     def feed(self, tokens: ListOf[int]) -> Floats:
         """Compute tokens after those that are here; the logits of the last. After an error the text is empty."""
+        tokens = token_ids(tokens)
         if self._seq is None:
             self._seq = self._feeder.open(tokens, self._last)
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
+from tahr.config import whole
 from tahr.errors import ConfigError
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.encoding import Encoding
@@ -95,9 +96,9 @@ class TextInputs:
         if truncate is None:
             return None
         n_ends = len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
-        if truncate != TO_CONTEXT and not n_ends < truncate <= self.context_size:
+        if truncate != TO_CONTEXT and not whole(n_ends + 1, self.context_size).holds(truncate):
             raise ConfigError(
-                f"Texts are to be truncated to {truncate} tokens, but it must be -1 (what the model takes) or "
+                f"Texts are to be truncated to {truncate!r} tokens, but it must be -1 (what the model takes) or "
                 f"{n_ends + 1} to {self.context_size}."
             )
         return self.context_size if truncate == TO_CONTEXT else truncate
