@@ -8,15 +8,20 @@ SPACE = r"\t\n\x0B\x0C\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}
 LINE_ENDS = r"\n\r\x{2028}\x{2029}"
 IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # Rust has classes in classes, and operators between them
 ESCAPE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A-Za-z]|[pP]\{[^}]*\}|.)", re.DOTALL)
+# llguidance takes a class with all control characters (the line break aside) for one with all escapes of JSON, so that
+# it matched quotes and backslashes that it leaves out. A class of which that may be so is made one character smaller.
+UNWRITTEN = r"\x01"
+MAY_LEAVE_OUT = ('"', "\\", "-")  # what a class is written with that leaves a quote or a backslash out
+REST_OF_CLASS = re.compile(r"(?:\\.|[^\]\\])*", re.DOTALL)
 SPECIAL = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
-NOT_ESCAPES = frozenset("aAzGQE")  # letters that Rust gives a meaning, and ECMA-262 none
+NOT_ESCAPES = frozenset("aAzGQE<>")  # signs that Rust gives a meaning, and ECMA-262 none
 ASSERTIONS = {r"\b": "a word boundary", r"\B": "a word boundary"}
 
 
 def to_rust(pattern: str) -> str:
     """The same expression for Rust; what cannot be translated is left for llguidance to refuse."""
     parts: list[str] = []
-    at, in_class = 0, False
+    at, begin, in_class = 0, 0, False
     while at < len(pattern):
         letter = pattern[at]
         if letter == "\\":
@@ -27,12 +32,26 @@ def to_rust(pattern: str) -> str:
             at = found.end()
             continue
         if in_class:
-            parts.append(IN_CLASS.get(letter, letter))
+            parts.append(in_a_class(pattern, begin, at, parts[-1]))
         else:
             parts.append(f"[^{LINE_ENDS}]" if letter == "." else letter)
+        begin = begin if in_class else at
         in_class = letter != "]" if in_class else letter == "["
         at += 1
     return "".join(parts)
+
+
+def in_a_class(pattern: str, begin: int, at: int, last: str) -> str:
+    """A letter of a class that begins there; `last` is what was written last.
+
+    A hyphen that comes first or ends a range stands for itself: Rust takes two in a row for an operator.
+    """
+    letter, before = pattern[at], pattern[begin:at]
+    if letter == "-" and (before in ("[", "[^") or last == "-"):
+        return r"\-"
+    if letter == "^" and before == "[" and (rest := REST_OF_CLASS.match(pattern, at)):
+        return "^" + UNWRITTEN if any(sign in rest[0] for sign in MAY_LEAVE_OUT) else "^"
+    return IN_CLASS.get(letter, letter)
 
 
 def escape(written: str, pattern: str, in_class: bool) -> str:
