@@ -80,7 +80,7 @@ def with_draft(schema: Any, draft: str) -> Any:
 
 def compiled(schema: Any) -> LLMatcher:
     """The grammar of a schema over single bytes: what it accepts depends on no vocabulary."""
-    text = llguidance_text(Grammar("json_schema", json.dumps(schema)), lambda name: False)
+    text = llguidance_text(Grammar("json_schema", json.dumps(schema)), lambda name: None)
     matcher = LLMatcher(LLTokenizer("byte"), text, log_level=0, limits=LLParserLimits(**LIMITS))
     first = matcher.deep_copy()
     first.compute_bitmask()

@@ -153,3 +153,19 @@ def test_types_that_are_none_are_left_to_who_says_so(kind: Any) -> None:
 def test_definitions_that_leave_no_place_stay(definitions: Any) -> None:
     schema = {"$defs": definitions, "anyOf": [FREE, WORD]}
     assert apart(schema) == schema
+
+
+def test_a_tag_may_begin_with_any_special_token() -> None:
+    """Names in square brackets, as Mistral's, mean something else in a grammar."""
+    metadata = dict(open_gguf(need("tokenizers/ggml-vocab-qwen2.gguf")).metadata)
+    names = list(metadata["tokenizer.ggml.tokens"])
+    mark = names.index("<|im_start|>")
+    names[mark] = "[TOOL_CALLS]"
+    mistral = Tokenizer.from_gguf({**metadata, "tokenizer.ggml.tokens": names})
+    tag = {"structures": [{"begin": "[TOOL_CALLS]", "schema": {"const": True}, "end": "."}]}
+    state = GrammarCompiler(mistral).state(Grammar("structural_tag", tag))
+    for token in [*mistral.encode("free text"), mark, *mistral.encode("true")]:
+        state.advance(token)
+    assert not state.allowed(mistral.n_vocab)[mark]
+    with pytest.raises(GrammarError, match="cannot go on"):
+        state.advance(mistral.encode("!")[0])

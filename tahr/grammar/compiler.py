@@ -89,7 +89,7 @@ class GrammarCompiler:
     def _compiled(self, grammar: Grammar, trial: TrialProcess) -> CompiledGrammar | GrammarError:
         try:
             check_installed()
-            text = llguidance_text(grammar, self._is_special)
+            text = llguidance_text(grammar, self._special_ids.get)
             trial.check(text)
             with self._building:
                 vocabulary = self.vocabulary
@@ -98,13 +98,10 @@ class GrammarCompiler:
         except GrammarError as error:
             return error
 
-    def _is_special(self, name: str) -> bool:
-        return name in self._special_names
-
     @cached_property
-    def _special_names(self) -> frozenset[str]:
+    def _special_ids(self) -> dict[str, int]:
         tokenizer = self._tokenizer
-        return frozenset(tokenizer.piece(token) for token in range(tokenizer.n_vocab) if tokenizer.is_special(token))
+        return {tokenizer.piece(token): token for token in range(tokenizer.n_vocab) if tokenizer.is_special(token)}
 
     # ---- the cache --------------------------------------------------------------------------------------------
 

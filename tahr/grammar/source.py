@@ -10,60 +10,60 @@ from tahr.grammar.json_rule import json_rule
 from tahr.grammar.spec import Grammar
 
 MAX_CHOICES = 10_000
-IsSpecial = Callable[[str], bool]  # whether a text is the name of a special token
+SpecialId = Callable[[str], int | None]  # the special token with that name; None: there is none
 
 
-def llguidance_text(grammar: Grammar, is_special: IsSpecial) -> str:
+def llguidance_text(grammar: Grammar, special_id: SpecialId) -> str:
     """The text of a grammar for llguidance; an error names what is wrong with its source."""
     try:
-        return WRITERS[grammar.kind](grammar.source, is_special)
+        return WRITERS[grammar.kind](grammar.source, special_id)
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start])
         raise GrammarError(f"The {grammar.kind} has {half}, which is half of a character: correct it.") from error
 
 
-def from_json_schema(source: str, is_special: IsSpecial) -> str:
+def from_json_schema(source: str, special_id: SpecialId) -> str:
     return json.dumps({"grammars": [{"json_schema": json_rule(parsed("json_schema", source))}]})
 
 
-def from_json_object(source: str, is_special: IsSpecial) -> str:
-    return from_json_schema('{"type": "object"}', is_special)
+def from_json_object(source: str, special_id: SpecialId) -> str:
+    return from_json_schema('{"type": "object"}', special_id)
 
 
-def from_regex(source: str, is_special: IsSpecial) -> str:
+def from_regex(source: str, special_id: SpecialId) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(source)
 
 
-def from_lark(source: str, is_special: IsSpecial) -> str:
+def from_lark(source: str, special_id: SpecialId) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_lark(source)
 
 
-def from_gbnf(source: str, is_special: IsSpecial) -> str:
+def from_gbnf(source: str, special_id: SpecialId) -> str:
     from tahr.grammar.gbnf import to_lark
 
-    return from_lark(to_lark(source), is_special)
+    return from_lark(to_lark(source), special_id)
 
 
-def from_choice(source: str, is_special: IsSpecial) -> str:
+def from_choice(source: str, special_id: SpecialId) -> str:
     choices = parsed("choice", source)
     if not isinstance(choices, list) or not choices or not all(isinstance(each, str) and each for each in choices):
         raise GrammarError("choice must be a list of texts, none of them empty.")
     if len(choices) > MAX_CHOICES:
         raise GrammarError(f"choice has {len(choices)} texts, but at most {MAX_CHOICES} are allowed: shorten the list.")
-    return from_regex("|".join(map(literal, choices)), is_special)
+    return from_regex("|".join(map(literal, choices)), special_id)
 
 
-def from_structural_tag(source: str, is_special: IsSpecial) -> str:
+def from_structural_tag(source: str, special_id: SpecialId) -> str:
     from tahr.grammar.structural_tag import to_lark
 
-    return from_lark(to_lark(parsed("structural_tag", source), is_special), is_special)
+    return from_lark(to_lark(parsed("structural_tag", source), special_id), special_id)
 
 
-WRITERS: dict[str, Callable[[str, IsSpecial], str]] = {
+WRITERS: dict[str, Callable[[str, SpecialId], str]] = {
     "json_schema": from_json_schema,
     "json_object": from_json_object,
     "regex": from_regex,

@@ -17,10 +17,10 @@ TEXT: /(.|\\n)*/
 """
 
 
-def to_lark(tag: Any, is_special: Any) -> str:
+def to_lark(tag: Any, special_id: Any) -> str:
     """The grammar in Lark: text up to a trigger, which begins one of the structures, again and again."""
     structures, triggers = fields_of(tag)
-    rules = [rule(i, each, trigger_of(each["begin"], triggers), is_special) for i, each in enumerate(structures)]
+    rules = [rule(i, each, trigger_of(each["begin"], triggers), special_id) for i, each in enumerate(structures)]
     return HEAD % " | ".join(f"tag_{i}" for i in range(len(rules))) + "\n".join(rules) + "\n"
 
 
@@ -45,11 +45,11 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
     return max(found, key=len)
 
 
-def rule(i: int, structure: dict[str, Any], trigger: str, is_special: Any) -> str:
+def rule(i: int, structure: dict[str, Any], trigger: str, special_id: Any) -> str:
     rest, end = structure["begin"][len(trigger) :], structure["end"]
     body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(json_rule(structure['schema']))}", quoted(end)]))
-    if is_special(trigger):
-        return f"tag_{i}: TEXT {trigger} {body}"
+    if (token := special_id(trigger)) is not None:
+        return f"tag_{i}: TEXT <[{token}]> {body}"
     return f"trigger_{i}[lazy]: TEXT {quoted(trigger)}\ntag_{i}: trigger_{i} {body}"
 
 
