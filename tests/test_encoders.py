@@ -97,9 +97,10 @@ def test_dense_layers_of_a_gguf_follow_pooling() -> None:
     assert loaded.decoder.text_head and not [line for line in loaded.log if line.startswith("Not used")]
     pooled = rng.standard_normal((2, width)).astype(np.float32)
     np.testing.assert_allclose(loaded.decoder.text_head.apply(backend, pooled), pooled @ up.T @ down.T, rtol=1e-3)
-    added["dense_3.weight"] = of_floats("dense_3.weight", up)
-    with pytest.raises(TahrError, match="dense layers"):
-        load(replace(opened, tensors={**opened.tensors, **added}), backend)
+    for odd in (up, up[0], np.array(1.0, np.float32), up[None]):
+        added["dense_3.weight"] = of_floats("dense_3.weight", odd)
+        with pytest.raises(TahrError, match="dense layers"):
+            load(replace(opened, tensors={**opened.tensors, **added}), backend)
 
 
 @pytest.mark.parametrize(("case", "n_more"), [("roberta", -1), ("roberta", 1), ("bert", 1), ("bert", -1)])

@@ -1,5 +1,6 @@
 """Masks inside strings: those that sets of tokens answer are those that trying every token gives."""
 
+import time
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from tahr.errors import GrammarError
 from tahr.grammar import Grammar
 from tahr.grammar.alternatives import MAX_APART, apart
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.grammar.ecma_regex import to_rust
 from tahr.grammar.json_rule import json_rule
 from tahr.text.tokenizer import Tokenizer
 from tahr.weights.gguf import open_gguf
@@ -169,3 +171,12 @@ def test_a_tag_may_begin_with_any_special_token() -> None:
     assert not state.allowed(mistral.n_vocab)[mark]
     with pytest.raises(GrammarError, match="cannot go on"):
         state.advance(mistral.encode("!")[0])
+
+
+@pytest.mark.parametrize("pattern", ["[{}]", "[^{}]", "[{}", "[^-{}]"])
+def test_a_class_of_a_pattern_is_read_once(pattern: str) -> None:
+    """As large as a schema may be: looking back at every letter took twenty seconds."""
+    n = 1 << 20
+    began = time.process_time()
+    assert to_rust(pattern.format("a" * n)).count("a") == n
+    assert time.process_time() - began < 8

@@ -1,5 +1,6 @@
 """Tool calls: every call_format, cut anywhere, gives the same calls; marks never show; time is linear."""
 
+import json
 import time
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tahr.errors import ConfigError
 from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_format_named
+from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 from tahr.text.tool_calls.tools import MAX_TOOLS, tools_of
 from tool_replies import BY_NAME as TOOLS
@@ -110,6 +112,13 @@ def test_numbers_that_no_float_holds_stay_json() -> None:
     raw = "<|tool_call_start|>[get_weather(city=1e999, days=-1e999, tags=[1e999, 'a'])]<|tool_call_end|>"
     (call,) = tool_calls_of(parse(lfm2, [raw]))
     assert call.arguments == """{"city": 1e999, "days": -1e999, "tags": "[1e999, 'a']"}"""
+
+
+def test_literals_of_python_have_a_bound() -> None:
+    """Reading four megabytes of them took nine seconds, in which nothing else ran."""
+    assert json_of_python("[" + "1," * 1000 + "]") == json.dumps([1] * 1000)
+    assert json_of_python("[" + "1," * MAX_LITERAL + "]") == ""
+    assert json_of_python("'" + "a" * MAX_LITERAL + "'") == json.dumps("a" * MAX_LITERAL)
 
 
 def test_names_and_arguments_come_as_they_are_generated() -> None:

@@ -46,10 +46,10 @@ def in_a_class(pattern: str, begin: int, at: int, last: str) -> str:
 
     A hyphen that comes first or ends a range stands for itself: Rust takes two in a row for an operator.
     """
-    letter, before = pattern[at], pattern[begin:at]
-    if letter == "-" and (before in ("[", "[^") or last == "-"):
+    letter, is_first = pattern[at], at == begin + 1
+    if letter == "-" and (is_first or last == "-" or (at == begin + 2 and pattern[at - 1] == "^")):
         return r"\-"
-    if letter == "^" and before == "[" and (rest := REST_OF_CLASS.match(pattern, at)):
+    if letter == "^" and is_first and (rest := REST_OF_CLASS.match(pattern, at)):
         return "^" + UNWRITTEN if any(sign in rest[0] for sign in MAY_LEAVE_OUT) else "^"
     return IN_CLASS.get(letter, letter)
 

@@ -63,7 +63,7 @@ class CudaBackend(api.Backend):
     name = "cuda"
     overlaps = True
     free_share = 0.6  # of the card's memory that dense copies of packed matrices leave free
-    # Products of few thousand rows leave a card's power unused, so steps of prompts are longer than elsewhere.
+    # Shorter steps of prompts cost bursts of requests up to a tenth of their tokens/s.
     step_defaults = api.StepDefaults(
         n_seqs=256, n_prefill_seqs=256, prefill_chunk=4096, n_prefill_tokens=8192, mixed_s=0.2
     )

@@ -91,4 +91,6 @@ def gguf_encoding(metadata: Mapping[str, Any], cfg: ModelConfig, tensors: Mappin
 def gguf_dense(tensors: Mapping[str, HostTensor]) -> tuple[Dense, ...]:
     """The dense layers after pooling that converters take over from sentence-transformers if told to."""
     found = [tensors[name].shape for name in GGUF_DENSE if name in tensors]
-    return tuple(Dense(n_in=shape[-1], n_out=shape[0], biased=False) for shape in found)
+    if any(len(shape) != 2 for shape in found):
+        raise CorruptFile(UNCHAINED)
+    return tuple(Dense(n_in=n_in, n_out=n_out, biased=False) for n_out, n_in in found)

@@ -137,7 +137,7 @@ def one_by_one(messages: Sequence[Message]) -> list[Message]:
             made.append(message)
             continue
         no_words = {name: value for name, value in message.items() if name not in THOUGHTS} | {"content": ""}
-        results = results_after(messages[at + 1 :])
+        results = results_after(messages, at)
         for i, call in enumerate(calls):
             made.append({**(message if i == 0 else no_words), "tool_calls": [call]})
             result = results.get(str(call.get("id")))
@@ -147,9 +147,10 @@ def one_by_one(messages: Sequence[Message]) -> list[Message]:
     return made
 
 
-def results_after(messages: Iterable[Message]) -> dict[str, Message]:
-    """The results up to the next calls, by the ids of their calls; later ones may have the same ids."""
-    until_calls = takewhile(lambda each: not each.get("tool_calls"), messages)
+def results_after(messages: Sequence[Message], at: int) -> dict[str, Message]:
+    """The results between a message and the next calls, by the ids of their calls; later ones may have the same ids."""
+    following = (messages[i] for i in range(at + 1, len(messages)))  # a slice would copy all that follow
+    until_calls = takewhile(lambda each: not each.get("tool_calls"), following)
     return {str(each.get("tool_call_id")): each for each in until_calls if each.get("role") == "tool"}
 
 

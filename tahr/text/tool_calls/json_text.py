@@ -18,6 +18,7 @@ SCALAR_END = re.compile(r"[\s,\]}]")
 JSON_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],]', re.DOTALL)
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 MAX_CUTS, MAX_NESTED = 8, 64  # beyond which a broken text is given up
+MAX_LITERAL = 1 << 16  # characters: Python reads lists at half a megabyte a second, and holds its lock meanwhile
 
 
 def space(cursor: TextCursor, sink: Sink) -> Reader[str]:
@@ -101,7 +102,7 @@ def whole_ends(text: str) -> list[tuple[int, str]]:
 
 def json_of_python(text: str) -> str:
     """A Python literal as JSON, also one with line breaks or apostrophes between its quotes; empty if it is none."""
-    for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")):
+    for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")) if len(text) <= MAX_LITERAL else ():
         try:
             return json.dumps(ast.literal_eval(each), ensure_ascii=False, allow_nan=False)  # JSON has no infinities
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
