@@ -1,9 +1,10 @@
 """GGUF files in the shapes of Qwen3 with random weights, for speed comparisons. Needs the package gguf.
 
-usage: benchmarks/qwen3_shape.py DIRECTORY [q8_0] [q4_0] [q4_k_m] [--shape 0.6b | 30b-a3b]
+usage: benchmarks/qwen3_shape.py DIRECTORY [q8_0] [q4_0] [q4_1] [q4_k_m] [--shape 0.6b | 135m | 30b-a3b]
 
-30b-a3b has the attention and the 128 experts of Qwen3-30B-A3B in 8 of its 48 layers, and a sixth of its vocabulary: the
-output head takes the same share of a step as in the whole model. No tokenizer inside: what is timed are made-up tokens.
+135m has the sizes of SmolLM2-135M. 30b-a3b has the attention and the 128 experts of Qwen3-30B-A3B in 8 of its 48
+layers, and a sixth of its vocabulary: the output head takes the same share of a step as in the whole model. No
+tokenizer inside: what is timed are made-up tokens.
 """
 
 import argparse
@@ -55,9 +56,16 @@ class Shape:
 
 SHAPES = {
     "0.6b": Shape(1024, 28, 16, 8, 3072, 151936),
+    "135m": Shape(576, 30, 9, 3, 1536, 49152, head_dim=64),
     "30b-a3b": Shape(2048, 8, 32, 4, 768, 25344, n_experts=128, n_active=8, tied=False),
 }
-SCALES_AT = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}  # bytes of a block where f16 scales begin
+SCALES_AT = {
+    "Q8_0": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q6_K": (208,),
+}  # bytes of a block where f16 scales begin
 
 
 def more_bits(layer: int, n_layers: int) -> bool:

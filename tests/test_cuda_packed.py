@@ -23,12 +23,12 @@ SIZES = [1, 5] if cuda_presence.interprets() else [1, 2, 5, 40, 200, 300]
 WIDTH = 512
 
 
-def unit_rows(be: Backend, n: int, rng: np.random.Generator) -> Tensor:
+def unit_rows(be: Backend, n: int, rng: np.random.Generator, width: int = WIDTH) -> Tensor:
     """Rows of a model in 16 bits."""
-    table = be.weight(random_tensor(HALF, (64, WIDTH), rng))
+    table = be.weight(random_tensor(HALF, (64, width), rng))
     texts = [(0, min(100, n - at)) for at in range(0, n, 100)]
     x = be.embed(table, step_of(be, texts, [0], 64), scale=10.0)
-    return be.rms_norm(x, be.vector(np.ones(WIDTH, np.float32)), 1e-6)
+    return be.rms_norm(x, be.vector(np.ones(width, np.float32)), 1e-6)
 
 
 def check(run, tolerance: float = 1e-2) -> None:  # type: ignore[no-untyped-def]
@@ -147,6 +147,32 @@ def test_products_of_8_bit_floats(n: int) -> None:
     gated = np.array(be.read(be.gated(x, twice, "silu")))
     want = gate / (1 + np.exp(-gate)) * gate
     assert np.linalg.norm(gated - want) <= 0.1 * np.linalg.norm(want)
+
+
+@needs_cuda
+@pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter rounds nothing to 8-bit floats")
+@pytest.mark.parametrize("n", [3, 16, 17, 32, 33])
+def test_a_few_rows_by_8_bit_floats(n: int) -> None:
+    """All 8-bit floats are what they are, up to 16 rows are not rounded, and a stream may get the product in parts."""
+    be, rng, width = backends_here.backend("cuda"), np.random.default_rng(6), 8 * WIDTH
+    if "fp8" not in be.rounds_to:
+        pytest.skip("this device rounds nothing to 8-bit floats")
+    codes, signs = np.arange(127, dtype=np.int32), rng.choice([-1.0, 1.0], (WIDTH, width))
+    numbers = np.where(codes < 8, codes / 8 * 2.0**-6, (1 + codes % 8 / 8) * 2.0 ** (codes // 8 - 7))
+    values = (signs * rng.choice(numbers, signs.shape)).astype(np.float32)
+    values[:, 0] = 448.0  # the largest there is: the scale of every row is 1
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16).reshape(-1).view(np.uint8)
+    weight = be.weight(replace(random_tensor("BF16", values.shape, rng), data=bits, stored_as="fp8"))
+    x, stream, gain = unit_rows(be, n, rng, width), unit_rows(be, n, rng), be.vector(np.ones(WIDTH, np.float32))
+    want = np.array(be.read(x)).astype(np.float64) @ values.T
+    total, _ = be.add_rms_norm(stream, be.linear(x, Linear(weight)), gain, 1e-6)
+    bias = rng.uniform(-100, 100, WIDTH).astype(np.float32)
+    for got in (
+        np.array(be.read(total)) - np.array(be.read(stream)),
+        np.array(be.read(be.linear(x, Linear(weight)))),
+        np.array(be.read(be.linear(x, Linear(weight, be.vector(bias))))) - bias,
+    ):
+        assert np.linalg.norm(got - want) <= (0.005 if n <= 16 else 0.05) * np.linalg.norm(want)
 
 
 @needs_cuda

@@ -1,5 +1,6 @@
 """Adapters of the CPU backend: their factors in the layout of the kernels, and tables in which steps find them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
-from tahr.backends.cpu.memory import Buffer, Count
+from tahr.backends.cpu.memory import ALIGNMENT, Buffer, Count, MemoryBlock
 from tahr.backends.cpu.queue import Queue
 from tahr.weights.tensor import HostTensor
 
@@ -30,34 +31,69 @@ TYPES = {"F32": (0, "<f4"), "F16": (1, "<u2"), "BF16": (2, "<u2")}  # the kernel
 
 
 class PackedFactors:
-    """The factors of one linear as the kernels read them."""
+    """The factors of one linear as the kernels read them, in memory that `room` gives out."""
 
     __slots__ = ("a", "b", "rank", "row")
 
-    def __init__(self, factors: LoraFactors):
-        # Two formats in one adapter are rare: both become f32 then.
-        same = factors.a.format.name == factors.b.format.name
-        number, code = TYPES[factors.a.format.name if same else "F32"]
-        self.a = padded_columns(values_of(factors.a, code, same))
-        self.b = panels(values_of(factors.b, code, same))
+    def __init__(self, factors: LoraFactors, room: "Room"):
+        number, code = type_of(factors)
+        self.a, self.b = padded_columns(values_of(factors.a, code), room), panels(values_of(factors.b, code), room)
         self.rank = factors.rank
         self.row = address_of(self.a), address_of(self.b), factors.rank, number, factors.scale, 0
 
 
-def values_of(tensor: HostTensor, code: str, as_stored: bool) -> NDArray[Any]:
+class Room:
+    """Memory for all factors of an adapter. One piece, since NumPy asks for huge pages where a piece is large: a step
+    reads every byte of an adapter once, and page walks would show."""
+
+    def __init__(self, n_bytes: int):
+        self._block, self._taken = MemoryBlock(n_bytes), 0
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        n_bytes = math.prod(shape) * dtype.itemsize
+        found = self._block.bytes[self._taken : self._taken + n_bytes].view(dtype).reshape(shape)
+        self._taken += rounded_up(n_bytes, ALIGNMENT)
+        return found
+
+
+def rounded_up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+def n_bytes(factors: LoraFactors) -> int:
+    """What both factors of a linear take in whole panels."""
+    value_bytes = np.dtype(type_of(factors)[1]).itemsize * factors.rank
+    widths = factors.a.shape[1], factors.b.shape[0]
+    return sum(rounded_up(rounded_up(n, native.LORA_PANEL) * value_bytes, ALIGNMENT) for n in widths)
+
+
+def type_of(factors: LoraFactors) -> tuple[int, str]:
+    """The row of `TYPES`. Two formats in one adapter are rare: both become f32 then."""
+    same = factors.a.format.name == factors.b.format.name
+    return TYPES[factors.a.format.name if same else "F32"]
+
+
+def values_of(tensor: HostTensor, code: str) -> NDArray[Any]:
     """The numbers, or their bits where NumPy has no such numbers."""
+    as_stored = TYPES[tensor.format.name][1] == code
     return tensor.data.view(code).reshape(tensor.shape) if as_stored else tensor.dense()
 
 
-def padded_columns(a: NDArray[Any]) -> NDArray[Any]:
+def padded_columns(a: NDArray[Any], room: Room) -> NDArray[Any]:
     """[rank][columns], with zeros up to a whole panel."""
-    return np.ascontiguousarray(np.pad(a, ((0, 0), (0, -a.shape[1] % native.LORA_PANEL))))
+    padded = room.take((a.shape[0], rounded_up(a.shape[1], native.LORA_PANEL)), a.dtype)
+    padded[:, : a.shape[1]] = a
+    padded[:, a.shape[1] :] = 0
+    return padded
 
 
-def panels(b: NDArray[Any]) -> NDArray[Any]:
+def panels(b: NDArray[Any], room: Room) -> NDArray[Any]:
     """[n_rows][rank] as [panel][rank][row of the panel], with zeros up to a whole panel."""
-    whole = np.pad(b, ((0, -b.shape[0] % native.LORA_PANEL), (0, 0)))
-    return np.ascontiguousarray(whole.reshape(-1, native.LORA_PANEL, b.shape[1]).swapaxes(1, 2))
+    n_rows, rank = b.shape
+    whole = np.pad(b, ((0, -n_rows % native.LORA_PANEL), (0, 0)))
+    packed = room.take((len(whole) // native.LORA_PANEL, rank, native.LORA_PANEL), b.dtype)
+    packed[:] = whole.reshape(-1, native.LORA_PANEL, rank).swapaxes(1, 2)
+    return packed
 
 
 class CpuLoraBank(LoraBank):
@@ -69,7 +105,10 @@ class CpuLoraBank(LoraBank):
         self._kept: dict[int, Mapping[str, PackedFactors]] = {}
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> dict[str, PackedFactors]:
-        return {name: PackedFactors(each) for name, each in factors.items()}
+        room = Room(sum(n_bytes(each) for each in factors.values()))
+        in_order = [name for name in self.shapes if name in factors]  # as a step reads them
+        assert len(in_order) == len(factors), "factors of a linear that the model lacks"
+        return {name: PackedFactors(factors[name], room) for name in in_order}
 
     def put(self, slot: int, prepared: Mapping[str, PackedFactors]) -> None:
         for name, packed in prepared.items():

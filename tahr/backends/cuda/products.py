@@ -9,7 +9,7 @@ import torch
 
 from tahr.backends.api import Activation, Rows, Tensor
 from tahr.backends.cuda.fp8 import Fp8Matrix
-from tahr.backends.cuda.kernels import fp8, linear, narrow_linear, packed
+from tahr.backends.cuda.kernels import fp8, fp8_few, linear, narrow_linear, packed
 from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.packed import CodedMatrix
 
@@ -45,13 +45,21 @@ class Products:
 
     def later(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> LateRows | None:
         """The same, put off, where the op that reads it may gain by that."""
-        if self.deterministic or not isinstance(w, torch.Tensor) or x.rows is Rows.LOGITS or self.is_vector(x, w):
+        if self.deterministic or x.rows is Rows.LOGITS or self.is_vector(x, w):
             return None
-        rows = x.data.values
-        if wider(x.data.math, w.dtype) == F32 or not (n_parts := narrow_linear.parts_of(rows, w)):
+        in_parts = self._in_parts(x, w, bias)
+        return in_parts and LateRows(x.data.math, partial(self.multiply, x, w, bias), in_parts)
+
+    def _in_parts(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> Callable[[], torch.Tensor] | None:
+        """What computes a product in parts, where that is faster than the whole."""
+        rows, math = x.data.values, x.data.math
+        if isinstance(w, Fp8Matrix):
+            n_parts = fp8_few.parts_of(rows, w, bias) if math != F32 else 0
+            return partial(fp8_few.few_in_parts, rows, w, math, n_parts) if n_parts else None
+        if not isinstance(w, torch.Tensor) or wider(math, w.dtype) == F32:
             return None
-        in_parts = partial(narrow_linear.narrow_linear, rows, w, bias, narrow_linear.PARTS_TILE, n_parts=n_parts)
-        return LateRows(x.data.math, partial(self.multiply, x, w, bias), in_parts)
+        n_parts, tile = narrow_linear.parts_of(rows, w), narrow_linear.PARTS_TILE
+        return partial(narrow_linear.narrow_linear, rows, w, bias, tile, n_parts=n_parts) if n_parts else None
 
     def _multiply_compact(self, x: Tensor, w: Compact, bias: Bias) -> torch.Tensor:
         """The same; a model in f32 has its packed matrices made dense in f32."""
@@ -60,6 +68,8 @@ class Products:
             return vector_product(w)(rows, w, bias, dtype)
         out_dtype = F32 if x.rows is Rows.LOGITS else dtype
         if isinstance(w, Fp8Matrix):
+            if dtype != F32 and fp8_few.takes(rows, w):
+                return fp8_few.few_linear(rows, w, bias, dtype)
             return fp8.fp8_linear(rows, w, bias, out_dtype)
         if dtype == F32:
             return linear.tiled_linear(rows, packed.unpacked_matrix(w, F32), bias, F32)
@@ -80,6 +90,8 @@ class Products:
         rows = x.data.values
         if self.is_vector(x, w):
             return vector_product(w)(rows, w, bias, w.dtype if isinstance(w, torch.Tensor) else x.data.math, act)
+        if isinstance(w, Fp8Matrix) and x.data.math != F32 and fp8_few.takes(rows, w):
+            return fp8_few.few_linear(rows, w, bias, x.data.math, act)
         if self.deterministic or not isinstance(w, torch.Tensor) or not rows.dtype == x.data.math == w.dtype:
             return None
         tile = narrow_linear.tile_for(rows, w, is_gated=True)
