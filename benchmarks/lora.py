@@ -6,9 +6,9 @@ usage: benchmarks/lora.py [--model MODEL] [--backend cpu|cuda] [--adapters 8] [-
 On the CPU the model is a real one (smollm2:135m); on CUDA it is Qwen3's 8B shape with random bf16 weights, as in
 gpu_cells.py, with room for --lora-rows ranks of adapters (0: none). Adapters are random, in bf16, of all linears but
 the head. Both engines share the weights and take turns; shares are medians over the rounds, with their quartiles. A
-rate is that of decode alone: tokens per second once all requests have their first. --cpu-time counts the seconds this process ran instead of those that passed: with one thread
-that is fair on a machine that others use too. --check exits with 1 if base requests have less than 98 % of the engine
-without adapters, or those with one less than 85 % of these.
+rate is that of decode alone: tokens per second once all requests have their first. --cpu-time counts the seconds this
+process ran instead of those that passed: with one thread that is fair on a machine that others use too. --check exits
+with 1 if base requests have less than 98 % of the engine without adapters, or those with one less than 85 % of these.
 
 --hot measures pauses instead: while requests decode, adapters come one by one, and each is used by a request that joins
 the others and then removed. It exits with 1 if a step takes longer than one that a request with a known adapter joins
