@@ -16,6 +16,7 @@ from tahr.backends.cuda.presence import interprets
 FEW, FEW_IN_PARTS = 16, 32  # rows up to which it is faster than the library, whole or in parts
 # Programs of large matrices fill the card many times, so each may have less in flight. As measured on an H200.
 N_SMALL, SMALL, LARGE = 8192, Tile(16, 32, 256, 4, 6), Tile(16, 32, 256, 4, 4)
+TWO_TILES = Tile(16, 32, 256, 4, 3)  # of rows: both take room
 PER_PROCESSOR, LEAST_TILES, MOST_PARTS = 4, 4, 8  # programs of a product in parts, tiles of columns in a part, parts
 
 # Four 8-bit floats become two registers of bf16 numbers: their bits, moved, are 2^120 times too small. (NaN, which no
@@ -139,7 +140,7 @@ def few_linear(
 def few_in_parts(x: torch.Tensor, w: Fp8Matrix, dtype: torch.dtype, n_parts: int) -> torch.Tensor:
     """x @ w.T in parts, summed over some columns each: [n_parts, rows, outputs] in f32, to be added up."""
     out = x.new_empty((n_parts, len(x), w.shape[0]), dtype=torch.float32)
-    launch(out, x, w, None, dtype, None, LARGE, n_parts)
+    launch(out, x, w, None, dtype, None, LARGE if len(x) <= LARGE.m else TWO_TILES, n_parts)
     return out
 
 
