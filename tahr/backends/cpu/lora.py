@@ -31,18 +31,18 @@ TYPES = {"F32": (0, "<f4"), "F16": (1, "<u2"), "BF16": (2, "<u2")}  # the kernel
 
 
 class PackedFactors:
-    """The factors of one linear as the kernels read them, in memory that `room` gives out."""
+    """The factors of one linear as the kernels read them, in memory that is given out piece by piece."""
 
     __slots__ = ("a", "b", "rank", "row")
 
-    def __init__(self, factors: LoraFactors, room: "Room"):
+    def __init__(self, factors: LoraFactors, memory: "FactorMemory"):
         number, code = type_of(factors)
-        self.a, self.b = padded_columns(values_of(factors.a, code), room), panels(values_of(factors.b, code), room)
+        self.a, self.b = padded_columns(values_of(factors.a, code), memory), panels(values_of(factors.b, code), memory)
         self.rank = factors.rank
         self.row = address_of(self.a), address_of(self.b), factors.rank, number, factors.scale, 0
 
 
-class Room:
+class FactorMemory:
     """Memory for all factors of an adapter. One piece, since NumPy asks for huge pages where a piece is large: a step
     reads every byte of an adapter once, and page walks would show."""
 
@@ -79,19 +79,19 @@ def values_of(tensor: HostTensor, code: str) -> NDArray[Any]:
     return tensor.data.view(code).reshape(tensor.shape) if as_stored else tensor.dense()
 
 
-def padded_columns(a: NDArray[Any], room: Room) -> NDArray[Any]:
+def padded_columns(a: NDArray[Any], memory: FactorMemory) -> NDArray[Any]:
     """[rank][columns], with zeros up to a whole panel."""
-    padded = room.take((a.shape[0], rounded_up(a.shape[1], native.LORA_PANEL)), a.dtype)
+    padded = memory.take((a.shape[0], rounded_up(a.shape[1], native.LORA_PANEL)), a.dtype)
     padded[:, : a.shape[1]] = a
     padded[:, a.shape[1] :] = 0
     return padded
 
 
-def panels(b: NDArray[Any], room: Room) -> NDArray[Any]:
+def panels(b: NDArray[Any], memory: FactorMemory) -> NDArray[Any]:
     """[n_rows][rank] as [panel][rank][row of the panel], with zeros up to a whole panel."""
     n_rows, rank = b.shape
     whole = np.pad(b, ((0, -n_rows % native.LORA_PANEL), (0, 0)))
-    packed = room.take((len(whole) // native.LORA_PANEL, rank, native.LORA_PANEL), b.dtype)
+    packed = memory.take((len(whole) // native.LORA_PANEL, rank, native.LORA_PANEL), b.dtype)
     packed[:] = whole.reshape(-1, native.LORA_PANEL, rank).swapaxes(1, 2)
     return packed
 
@@ -105,10 +105,10 @@ class CpuLoraBank(LoraBank):
         self._kept: dict[int, Mapping[str, PackedFactors]] = {}
 
     def prepare(self, factors: Mapping[str, LoraFactors]) -> dict[str, PackedFactors]:
-        room = Room(sum(n_bytes(each) for each in factors.values()))
+        memory = FactorMemory(sum(n_bytes(each) for each in factors.values()))
         in_order = [name for name in self.shapes if name in factors]  # as a step reads them
         assert len(in_order) == len(factors), "factors of a linear that the model lacks"
-        return {name: PackedFactors(factors[name], room) for name in in_order}
+        return {name: PackedFactors(factors[name], memory) for name in in_order}
 
     def put(self, slot: int, prepared: Mapping[str, PackedFactors]) -> None:
         for name, packed in prepared.items():

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.hadamard import hadamard
+from tahr.backends.cuda.kernels.rope_kv import hadamard
 from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 LOG2_E = tl.constexpr(1.4426950408889634)

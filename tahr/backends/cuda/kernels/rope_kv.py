@@ -10,12 +10,29 @@ import triton.language as tl
 from tahr.backends.api import Rotation
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.hadamard import hadamard
 from tahr.backends.cuda.kernels.rows import narrow
 
 TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: small numbers added to it lose their fractions, ties to even
 FEW = 64  # tokens up to which every head gets a program of its own
 HEADS = 8  # of a program in larger steps, at most
+
+
+@triton.jit
+def butterflies(x, n: tl.constexpr, width: tl.constexpr, stride: tl.constexpr):
+    """Sums and differences of the numbers of x [n, width] that lie `stride` apart."""
+    pairs = tl.permute(tl.reshape(x, (n, width // (2 * stride), 2, stride)), (0, 1, 3, 2))
+    first, second = tl.split(pairs)
+    both = tl.join(first + second, first - second)
+    return tl.reshape(tl.permute(both, (0, 1, 3, 2)), (n, width))
+
+
+@triton.jit
+def hadamard(x, n: tl.constexpr, width: tl.constexpr, together: tl.constexpr):
+    """Rows of x [n, width], f32, each `together` neighbours of them rotated by a Hadamard matrix (its own inverse)."""
+    for stage in tl.static_range(0, 10):
+        if (1 << stage) < together:
+            x = butterflies(x, n, width, 1 << stage)
+    return x * together**-0.5
 
 
 @triton.jit
