@@ -173,9 +173,11 @@ def test_a_stream_has_events_as_often_as_was_asked_for(stories: Path, interval: 
     assert least <= answer.count("data: {") <= most  # with a pause: the first, all others, the reason of the end
 
 
-def test_seeds_and_several_answers(story: ServeProcess) -> None:
+@pytest.mark.parametrize("seed", [7, -(2**63)])  # OpenAI's range
+def test_seeds_and_several_answers(story: ServeProcess, seed: int) -> None:
     def ask() -> list[str]:
-        made = sdk(story).completions.create(model="story", prompt=PROMPT, n=3, seed=7, temperature=2.0, max_tokens=16)
+        options = {"n": 3, "seed": seed, "temperature": 2.0, "max_tokens": 16}
+        made = sdk(story).completions.create(model="story", prompt=PROMPT, **options)
         return [choice.text for choice in made.choices]
 
     first = ask()

@@ -19,7 +19,7 @@ def mixed(x: Keys) -> Keys:
 
 def key_of(seed: int | None, index: int) -> int:
     """The key of the index-th choice of a request; without a seed, a fresh one."""
-    start = int.from_bytes(os.urandom(8), "little") if seed is None else seed
+    start = int.from_bytes(os.urandom(8), "little") if seed is None else seed % 2**64
     stirred = mixed(np.array([start], np.uint64) + STEP)
     return int(mixed(stirred + np.uint64(index))[0])
 
