@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 #if defined(__linux__)
@@ -35,16 +36,41 @@ constexpr int64_t HUGE_PAGE = int64_t{1} << 21;
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Large matrices ask for huge pages: decoding reads every byte once per token, and page walks would show.
-std::byte* allocate(int64_t n_bytes) {
-  const bool large = n_bytes >= 4 * HUGE_PAGE;
-  const int64_t alignment = large ? HUGE_PAGE : ALIGNMENT;
-  void* p = std::aligned_alloc(size_t(alignment), size_t(round_up(n_bytes, alignment)));
+using Memory = std::shared_ptr<std::byte[]>;
+
+// Decoding reads every byte once per token, and page walks would show: so all matrices ask for huge pages.
+Memory huge_pages(int64_t n_bytes) {
+  void* p = std::aligned_alloc(size_t(HUGE_PAGE), size_t(round_up(n_bytes, HUGE_PAGE)));
   if (!p) throw std::bad_alloc();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (large) madvise(p, size_t(n_bytes), MADV_HUGEPAGE);
+  madvise(p, size_t(n_bytes), MADV_HUGEPAGE);
 #endif
-  return static_cast<std::byte*>(p);
+  return Memory(static_cast<std::byte*>(p), [](std::byte* bytes) { std::free(bytes); });
+}
+
+// Small matrices lie side by side in chunks, in the order they come. A chunk is freed with the last of them; pages of it that
+// none has reached cost nothing.
+class Chunks {
+ public:
+  Memory take(int64_t n_bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Memory chunk = newest_.lock();
+    if (!chunk || taken_ + n_bytes > CHUNK_BYTES) newest_ = chunk = huge_pages(CHUNK_BYTES), taken_ = 0;
+    std::byte* begin = chunk.get() + taken_;
+    taken_ += round_up(n_bytes, ALIGNMENT);
+    return Memory(std::move(chunk), begin);
+  }
+
+ private:
+  static constexpr int64_t CHUNK_BYTES = 16 * HUGE_PAGE;
+  std::mutex mutex_;
+  std::weak_ptr<std::byte[]> newest_;
+  int64_t taken_ = 0;
+};
+
+Memory allocate(int64_t n_bytes) {
+  static Chunks chunks;
+  return n_bytes < 4 * HUGE_PAGE ? chunks.take(n_bytes) : huge_pages(n_bytes);
 }
 
 // One panel to fill with `rows` rows of the file; it may be short of a full panel.
@@ -199,8 +225,6 @@ void pack_one(const PackedMatrix& matrix, PanelLayout layout, const uint8_t* sou
 
 }  // namespace
 
-void FreeAligned::operator()(std::byte* bytes) const { std::free(bytes); }
-
 int64_t packed_panel_bytes(Format format, int64_t cols, int panel_rows) {
   if (is_dense(format)) return round_up(cols * panel_rows * row_of(format).bits / 8, ALIGNMENT);
   const int64_t codes = cols / 32 * piece_bytes(format, panel_rows);
@@ -212,7 +236,7 @@ PackedMatrix make_packed(Format format, PanelLayout layout, int64_t n_stack, int
   matrix.n_panels = round_up(rows, layout.panel_rows) / layout.panel_rows;
   matrix.panel_bytes = packed_panel_bytes(format, cols, layout.panel_rows);
   matrix.n_bytes = n_stack * matrix.n_panels * matrix.panel_bytes;
-  matrix.data.reset(allocate(matrix.n_bytes));
+  matrix.data = allocate(matrix.n_bytes);
   return matrix;
 }
 

@@ -35,10 +35,6 @@ struct PanelLayout {
   bool signed_codes;  // codes of 4 and 6 bits that have an offset are two's complement, and four of 6 bits lie in three bytes
 };
 
-struct FreeAligned {
-  void operator()(std::byte* bytes) const;
-};
-
 // A matrix [rows, cols], or a stack of `n_stack` such, in panels. The last panel is padded with zero rows.
 struct PackedMatrix {
   Format format;
@@ -47,7 +43,7 @@ struct PackedMatrix {
   int64_t n_panels;     // of one matrix
   int64_t panel_bytes;  // a multiple of 64
   int64_t n_bytes;      // of all
-  std::unique_ptr<std::byte[], FreeAligned> data;  // 64-byte aligned
+  std::shared_ptr<std::byte[]> data;  // 64-byte aligned, this matrix's alone
 
   const std::byte* panel(int64_t matrix, int64_t index) const {
     return data.get() + (matrix * n_panels + index) * panel_bytes;
