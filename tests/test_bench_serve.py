@@ -14,13 +14,15 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.bench_serve import figures
+from tahr.bench_serve.bench import Cell, check_errors, find_server
 from tahr.bench_serve.client import Connections, parse_target
 from tahr.bench_serve.loads import RandomMaker
 from tahr.bench_serve.measured import FAULTS, Events, Load, Record, is_bulk, measure
 from tahr.bench_serve.plan import BenchPlan, Level, parse_slo
 from tahr.bench_serve.report import env_hash
 from tahr.cli.main import main
-from tahr.errors import ConfigError
+from tahr.errors import ConfigError, ServerError
+from tahr.server.settings import Settings
 
 FIRST_S, GAP_S = 0.08, 0.02
 
@@ -175,7 +177,8 @@ def test_a_file_of_conversations(capsys: pytest.CaptureFixture[str], tmp_path: P
     turns = [{"from": "human", "value": "how are you today"}, {"from": "gpt", "value": "very well I thank you"}]
     backwards, short = turns[::-1], [{**turns[0], "value": "hi"}, turns[1]]
     path = tmp_path / "chats.json"
-    path.write_text(json.dumps([{"conversations": each} for each in (turns, backwards, short, [])] + ["odd"]))
+    silent = [turns[0], {**turns[1], "value": ""}]
+    path.write_text(json.dumps([{"conversations": each} for each in (turns, backwards, short, silent, [])] + ["odd"]))
     base = ["bench-serve", "--num-prompts", "3", "--warmup", "1", "--output", "json"]
     with running(Stub()) as stub:
         assert main([*base, "--base-url", stub.url, "--dataset", "sharegpt", "--dataset-path", str(path)]) == 0
@@ -279,6 +282,35 @@ def test_failing_is_asked_for(flags: list[str], code: int, capsys: pytest.Captur
     with running(Stub(fault="http_500", fault_from=3)) as stub:
         assert main([*base, "--base-url", stub.url, *flags]) == code
     assert json.loads(capsys.readouterr().out)[0]["errored_per_run"] == [1]  # the report comes either way
+
+
+def test_a_share_of_failures_is_exact() -> None:
+    runs = [figures.run_of([record(0, 1, 3, 5, ["panic"])] * 29 + [record(0, 1, 3, 5)] * 71, {})]
+    cells = [Cell(Level(concurrency=1), runs)]
+    check_errors(BenchPlan(max_error_rate=0.29), cells)
+    with pytest.raises(ServerError, match="29 of 100"):
+        check_errors(BenchPlan(max_error_rate=0.28), cells)
+
+
+@pytest.mark.parametrize("option", ["--out", "--picture"])
+def test_a_report_that_cannot_be_written_is_refused_first(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(Stub()) as stub:
+        for path in (tmp_path, tmp_path / "missing" / "report"):
+            assert main(["bench-serve", "--base-url", stub.url, option, str(path)]) == 3
+            assert f"{option} {path} cannot be written" in capsys.readouterr().err
+    assert not stub.bodies
+
+
+def test_keys_and_hosts_as_servers_read_them() -> None:
+    head = parse_target("http://[::1]:8080/v1", "Schlüssel-ключ").head("GET", "/health", 0)
+    assert b"\r\nhost: [::1]:8080\r\n" in head
+    assert "\r\nauthorization: Bearer Schlüssel-ключ\r\n".encode() in head
+    key = "Schlüssel-ключ"
+    with serving(ScriptedEngine(), settings=Settings(port=0, log_interval_s=0, api_keys=(key,))) as server:
+        found = asyncio.run(find_server(parse_target(server.address, key), None))
+    assert found.model == "scripted"
 
 
 # ---- definitions --------------------------------------------------------------------------------------------

@@ -31,13 +31,14 @@ class Target:
 
     def head(self, method: str, path: str, n_bytes: int) -> bytes:
         """The request up to its body."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [
-            f"{method} {self.path}{path} HTTP/1.1", f"host: {self.host}:{self.port}",
+            f"{method} {self.path}{path} HTTP/1.1", f"host: {host}:{self.port}",
             "content-type: application/json", f"content-length: {n_bytes}",
         ]  # fmt: skip
         if self.api_key:
             lines.append(f"authorization: Bearer {self.api_key}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()  # a key may have any letters
 
 
 def parse_target(url: str, api_key: str | None = None) -> Target:

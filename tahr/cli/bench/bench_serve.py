@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from tahr.server.http.event_loop import loop_factory
 
     plan = plan_of(args)
+    check_files(args)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         server, cells = runner.run(measure(args, plan))
     write(args, server, plan, cells)
@@ -113,6 +114,13 @@ def plan_of(args: argparse.Namespace) -> "BenchPlan":
         said["levels"] = levels
     flags = ("respect_eos", "default_sampling", "fail_on_error", "require_ci")
     return BenchPlan(**said, **{name: getattr(args, name) for name in flags})
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """A report that cannot be written is refused before anything is measured, which may take hours."""
+    for option, path in (("--out", args.out), ("--picture", args.picture)):
+        if path and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"{option} {path} cannot be written: name a file in a folder that exists.")
 
 
 def levels_of(args: argparse.Namespace) -> "tuple[Level, ...]":
