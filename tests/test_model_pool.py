@@ -1,7 +1,9 @@
 """Models that are loaded on demand and unloaded within a budget, with engines that only pretend."""
 
+import asyncio
 import gc
 import random
+import re
 import signal
 import threading
 import time
@@ -15,11 +17,14 @@ from typing import Any
 import httpx
 import pytest
 
-from scripted_engine import ScriptedEngine, serving
+from scripted_engine import ByteTokenizer, ScriptedEngine, serving
+from tahr.config import SamplingParams
 from tahr.engine.model_facts import ModelFacts
+from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, LoadError
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import ServedModel
+from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.settings import Settings
 
 
@@ -302,6 +307,117 @@ def test_a_server_that_is_stopped_while_it_loads_ends() -> None:
             waiting = threads.submit(pool.ask, "b")
             until(lambda: pool.states()["b"] == "loading")
         assert waiting.result(5).json()["error"]["code"] == "closing"
+
+
+HALF = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_a_server_that_is_stopped_at_its_start_neither_fails_nor_opens(
+    names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also while a client holds up the end with half a body, which is refused in time."""
+    memory: list[ScriptedEngine] = []
+    models = [ServedModel((name,), loader=ScriptedLoader(name, memory, delay_s=0.3)) for name in names]
+    opened: list[str] = []
+    settings = Settings(port=0, log_interval_s=0, grace_s=1)
+    server = HttpServer(settings, lambda: models, lambda address, _: opened.append(address))
+
+    async def main() -> tuple[int, bytes]:
+        serving = asyncio.create_task(server.serve())
+        while not models[0].load_task:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection(*server.address.removeprefix("http://").split(":"))
+        writer.write(HALF)
+        await asyncio.sleep(0.1)
+        server.stop()
+        reply = await asyncio.wait_for(reader.read(), 1.5)
+        writer.close()
+        return await serving, reply
+
+    code, reply = asyncio.run(main())
+    assert code == 0 and not opened and not memory
+    assert reply.startswith(b"HTTP/1.1 503") and b'"closing"' in reply
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+class LateEngine(ScriptedEngine):
+    """Adds adapters for longer than any grace."""
+
+    async def add_adapter(self, name: str, path: str, scale: float, replaces: bool = False) -> Any:
+        await asyncio.sleep(30)
+
+
+def test_what_outlasts_the_grace_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with serving(LateEngine(), settings=Settings(port=0, log_interval_s=0, grace_s=0)) as server:
+            body = {"name": "x", "path": "x"}
+            waiting = threads.submit(httpx.post, f"{server.address}/admin/loras", json=body, timeout=10)
+            until(lambda: bool(server.state.models.models[0].users))
+        assert waiting.result(5).json()["error"]["code"] == "closing"
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+class SlowTokenizer(ByteTokenizer):
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        time.sleep(0.8)
+        return super().encode(text, add_special=add_special, parse_special=parse_special)
+
+
+class SlowTextLoader(ScriptedLoader):
+    def load(self) -> ScriptedEngine:
+        engine = super().load()
+        engine.tokenizer = SlowTokenizer()
+        return engine
+
+
+def test_a_deadline_that_passes_between_the_load_and_the_first_step_counts() -> None:
+    loader = SlowTextLoader("b", [], delay_s=0.1)
+    models = [ServedModel(("a",), ScriptedEngine("a")), ServedModel(("b",), loader=loader, on_demand=True)]
+    settings = Settings(port=0, log_interval_s=0, request_timeout_s=0.5, session_cache="memory")
+    with serving(settings=settings, load=lambda: models) as server:
+        until(lambda: httpx.get(f"{server.address}/ready").status_code == 200)
+        body = {"model": "b", "prompt": "HANG@1"}
+        assert httpx.post(f"{server.address}/v1/completions", json=body, timeout=5).status_code == 504
+
+
+def test_memory_is_counted_while_one_load_follows_another() -> None:
+    with pooled(budget=3000) as pool, ThreadPoolExecutor(2) as threads:
+        for name in "bc":
+            pool.ask(name)
+            pool.post("unload", model=name)
+            pool.loaders[name].delay_s = 0.5
+        loads = [threads.submit(pool.ask, name) for name in "bc"]
+        until(lambda: sorted(pool.states().values()) == ["loaded", "loaded", "loading"])
+        time.sleep(0.1)
+        assert pool.client.get("/admin/models").json()["n_bytes"] == 3000
+        assert [each.result().status_code for each in loads] == [200, 200]
+
+
+def test_a_model_that_is_not_loaded_does_not_expire() -> None:
+    with pooled(model_keep_alive_s=100) as pool:
+        pool.ask("b")
+        assert pool.post("unload", model="b").json()["expires_in_s"] is None
+
+
+def test_throughput_of_a_model_that_is_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
+    engines = [ScriptedEngine("a"), ScriptedEngine("a")]
+    model = ServedModel(("a",), engines[0])
+    models = ModelRegistry(SamplingParams())
+    models.put([model])
+
+    async def main() -> None:
+        reporting = asyncio.create_task(report_throughput(models, 0.05))
+        for engine, counts in ((0, (1, 1)), (0, (100, 1000)), (1, (3, 2)), (1, (4, 7))):
+            model.loaded_engine = engines[engine]
+            engines[engine].stats = StatsSnapshot(tokens_prefilled=counts[0], tokens_generated=counts[1])
+            await asyncio.sleep(0.12)
+        reporting.cancel()
+
+    with caplog.at_level("INFO", "tahr.server"):
+        asyncio.run(main())
+    found = [re.findall(r"tokens_per_s=(\S+)", each.getMessage()) for each in caplog.records]
+    assert found == [["1980.0", "19980.0"], ["20.0", "100.0"]]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "x" * 1_000_000, "", "\0", "smollm2:135m"])

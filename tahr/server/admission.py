@@ -14,6 +14,7 @@ class Admission:
 
     def __init__(self, models: ModelRegistry, pool: ModelPool, max_requests: int, timeout_s: float | None):
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # with their deadlines
+        self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
         self._models, self._pool, self._max_requests, self._timeout_s = models, pool, max_requests, timeout_s
 
     def admitted(self, request: HttpRequest, model: ServedModel) -> "AdmittedRequest":
@@ -49,7 +50,7 @@ class Admission:
 
     def cancel_all(self) -> None:
         """End all requests in flight: the server is shutting down."""
-        for request in list(self.active):
+        for request in [*self.active, *self.arriving]:
             request.cancel(self._models.unavailable())
 
 

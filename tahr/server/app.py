@@ -1,5 +1,6 @@
 """The ASGI application: which route a request goes to, who may use it, and what becomes of an error."""
 
+import asyncio
 from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,8 @@ class App:
             state.settings,
             BodyMemory(max(state.settings.max_body_bytes, host_total_bytes() // BODY_SHARE)),
         )
-        self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory)
+        arriving = state.admission.arriving
+        self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory, arriving)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan events nor websockets are switched on"
@@ -40,6 +42,10 @@ class App:
             await self._handle(request, route)
         except ClientGone:
             pass
+        except asyncio.CancelledError:  # what outlasts the grace
+            if request.status:
+                raise
+            await request.respond_error(self.state.models.unavailable())
         except Exception as error:
             made = logged_error(error)
             record.error_code = made.code

@@ -21,7 +21,7 @@ from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.protocol import BoundedProtocol
 from tahr.server.model_pool import on_daemon_thread, warm_up
-from tahr.server.models import ServedModel
+from tahr.server.models import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
 from tahr.server.settings import Settings
 from tahr.server.state import MakeModel, ServerState
@@ -118,7 +118,10 @@ class HttpServer:
         try:
             await self.state.pool.open()
         except HttpError as error:  # as those are told who ask for a model
-            raise (error.__cause__ or error) from None
+            if self.state.models.phase is not Phase.CLOSING:
+                raise (error.__cause__ or error) from None
+        if self.state.models.phase is Phase.CLOSING:
+            return  # a signal has come meanwhile
         gc.collect()
         gc.freeze()  # all of this stays, so the collector need not look at it again
         sys.setswitchinterval(SWITCH_S)

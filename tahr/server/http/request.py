@@ -44,6 +44,7 @@ class BodyLimits:
     max_bytes: int
     timeout_s: float
     memory: BodyMemory
+    arriving: set["HttpRequest"]  # requests whose bodies are on their way
 
 
 class HttpRequest:
@@ -87,12 +88,16 @@ class HttpRequest:
         return self.data
 
     async def _read_in_time(self) -> bytes:
+        self._limits.arriving.add(self)
         try:
-            async with asyncio.timeout(self._limits.timeout_s):
-                return await self._read()
+            with self.cancellable():
+                async with asyncio.timeout(self._limits.timeout_s):
+                    return await self._read()
         except TimeoutError:
             message = f"The body did not arrive within {self._limits.timeout_s:g} seconds."
             raise HttpError(400, message, headers={"connection": "close"}) from None
+        finally:
+            self._limits.arriving.discard(self)
 
     async def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -179,6 +184,8 @@ class HttpRequest:
 
     def begin_cancellable(self) -> None:
         """For `Cancellable`, as what follows."""
+        if self._cancel_reason:
+            raise self._cancel_reason
         self._task = asyncio.current_task()
         assert self._task
         self._connection.add_lost_callback(self._on_lost)
@@ -193,9 +200,10 @@ class HttpRequest:
 
     def cancel(self, reason: Exception) -> None:
         """End the work, if it has not ended by itself; the first reason counts."""
-        if self._task and self._cancel_reason is None:
-            self._cancel_reason = reason
-            self._task.cancel()
+        if self._cancel_reason is None:
+            self._cancel_reason = reason  # which also ends work that is still to begin
+            if self._task:
+                self._task.cancel()
 
     def _on_lost(self) -> None:
         self.cancel(ClientGone())
