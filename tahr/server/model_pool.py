@@ -152,7 +152,7 @@ class ModelPool:
         return asyncio.shield(model.load_task)
 
     def _load_ended(self, model: ServedModel, task: "asyncio.Task[None]") -> None:
-        model.load_task, self._loading_bytes = None, 0
+        model.load_task = None
         if not task.cancelled() and task.exception():
             self.n_failures += 1
 
@@ -168,12 +168,14 @@ class ModelPool:
                 engine = await self._loaded_engine(model, loader)
             except Exception as error:
                 raise load_failure(model, error) from error
+            finally:
+                self._loading_bytes = 0
             model.attach(engine, self._models.defaults)
             model.keep_alive_s, model.used_at = self.keep_alive_s, time.monotonic()
             model.users |= model.waiting  # before anything else can unload it
             if not model.users:
                 self._expect_expiry(model)
-            self.n_loads, self._loading_bytes = self.n_loads + 1, 0
+            self.n_loads += 1
             self.max_bytes = max(self.max_bytes, self.n_bytes)
             seconds, megabytes = time.monotonic() - began, (model.n_bytes or 0) / 1e6
             log.info("loaded model=%s seconds=%.2f megabytes=%.0f", model.name, seconds, megabytes)
@@ -241,6 +243,7 @@ class ModelPool:
                 return
             await engine.close()
             engine = model.loaded_engine = None
+            self._expect_expiry(model)
             await asyncio.to_thread(give_back_memory)
             self.n_unloads += 1
             log.info("unloaded model=%s reason=%r megabytes=%.0f", model.name, reason, (model.n_bytes or 0) / 1e6)

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from weakref import WeakKeyDictionary
 
+from tahr.server.engine_port import ServedEngine
 from tahr.server.models import ModelRegistry, ServedModel
 from tahr.server.observe.request_log import logfmt
 
@@ -11,11 +13,11 @@ log = logging.getLogger("tahr.server")
 
 async def report_throughput(models: ModelRegistry, interval_s: float) -> None:
     """A line per interval and model that has computed a token since the last line."""
-    last: dict[str, tuple[int, int]] = {}
+    last: WeakKeyDictionary[ServedEngine, tuple[int, int]] = WeakKeyDictionary()  # one that is loaded again counts anew
     while interval_s:
         await asyncio.sleep(interval_s)
         for model in models.loaded:
-            last[model.name] = report(model, last.get(model.name, (0, 0)), interval_s)
+            last[model.engine] = report(model, last.get(model.engine, (0, 0)), interval_s)
 
 
 def report(model: ServedModel, before: tuple[int, int], interval_s: float) -> tuple[int, int]:
