@@ -257,6 +257,16 @@ def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (limit.take("x"), limit.take("x")) == (0, 1)
 
 
+def test_who_waits_as_long_as_was_said_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(rate_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for per_minute in (7, 45, 50, 60, 1000):
+        limit = RateLimit(per_minute)
+        assert not any(limit.take("x") for _ in range(per_minute))
+        now[0] += limit.take("x")
+        assert limit.take("x") == 0
+
+
 # ---- other sites --------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,14 @@ def test_a_request_is_a_span_with_its_parts() -> None:
     assert "error.type" not in told and whole.start_time_unix_nano < whole.end_time_unix_nano
 
 
+def test_other_paths_of_a_route_are_traced_too() -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        client.post("/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+    (whole,) = [span for span in collector.spans() if span.name == "chat scripted"]
+    assert attributes(whole)["http.route"] == "/v1/chat/completions"
+
+
 def test_parts_lie_inside_in_their_order(stories: Any) -> None:
     from tahr import EngineConfig
     from tahr.server.loading import ModelChoice, served_models

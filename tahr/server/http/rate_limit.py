@@ -1,5 +1,6 @@
 """How many requests a minute a client may send."""
 
+import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class RateLimit:
         self._buckets[client] = (left - fine, now)
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        return 0 if fine else max(1, round((1 - left) * 60 / self.per_minute))
+        return 0 if fine else math.ceil((1 - left) * 60 / self.per_minute)
 
 
 def rate_limits(per_client: int | None, total: int | None) -> RateLimits:

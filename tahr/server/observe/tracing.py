@@ -72,7 +72,7 @@ class Tracer(Observer):
 
     def request_finished(self, record: RequestRecord) -> None:
         """Make the span of a request and those inside it."""
-        operation = OPERATIONS.get(record.path)
+        operation = OPERATIONS.get(record.route)
         if operation is None or record.method != "POST":
             return
         generation = record.generation
@@ -106,7 +106,7 @@ class Tracer(Observer):
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "tahr",
             "http.request.method": record.method,
-            "http.route": record.path,
+            "http.route": record.route,
             "http.response.status_code": record.status,
             "server.address": self._host,
         }
