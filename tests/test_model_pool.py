@@ -400,6 +400,18 @@ def test_a_model_that_is_not_loaded_does_not_expire() -> None:
         assert pool.post("unload", model="b").json()["expires_in_s"] is None
 
 
+def test_requests_of_models_that_are_unloaded_still_count() -> None:
+    with pooled() as pool:
+        pool.ask("b")
+        counts = StatsSnapshot(requests_started=9, requests_completed=4, requests_failed=3, requests_cancelled=2)
+        pool.loaders["b"].engines[0].stats = counts
+        for _ in range(2):
+            told = pool.client.get("/health").json()["scheduler"]
+            found = [told[f"{name}_requests"] for name in ("total", "successful", "failed", "cancelled")]
+            assert found == [9, 4, 3, 2]
+            pool.post("unload", model="b")
+
+
 def test_throughput_of_a_model_that_is_loaded_again(caplog: pytest.LogCaptureFixture) -> None:
     engines = [ScriptedEngine("a"), ScriptedEngine("a")]
     model = ServedModel(("a",), engines[0])

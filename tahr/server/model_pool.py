@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from tahr.server.models import ModelLoader, ModelRegistry, Phase, ServedModel, U
 log = logging.getLogger("tahr.server")
 T = TypeVar("T")
 
+COUNTED = ("requests_started", "requests_completed", "requests_failed", "requests_cancelled", "preemptions")
+
 
 class ModelPool:
     """Loads models one after the other. Only the event loop's thread uses it.
@@ -35,6 +38,7 @@ class ModelPool:
         self.budget_bytes, self.keep_alive_s = budget_bytes, keep_alive_s
         self.n_loads = self.n_unloads = self.n_failures = 0
         self.max_bytes = 0  # the most that was ever in memory
+        self.past: Counter[str] = Counter()  # what engines that are unloaded have counted
         self._models = models
         self._turn = asyncio.Lock()  # of the one load that makes room
         self._left = asyncio.Event()  # set when a model may have become free
@@ -242,6 +246,8 @@ class ModelPool:
             if engine is None:
                 return
             await engine.close()
+            counts = engine.snapshot()
+            self.past.update({name: getattr(counts, name) for name in COUNTED})
             engine = model.loaded_engine = None
             self._expect_expiry(model)
             await asyncio.to_thread(give_back_memory)

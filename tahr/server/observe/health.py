@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
+from tahr.server.model_pool import COUNTED
 from tahr.server.models import ServedModel
 from tahr.server.openai.replies import HealthReply
 from tahr.server.state import ServerState
@@ -41,16 +42,16 @@ def report(state: ServerState) -> HealthReply:
 
 def scheduler(state: ServerState, snapshots: "list[StatsSnapshot]") -> Numbers:
     """Since the server began."""
-    completed = sum(s.requests_completed for s in snapshots)
+    n = {name: state.pool.past[name] + sum(getattr(s, name) for s in snapshots) for name in COUNTED}
     waited = [counts for counts in state.metrics.queue_s.counts.values() if sum(counts.per_bucket)]
     n_waited = sum(sum(counts.per_bucket) for counts in waited)
     return {
-        "total_requests": sum(s.requests_started for s in snapshots),
-        "successful_requests": completed,
-        "failed_requests": sum(s.requests_failed for s in snapshots),
-        "cancelled_requests": sum(s.requests_cancelled for s in snapshots),
-        "preemptions": sum(s.preemptions for s in snapshots),
-        "throughput_rps": round(completed / max(time.monotonic() - state.began, 1e-3), 3),
+        "total_requests": n["requests_started"],
+        "successful_requests": n["requests_completed"],
+        "failed_requests": n["requests_failed"],
+        "cancelled_requests": n["requests_cancelled"],
+        "preemptions": n["preemptions"],
+        "throughput_rps": round(n["requests_completed"] / max(time.monotonic() - state.began, 1e-3), 3),
         "avg_wait_time_ms": round(1e3 * sum(counts.total for counts in waited) / n_waited, 3) if n_waited else 0.0,
     }
 
