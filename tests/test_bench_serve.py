@@ -95,6 +95,8 @@ class Stub:
         for event in events[:n_slow]:
             chunk(writer, f"data: {event}\n\n")
             await asyncio.sleep(GAP_S)
+        if fault == "stalled":
+            await asyncio.sleep(60)
         if fault == "cut":
             return
         chunk(writer, "".join(f"data: {event}\n\n" for event in events[n_slow:] + last))
@@ -257,6 +259,13 @@ def test_a_request_that_takes_too_long() -> None:
         load = Load("/v1/completions", {"prompt": [1], "max_tokens": 2}, 2, 1)
         record = asyncio.run(measured(stub.url, load, 0.2))
     assert record.faults == ["timeout"] and 0.19 < record.e2el_s < 2
+
+
+def test_a_stream_that_stalls_lasts_until_it_is_given_up() -> None:
+    with running(Stub(fault="stalled")) as stub:
+        load = Load("/v1/completions", {"prompt": [1], "max_tokens": 2}, 2, 1)
+        record = asyncio.run(measured(stub.url, load, 0.6))
+    assert record.faults == ["timeout"] and record.text_at and record.e2el_s > 0.55
 
 
 def test_nobody_there() -> None:

@@ -143,7 +143,8 @@ async def measure(connections: Connections, load: Load, timeout_s: float) -> Rec
         record.blame("malformed_stream", str(error))
     except OSError as error:
         record.blame("connection_failed", f"The connection failed: {error}.")
-    record.ended_at = record.ended_at or perf_counter()
+    if not record.ok or not record.ended_at:  # one that failed lasted until it was given up
+        record.ended_at = perf_counter()
     return record
 
 
