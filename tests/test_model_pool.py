@@ -381,6 +381,24 @@ def test_a_deadline_that_passes_between_the_load_and_the_first_step_counts() -> 
         assert httpx.post(f"{server.address}/v1/completions", json=body, timeout=5).status_code == 504
 
 
+def test_a_model_that_is_deleted_is_not_loaded_for_one_who_found_it_before() -> None:
+    memory: list[ScriptedEngine] = []
+    b = ServedModel(("b",), loader=SlowTextLoader("b", memory), on_demand=True)
+    settings = Settings(port=0, log_interval_s=0, session_cache="memory")
+    with (
+        serving(settings=settings, load=lambda: [ServedModel(("a",), ScriptedEngine("a")), b]) as server,
+        httpx.Client(base_url=server.address, timeout=10) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        until(lambda: client.get("/ready").status_code == 200)
+        client.post("/admin/models/load", json={"model": "b"})
+        asking = threads.submit(client.post, "/v1/completions", json={"model": "b", "prompt": "hi"})
+        time.sleep(0.3)
+        assert client.request("DELETE", "/api/delete", json={"model": "b"}).status_code == 200
+        assert asking.result().json()["error"]["code"] == "model_not_found"
+        assert not memory and not b.loaded_engine
+
+
 def test_memory_is_counted_while_one_load_follows_another() -> None:
     with pooled(budget=3000) as pool, ThreadPoolExecutor(2) as threads:
         for name in "bc":

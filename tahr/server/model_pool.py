@@ -145,6 +145,8 @@ class ModelPool:
 
     def load(self, model: ServedModel) -> "asyncio.Future[None]":
         """Have a model loaded. All who ask meanwhile wait for the same load, which nobody's leaving ends."""
+        if model not in self._models.models:
+            raise self._models.unknown(model.name)  # it was deleted since the request has found it
         if model.loaded_engine and not model.unload_task:
             model.users |= model.waiting
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
