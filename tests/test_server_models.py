@@ -348,6 +348,8 @@ def test_a_key_from_the_environment(stories: Path, monkeypatch: pytest.MonkeyPat
         (["x.gguf", "--addr", "nowhere"], 3, "HOST:PORT"),
         (["x.gguf", "--addr", "a:1", "--host", "b"], 3, "--addr"),
         (["x.gguf", "--rate-limit", "0"], 3, "rate_limit"),
+        (["--model", "\udcff=x.gguf"], 3, "not UTF-8"),
+        (["/no/such/\udcff.gguf"], 3, "not UTF-8"),
         (["x.gguf", "--temperature", "-1"], 3, "temperature"),
         (["x.gguf", "--host", "no.such.host.invalid"], 5, "listen"),
         (["/no/such/model.gguf"], 2, "model"),

@@ -40,6 +40,15 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
         raise ConfigError(f"Two models are called {twice[0]}: name one of them with --model NAME=MODEL.")
 
 
+def check_text(name: str) -> None:
+    """Names come from command lines and files, which may hold any bytes; replies, logs and metrics cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        message = f"The name {name!a} of a model is not UTF-8: give it another, such as --model NAME=MODEL."
+        raise ConfigError(message) from None
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """What the loading of all models has in common."""
@@ -109,4 +118,7 @@ def served_model(choice: ModelChoice, options: LoadOptions) -> ServedModel:
     from tahr import hub
 
     own = hub.parse(choice.source, quant=choice.quantization).name
-    return ServedModel(choice.names(own), sampling=choice.sampling, loader=LlmLoader(choice, options))
+    names = choice.names(own)
+    for name in names:
+        check_text(name)
+    return ServedModel(names, sampling=choice.sampling, loader=LlmLoader(choice, options))
