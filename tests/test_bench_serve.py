@@ -16,6 +16,7 @@ from scripted_engine import ScriptedEngine, serving
 from tahr.bench_serve import figures
 from tahr.bench_serve.bench import Cell, check_errors, find_server
 from tahr.bench_serve.client import Connections, parse_target
+from tahr.bench_serve.drive import press
 from tahr.bench_serve.loads import RandomMaker
 from tahr.bench_serve.measured import FAULTS, Events, Load, Record, is_bulk, measure
 from tahr.bench_serve.plan import BenchPlan, Level, parse_slo
@@ -198,6 +199,14 @@ def test_an_open_loop_does_not_wait(capsys: pytest.CaptureFixture[str]) -> None:
     found = report["distributions"]
     assert found["goodput"]["mean"] == pytest.approx(found["request_throughput"]["mean"])
     assert strict["distributions"]["goodput"]["mean"] == 0
+
+
+def test_an_open_loop_ends_with_its_last_request() -> None:
+    async def measure_none(_: Load) -> Record:
+        return record(0, 1, 2, 3)
+
+    found = press(Level(rate=1e-3), [Load("/x", {}, 1)], measure_none, "seed")
+    assert len(asyncio.run(asyncio.wait_for(found, 5))) == 1
 
 
 def test_a_sweep_and_its_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def open_loop(loads: Sequence[Load], rate: float, measure: Measure, rng: r
     clock = asyncio.get_running_loop().time
     due, tasks = clock(), []
     for load in loads:
+        await asyncio.sleep(max(0.0, due - clock()))
         tasks.append(asyncio.ensure_future(measure(load)))
         due += rng.expovariate(rate)  # from when it was due, so that a late wake-up does not lower the rate
-        await asyncio.sleep(max(0.0, due - clock()))
     return list(await asyncio.gather(*tasks))
