@@ -381,6 +381,16 @@ def test_a_deadline_that_passes_between_the_load_and_the_first_step_counts() -> 
         assert httpx.post(f"{server.address}/v1/completions", json=body, timeout=5).status_code == 504
 
 
+def test_times_of_requests_begin_when_they_arrive() -> None:
+    with pooled() as pool:
+        pool.loaders["b"].delay_s = 0.4
+        assert pool.ask("b").status_code == 200
+        text = pool.client.get("/metrics").text
+    for name in ("time_to_first_token", "request"):
+        found = re.search(rf'tahr_{name}_seconds_sum{{model_name="b"}} (\S+)', text)
+        assert found and 0.4 < float(found[1]) < 5
+
+
 def test_a_model_that_is_deleted_is_not_loaded_for_one_who_found_it_before() -> None:
     memory: list[ScriptedEngine] = []
     b = ServedModel(("b",), loader=SlowTextLoader("b", memory), on_demand=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -84,7 +85,7 @@ class HttpRequest:
         self._check_coding()
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         self.data = await (self._read() if self._scope.get(COMPLETE) else self._read_in_time())
-        self._is_read = True
+        self._is_read, self.record.arrived = True, perf_counter()
         return self.data
 
     async def _read_in_time(self) -> bytes:

@@ -96,14 +96,14 @@ class Observers:
                 except Exception as error:
                     self._report(method, error)
         elif not record.token_at:
-            self.notify("first_token", record, now - record.began)
+            self.notify("first_token", record, now - record.arrived)
         record.token_at[choice] = now
         record.n_tokens += n_tokens
 
     def _whole_choice(self, record: GenerationRecord, choice: int, n_tokens: int, stats: "RequestStats") -> None:
         """A choice that came as one chunk: the engine knows when its tokens were made."""
         if not record.token_at:
-            self.notify("first_token", record, stats.first_token_at - record.began)
+            self.notify("first_token", record, stats.first_token_at - record.arrived)
         if n_tokens > 1:
             self.notify("next_tokens", record, n_tokens - 1, stats.decode_s / (n_tokens - 1))
         record.token_at[choice] = stats.last_token_at

@@ -28,6 +28,7 @@ class GenerationRecord(Struct):
     texts: dict[int, list[str]] | None = None  # of each choice, only where they are dumped
     number: int = field(default_factory=_numbers.__next__)  # joins the lines of the log
     began: float = field(default_factory=perf_counter)
+    arrived: float = field(default_factory=perf_counter)  # before its model was loaded and its prompt tokenised
     n_tokens: int = 0
     n_cached: int = 0
     n_reasoning: int = 0  # tokens of the choices that are finished
@@ -55,6 +56,7 @@ class RequestRecord(Struct):
     path: str
     headers: Mapping[bytes, bytes]
     began: float = field(default_factory=perf_counter)
+    arrived: float = 0.0  # with all of its body
     ended: float = 0.0
     route: str = "other"  # the path, if there is such a route
     body: bytes = b""

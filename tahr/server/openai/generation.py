@@ -92,6 +92,7 @@ def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> Ge
         prompts=[each.tokens for each in asked.inputs],
         stream=asked.stream,
         texts={} if texts else None,
+        arrived=request.record.arrived,
     )
 
 
@@ -106,7 +107,7 @@ async def respond_observed(active: ActiveGeneration) -> None:
         raise
     finally:
         record.finish = record.finish or "error"
-        observers.notify("generation_finished", record, perf_counter() - record.began)
+        observers.notify("generation_finished", record, perf_counter() - record.arrived)
 
 
 async def respond(active: ActiveGeneration) -> None:
