@@ -138,6 +138,29 @@ def test_closing_ends_streams(stories: Path) -> None:
     assert [chunk.finish_reason for chunk in rest] == ["cancelled"]
 
 
+@pytest.mark.parametrize("where", ["scheduler.schedule", "runner.launch", "stats.count_step", "_accept_tokens"])
+def test_an_interrupt_in_one_thread_leaves_no_other_waiting(llm: LLM, where: str) -> None:
+    """It reaches the thread whose step it was: what that step brought to others is lost, and they must know."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    *owners, name = where.split(".")
+    owner = getattr(llm.engine, owners[0]) if owners else llm.engine
+    others = [llm.submit([1, 2, 3], SamplingParams(max_tokens=n, n=n)) for n in (1, 2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner if hasattr(owner, "__dict__") else type(owner), name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS[0], GREEDY)
+    for other in others:
+        assert other.finished
+        with pytest.raises(GenerateError, match="KeyboardInterrupt"):
+            other.completion()
+        llm.remove(other)
+    assert not llm.engine.busy and llm.stats().pages_used == 0
+    assert llm.generate(PROMPTS[0], GREEDY).n_prompt_tokens > 0
+
+
 def test_several_answers(llm: LLM) -> None:
     params = SamplingParams(temperature=2.0, n=3, seed=5, max_tokens=12)
     reply = llm.generate(PROMPTS[0], params)

@@ -14,7 +14,7 @@ from tahr.engine.builder import Assembled, assemble
 from tahr.engine.detokenize import DeferredTextWriter, ReplyWriter, TextWriter, Writer, has_text, line_limits
 from tahr.engine.engine import Engine, Event
 from tahr.engine.stats import StatsSnapshot
-from tahr.errors import TahrError, TemplateError
+from tahr.errors import GenerateError, TahrError, TemplateError
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
 from tahr.library.arguments import (
@@ -380,7 +380,23 @@ class LLM:
     def step(self) -> list[Request]:
         """Let every request advance; what `dispatch` returns."""
         with self.lock:
-            return self.dispatch(self.engine.step())
+            try:
+                return self.dispatch(self.engine.step())
+            except BaseException as error:
+                self._fail_all(error)
+                raise
+
+    def _fail_all(self, error: BaseException) -> None:
+        """A step broke off, by an interrupt perhaps, and what it brought is lost. Only the thread that made it knows:
+        others must not wait for it.
+        """
+        failure = GenerateError(f"Another thread's step of the engine broke off ({error!r}): ask again.")
+        scheduler, requests = self.engine.scheduler, set(self._requests.values())
+        waiting = [seq for queue in scheduler.queues.values() for seq in queue.members]
+        for seq in [*scheduler.running, *waiting]:
+            self.engine.abort(seq, failure)
+        for request in requests:
+            request.fail(failure)
 
     def dispatch(self, events: list[Event]) -> list[Request]:
         """Give the events of a step to their requests.

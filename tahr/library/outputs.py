@@ -10,6 +10,7 @@ from tahr.engine.engine import Event
 from tahr.engine.sampler import SampledToken
 from tahr.engine.sequence import Sequence
 from tahr.engine.stats import RequestStats
+from tahr.errors import TahrError
 from tahr.text.deltas import Delta, Deltas, ToolCall, merge, reasoning_of, text_of, tool_calls_of
 
 MOST_DEFERRED = 256  # tokens that become text at once, so that nothing waits long for a long reply
@@ -153,6 +154,13 @@ class Request:
         for choice in self.choices.values():
             choice.finished = choice.finished or choice.sequence.done
         self.finished = all(choice.finished for choice in self.choices.values())
+
+    def fail(self, error: TahrError) -> None:
+        """Its sequences are over, but the last events of some were lost: those have failed, whatever they say."""
+        for choice in self.choices.values():
+            if not choice.finished:
+                choice.sequence.error = choice.sequence.error or error
+        self.update_finished()
 
     def next_chunk(self) -> Chunk | None:
         """The next chunk of any choice; None if there is nothing new."""
