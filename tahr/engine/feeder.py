@@ -66,9 +66,17 @@ class Feeder:
         self.run(seq)
 
     def run(self, *sequences: Sequence) -> None:
-        """Step until these have nothing left to compute. An error of one is raised."""
-        while not all(seq.done or seq.is_idle or seq.is_parked for seq in sequences):
-            self.engine.step()
+        """Step until these have nothing left to compute. An error of one is raised.
+
+        An interrupt closes them all: nobody knows what of them is computed.
+        """
+        try:
+            while not all(seq.done or seq.is_idle or seq.is_parked for seq in sequences):
+                self.engine.step()
+        except BaseException:
+            for seq in sequences:
+                self.close(seq)
+            raise
         for seq in sequences:
             if seq.error:
                 raise seq.error

@@ -1,5 +1,6 @@
 """One text in a model's memory: feed it tokens, take logits, go back, copy what it holds and put it back."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
@@ -83,12 +84,15 @@ class Session:
             self._seq = self._feeder.open(tokens, self._last)
         else:
             self._feeder.feed(self._seq, tokens)
-        try:
-            self._feeder.run(self._seq)
-        finally:
-            if self._seq.done:
-                self._seq = None
+        self._compute(self._feeder.run, self._seq)
         return self._last.row
+
+    def _compute(self, run: Callable[[Sequence], None], seq: Sequence) -> None:
+        try:
+            run(seq)
+        finally:
+            if seq.done:
+                self._seq = None
 
     @property
     def adapter(self) -> str:
@@ -113,9 +117,9 @@ class Session:
             self._seq = None
 
     def copy(self) -> KvCopy:
-        """What is stored, in host memory."""
+        """What is stored, in host memory. After an error the text is empty."""
         if self._seq:
-            self._feeder.resume(self._seq)
+            self._compute(self._feeder.resume, self._seq)
         layers = tuple(layer[: self.length] for layer in self._read_layers())
         states = tuple(self._read_states())
         return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, states, self.adapter)
