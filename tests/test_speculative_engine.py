@@ -8,7 +8,7 @@ import pytest
 from tahr import InferenceConfig, InferenceEngine, SamplingParams, SpeculativeEngine
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, SnapshotIncompatible
 from tahr.grammar import Grammar
-from tahr.library.speculative.speculative_snapshot import DIGEST_BYTES
+from tahr.library.speculative.speculative_snapshot import DIGEST_BYTES, MAGIC, START, VERSION, SpeculativeText, join
 
 PROMPT = "Once upon a time there was a little girl named Lily. She loved to"
 
@@ -58,6 +58,19 @@ def test_a_reply_goes_on_where_it_stopped(stories: Path, temperature: float) -> 
     assert resumed.stats.n_draft_tokens > 0 and pair.proposer._hashes
 
 
+@pytest.mark.parametrize("options", [{"mirostat": 2, "mirostat_tau": 2}, {"min_tokens": 30, "ignore_eos": False}])
+def test_what_follows_the_whole_reply_goes_on_too(stories: Path, options: dict[str, object]) -> None:
+    """Mirostat remembers all samples, and the least number of tokens counts from the prompt on."""
+    asked: dict[str, object] = {"temperature": 1.2, **options}
+    whole = engine(stories, seed=4, **asked).generate(PROMPT, 40)
+    ours = engine(stories, seed=4, **asked)
+    first = ours.generate(PROMPT, 25)
+    data = ours.snapshot()
+    assert first + ours.continue_text(15) == whole
+    assert first + SpeculativeEngine.resume(data).continue_text(15) == whole
+    assert first == ours.generate(PROMPT, 25), "a new reply begins anew"
+
+
 def test_each_choice_has_a_writer_of_its_own(stories: Path) -> None:
     ours = engine(stories)
     ours.generate(PROMPT, 1)
@@ -95,6 +108,11 @@ def test_bad_snapshots(stories: Path, tmp_path: Path) -> None:
     newer = data[:8] + b"\x09\0\0\0" + data[12:-DIGEST_BYTES]
     with pytest.raises(SnapshotIncompatible, match="version 9"):
         SpeculativeEngine.resume(newer + hashlib.sha256(newer).digest())
+    for number in (b"1e999", b"NaN", b"9" * 400):
+        odd = join(SpeculativeText(3, 1, "", "", 0.5), b"").replace(b": 0.5", b": " + number)[16:-DIGEST_BYTES]
+        odd = START.pack(MAGIC, VERSION, len(odd)) + odd
+        with pytest.raises(SnapshotIncompatible, match="mu is no number"):
+            SpeculativeEngine.resume(odd + hashlib.sha256(odd).digest())
     other = tmp_path / "other.gguf"
     other.write_bytes(stories.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(ModelFingerprintMismatch):

@@ -39,6 +39,7 @@ class SpeculativeEngine:
         self._pair = load_pair(self.config, draft, num_speculative)
         self._tokens: list[int] = []  # the text so far: a prompt and its reply
         self._n_prompt = 0
+        self._mu: float | None = None  # mirostat's, where the reply stopped; None: it has not begun
 
     @property
     def tokens(self) -> list[int]:
@@ -54,7 +55,7 @@ class SpeculativeEngine:
         """Continue a prompt; `callback` hears each piece of the text that is returned. No call influences another."""
         check_max_tokens(max_tokens)
         self._tokens = self._pair.tokenizer.encode(prompt) if prompt else []
-        self._n_prompt = len(self._tokens)
+        self._n_prompt, self._mu = len(self._tokens), None
         return self.continue_text(max_tokens, callback)
 
     def continue_text(self, max_tokens: int, callback: OnText | None = None) -> str:
@@ -62,7 +63,9 @@ class SpeculativeEngine:
         check_max_tokens(max_tokens)
         if not self._tokens or not max_tokens:
             return ""
-        seq = self._submit(replace(self.sampler, max_tokens=max_tokens))
+        # The least number of tokens counts from the prompt on, the most from here.
+        seq = self._submit(replace(self.sampler, max_tokens=max(max_tokens, self.sampler.min_tokens)))
+        seq.max_length = min(seq.max_length, len(self._tokens) + max_tokens)
         texts: list[str] = []
         try:
             while not seq.done:
@@ -75,7 +78,8 @@ class SpeculativeEngine:
             self._pair.engine.abort(seq)  # if the callback raised: the next text must not be mixed with this one
         if seq.error:
             raise seq.error
-        self._tokens = seq.tokens
+        assert seq.request
+        self._tokens, self._mu = seq.tokens, float(seq.request.sampling.mu)
         return "".join(texts)
 
     def _submit(self, params: SamplingParams) -> Sequence:
@@ -87,7 +91,9 @@ class SpeculativeEngine:
 
         seq = self._pair.engine.submit(self._tokens, params, new_writer)
         assert seq.request
-        seq.request.n_prompt = self._n_prompt  # random numbers and penalties go on where the reply stopped
+        # Random numbers, penalties and mirostat go on where the reply stopped.
+        seq.request.n_prompt = self._n_prompt
+        seq.request.sampling.mu = seq.request.sampling.mu if self._mu is None else self._mu
         return seq
 
     # ---- snapshots --------------------------------------------------------------------------------------------
@@ -102,7 +108,7 @@ class SpeculativeEngine:
         prints = [fingerprint_of_files(local_files(path).weights) for path in (self.config.model_path, self.draft_path)]
         inner = take(session, replace(self.config, sampler=self.sampler), pair.decoder.config.family, prints[0])
         session.truncate(0)
-        text = SpeculativeText(self.num_speculative, self._n_prompt, self.draft_path, prints[1])
+        text = SpeculativeText(self.num_speculative, self._n_prompt, self.draft_path, prints[1], self._mu)
         return join(text, inner)
 
     @classmethod
@@ -123,7 +129,7 @@ class SpeculativeEngine:
         if info.tokens:
             keep(engine._pair, session.sequence)
         session.truncate(0)
-        engine._tokens, engine._n_prompt = list(info.tokens), text.n_prompt
+        engine._tokens, engine._n_prompt, engine._mu = list(info.tokens), text.n_prompt, text.mu
         return engine
 
     def __reduce__(self) -> NoReturn:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass
+from math import isfinite
 
 from tahr.config import TOKEN
 from tahr.errors import SnapshotIncompatible
@@ -25,12 +26,15 @@ class SpeculativeText:
     n_prompt: int  # tokens of the text that are the prompt
     draft_path: str
     draft_fingerprint: str
+    mu: float | None = None  # mirostat's, where the reply stopped
 
     def __post_init__(self) -> None:
         if not (TOKEN.holds(self.n_tokens) and TOKEN.holds(self.n_prompt)):
             raise ValueError("a number is not one")
         if not (isinstance(self.draft_path, str) and isinstance(self.draft_fingerprint, str)):
             raise TypeError("a text is not one")
+        if self.mu is not None and not (isinstance(self.mu, float) and isfinite(self.mu)):
+            raise ValueError("mu is no number")
 
 
 def join(text: SpeculativeText, session: bytes) -> bytes:
