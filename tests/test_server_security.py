@@ -17,6 +17,7 @@ from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError, ServerError
 from tahr.server import models as served_models
 from tahr.server.http import protocol, rate_limit
+from tahr.server.http.errors import HttpError
 from tahr.server.http.rate_limit import RateLimit
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models import STALLED_AFTER_S, Health, ServedModel
@@ -246,6 +247,20 @@ def test_all_keys_share_an_allowance_too() -> None:
 
         assert [post(key) for key in ("a-key", "a-key", "b-key", "b-key", "b-key")] == [200] * 4 + [429]
         assert client.get("/health").json()["admission"]["rejected_requests"] == 1
+
+
+def test_who_is_refused_for_the_sake_of_all_keeps_an_own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(rate_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    limits = rate_limit.rate_limits(2, 60)
+    for i in range(60):
+        limits.check(f"other {i}")
+    for _ in range(5):
+        with pytest.raises(HttpError):
+            limits.check("x")
+    now[0] = 2.0  # of which two are earned for all
+    limits.check("x")
+    limits.check("x")
 
 
 def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,10 +59,12 @@ class PrefixFiles:
         self._check(info, prefix.page_size)
         with self._llm.lock:
             table = PageTable(prefix.pools[0])
-            table.take(0, len(info.tokens))
-            runner.backend.write_pages(runner.kv, table.pages, layers)
-            prefix.insert(prefix.hashes(info.adapter), info.tokens, [table], len(info.tokens))
-            table.cut(0)
+            try:
+                table.take(0, len(info.tokens))
+                runner.backend.write_pages(runner.kv, table.pages, layers)
+                prefix.insert(prefix.hashes(info.adapter), info.tokens, [table], len(info.tokens))
+            finally:
+                table.cut(0)
         return len(info.tokens)
 
     def _check(self, info: SnapshotInfo, page_size: int) -> None:

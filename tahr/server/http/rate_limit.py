@@ -22,6 +22,8 @@ class RateLimits:
         for limit, bucket in ((self.per_client, client), (self.total, "")):
             wait_s = limit.take(bucket) if limit else 0
             if limit and wait_s:
+                if limit is self.total and self.per_client:
+                    self.per_client.give_back(client)
                 message = f"More than {limit.per_minute} requests a minute: wait {wait_s} seconds."
                 raise HttpError(429, message, code="rate_limit_exceeded", headers={"retry-after": str(wait_s)})
 
@@ -43,6 +45,11 @@ class RateLimit:
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return 0 if fine else math.ceil((1 - left) * 60 / self.per_minute)
+
+    def give_back(self, client: str) -> None:
+        """A request that was counted did not go on."""
+        left, then = self._buckets[client]
+        self._buckets[client] = (left + 1, then)
 
 
 def rate_limits(per_client: int | None, total: int | None) -> RateLimits:
