@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tahr.backends import host_memory
+from random_weights import random_tensor
+from tahr.backends import host_memory, open_backend
 from tahr.backends.host_memory import VERSION_1, VERSION_2, host_free_bytes, host_total_bytes
+from tahr.errors import LoadError
 
 MB = 1 << 20
 
@@ -49,3 +52,17 @@ def test_files_of_another_form_say_nothing(root: Path) -> None:
     (root / "own").write_text("0::/odd/inner\n")
     (root / "odd/inner/memory.stat").write_text("anon\n")
     assert host_total_bytes() > 64 * MB
+
+
+def test_a_model_beyond_the_machine_is_refused_before_the_system_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tahr._native", reason="the native code is not built")
+    matrix, meminfo = random_tensor("Q8_0", (64, 256), np.random.default_rng(0)), tmp_path / "meminfo"
+    cpu = open_backend("cpu", n_threads=1)
+    monkeypatch.setattr(host_memory, "MEMINFO", meminfo)
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 10 kB\nSwapFree: 5 kB\nHugePages_Total: 0\n")
+    with pytest.raises(LoadError, match="more memory than is free"):
+        cpu.weight(matrix)
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 10 kB\nSwapFree: 50 kB\n")
+    assert cpu.weight(matrix).n_bytes > 15 * 1024

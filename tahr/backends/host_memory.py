@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tahr.errors import LoadError
+
 MEMINFO = Path("/proc/meminfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
@@ -37,8 +39,29 @@ def host_free_bytes() -> int:
 def machine_free_bytes() -> int:
     if not MEMINFO.exists():
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 1024
+    return memory_fields()["MemAvailable"]
+
+
+def refuse_unfit(name: str, n_bytes: int) -> None:
+    """Refuse a matrix that finds no room, not even in swap: the system would stand still and then end the process.
+
+    Limits of containers are left out. What they count as used has file pages in it that the kernel would give up.
+    """
+    if not MEMINFO.exists():
+        return
+    fields = memory_fields()
+    room = fields["MemAvailable"] + fields.get("SwapFree", 0)
+    if n_bytes > room:
+        raise LoadError(
+            f"The model needs more memory than is free: {name} takes {n_bytes / 1e6:.1f} MB, and {room / 1e6:.1f} MB "
+            "are left. Use a smaller model or one quantised further, or end other programs."
+        )
+
+
+def memory_fields() -> dict[str, int]:
+    """What Linux says of the machine's memory, in bytes."""
+    pairs = (line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 
 def group_limits() -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tahr import _native as native
 from tahr._native import address_of
+from tahr.backends.host_memory import refuse_unfit
 from tahr.errors import QuantError
 from tahr.weights.formats import Format
 from tahr.weights.tensor import HostTensor
@@ -40,6 +41,7 @@ class PackedMatrix:
     @cached_property
     def packed(self) -> native.Matrix:
         """The matrix as the kernels read it."""
+        refuse_unfit(self.host.name, self.n_bytes)
         packed = native.Matrix(self.format, self.isa, *self.shape)
         step = max(1, SLICE_BYTES * packed.n_panels // self.n_bytes)
         for begin in range(0, packed.n_panels, step):
