@@ -48,6 +48,20 @@ def test_verify(here: Any, tmp_path: Path) -> None:
     assert json.loads(here("verify", str(STORIES.parent / "hf"), "--json"))["kind"] == "safetensors"
 
 
+def test_verify_takes_every_directory_that_holds_a_model(here: Any, tmp_path: Path) -> None:
+    one, other = tmp_path / "gguf", tmp_path / "other"
+    one.mkdir()
+    shutil.copy(STORIES, one / "stories.gguf")
+    assert "is sound: GGUF 3" in here("verify", str(one))
+    shutil.copytree(STORIES.parent / "hf", other)
+    (other / "model.safetensors").rename(other / "stories.safetensors")
+    assert "is sound: safetensors" in here("verify", str(other))
+    (other / "stories.safetensors").rename(other / "model.safetensors")
+    (other / "config.json").unlink()
+    assert "is sound: safetensors" in here("verify", str(other))
+    here("verify", str(tmp_path), code=2)
+
+
 def test_tokenize_and_back(here: Any) -> None:
     stories, text = str(STORIES), "Once upon a time, größer 🐐"
     ids = here("tokenize", stories, text, "--ids")

@@ -54,6 +54,11 @@ def path_of(model: str) -> Path:
     """The file or directory that is meant; a model by name must be here, because a fetched one was checked already."""
     from tahr.hub import resolve
     from tahr.hub.refs import expanded
+    from tahr.weights.safetensors import INDEX_NAME, WHOLE_NAME
 
     path = expanded(model)
-    return path if path.exists() else resolve(model, download=False).path
+    if path.is_file() or any((path / name).exists() for name in (WHOLE_NAME, INDEX_NAME)):
+        return path  # also a bare folder of weights, without the config.json that running them takes
+    files = resolve(model, download=False)
+    # Several safetensors files have an index, which the folder stands for; any part of a GGUF stands for all.
+    return files.path if files.format == "safetensors" and len(files.weights) > 1 else files.weights[0]
