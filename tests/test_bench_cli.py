@@ -152,6 +152,9 @@ def test_a_baseline_is_a_gate(model: Path, tmp_path: Path, capsys: pytest.Captur
         assert f": {said}" in capsys.readouterr().err
     assert main([*words[:3], "9", *words[4:], "--baseline", str(before)]) == 3
     assert "The baseline has no pp9" in capsys.readouterr().err
+    for tolerance in ("nan", "-1", "inf", "many"):  # with NaN, no figure was ever slower
+        assert main([*words, "--baseline", str(before), "--tolerance", tolerance]) == 3
+        assert "per cent" in capsys.readouterr().err
     before.write_text("{}")
     assert main([*words, "--baseline", str(tmp_path / "none.json")]) == 3
     assert "cannot be used" in capsys.readouterr().err

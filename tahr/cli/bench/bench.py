@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.bench.bench_gate import judge, read_baseline
+from tahr.cli.bench.bench_gate import judge, percentage, read_baseline
 from tahr.cli.bench.bench_shapes import add_machine, add_shapes, engine, shapes
 from tahr.cli.chat.console import note
 
@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", type=Path, metavar="FILE", help="fail if slower than in this file, written by --json"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=5.0, metavar="N", help="per cent slower that are still as fast (default 5)"
+        "--tolerance",
+        type=percentage,
+        default=5.0,
+        metavar="N",
+        help="per cent slower that count as equal (default 5)",
     )
 
 

@@ -1,6 +1,8 @@
 """Figures of now against figures of before."""
 
+import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,17 @@ def read_baseline(path: Path) -> dict[Key, float]:
         raise ConfigError(
             f"--baseline {path} cannot be used ({error!r}): write one with `tahr bench MODEL --json > {path}`."
         ) from error
+
+
+def percentage(text: str) -> float:
+    """From 0 up; nothing is slower than NaN, so a gate with that would let everything pass."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"`{text}` must be a number of per cent, 0 or more")
+    return found
 
 
 def judge(records: Sequence[Mapping[str, Any]], baseline: Mapping[Key, float], tolerance: float) -> int:
