@@ -204,6 +204,13 @@ def write_tokenizer(
     )
 
 
+def test_convert_does_not_take_the_place_of_what_it_reads(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("tokenizer.json", "config.json"):
+        kept = (checkpoint / name).read_bytes()
+        assert main(["convert", str(checkpoint), str(checkpoint / name)]) == 3
+        assert "which is read" in capsys.readouterr().err and (checkpoint / name).read_bytes() == kept
+
+
 def test_convert_writes_a_whole_model(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.gguf"
     config = checkpoint / "config.json"
@@ -371,6 +378,15 @@ def test_quantize_writes_where_a_link_points(stories: Path, tmp_path: Path) -> N
     for _ in range(2):  # the first time to a file that is not there yet
         assert main(["quantize", str(stories), str(link), "Q8_0"]) == 0
         assert link.is_symlink() and open_gguf(tmp_path / "disk" / "model.gguf").tensors
+
+
+def test_a_link_that_leads_to_itself_is_refused(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link.gguf"
+    link.symlink_to(link)
+    assert main(["quantize", str(stories), str(link), "Q8_0"]) == 3
+    assert "leads to itself" in capsys.readouterr().err and link.is_symlink()
 
 
 def test_quantize_does_not_take_the_place_of_a_device(

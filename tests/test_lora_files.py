@@ -397,6 +397,12 @@ def test_merging_writes_what_the_adapter_says(tmp_path: Path, capsys: pytest.Cap
     for scale in ("nan", "inf", "1e39"):
         assert main(["merge", str(base), str(folder), str(tmp_path / "no.gguf"), "--scale", scale]) == 3
         assert "Give another --scale" in capsys.readouterr().err and not (tmp_path / "no.gguf").exists()
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        kept = (folder / name).read_bytes()
+        assert main(["merge", str(base), str(folder), str(folder / name)]) == 3
+        assert "which is read" in capsys.readouterr().err and (folder / name).read_bytes() == kept
+    for _ in range(2):  # what was merged before may be written again
+        assert main(["merge", str(base), str(folder), str(folder / "merged.gguf")]) == 0
     adapter = tmp_path / "adapter.gguf"
     adapter.write_bytes(b"mine")
     assert main(["merge", str(base), str(adapter), str(adapter)]) == 3

@@ -64,7 +64,7 @@ def export(
 
     `lora` is an adapter to add to the weights, and its scale.
     """
-    refuse_overwriting([*files.weights, *([lora[0]] if lora else [])], out)
+    refuse_overwriting([*files.weights, files.directory, lora[0].expanduser() if lora else None], out)
     name, recipe_of = (None, None) if mix is None else mix_named(mix)
     model = read_gguf(files) if files.format == "gguf" else read_checkpoint(files)
     model = replace(model, parts=merged(model.parts, files, *lora)) if lora else model
@@ -86,13 +86,28 @@ def export(
     return Written(out, name, before, out.stat().st_size, formats, model.notes)
 
 
-def refuse_overwriting(read: Iterable[Path], out: Path) -> None:
-    if any(out.resolve() == path.resolve() for path in read):
+def refuse_overwriting(read: Iterable[Path | None], out: Path) -> None:
+    """`read` are files, and folders whose files are read; a GGUF in such a folder is none of them."""
+    place, sources = link_end(out), {path.resolve(): path for path in read if path}
+    if place in sources and not out.is_dir():
         raise ConfigError(f"{out} is the file that is read. Give another name to write to.")
+    if (folder := sources.get(place.parent)) and out.is_file() and place.suffix != ".gguf":
+        raise ConfigError(f"{out} is a file of {folder}, which is read. Give another name to write to.")
     if out.is_dir():
         raise ConfigError(f"{out} is a directory. Give the name of a file in it.")
     if out.exists() and not out.is_file():  # a device such as /dev/null, whose place the new file would take
         raise ConfigError(f"{out} is no plain file, and a GGUF cannot be written to it. Give the name of a file.")
+
+
+def link_end(out: Path) -> Path:
+    """Where a path leads."""
+    try:
+        place = out.resolve()
+    except RuntimeError:  # of older Pythons; newer ones return the link
+        place = out
+    if place.is_symlink():
+        raise ConfigError(f"{out} is a link that leads to itself. Give another name to write to.")
+    return place
 
 
 def read_gguf(files: hub.ModelFiles) -> Model:
