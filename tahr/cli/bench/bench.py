@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=percentage,
         default=5.0,
         metavar="N",
-        help="per cent slower that count as equal (default 5)",
+        help="per cent slower that are still as fast (default 5)",
     )
 
 
