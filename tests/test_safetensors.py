@@ -10,6 +10,7 @@ import pytest
 
 from gguf_maker import safetensors, with_header
 from tahr.errors import CorruptFile, ModelNotFound, QuantError
+from tahr.hub import resolve
 from tahr.weights import open_safetensors, verify
 from tahr.weights.safetensors import DTYPES, MAX_HEADER_BYTES
 
@@ -65,6 +66,15 @@ def test_shards_equal_the_single_file(tmp_path: Path) -> None:
             assert opened.tensors[name].shape == tensor.shape
     assert opened.metadata == {"format": "pt"}
     assert verify(tmp_path).n_tensors == len(TENSORS) and verify(index).kind == "safetensors"
+
+
+def test_an_index_counts_more_than_a_whole_file_beside_it(tmp_path: Path) -> None:
+    """The hub names the shards as the model's files, so those must be what is read."""
+    write_shards(tmp_path)
+    write(tmp_path / "model.safetensors", safetensors({"other": TENSORS["a"]}))
+    write(tmp_path / "config.json", b"{}")
+    opened = open_safetensors(tmp_path)
+    assert opened.paths == resolve(str(tmp_path)).weights and opened.tensors.keys() == TENSORS.keys()
 
 
 def test_tensors_that_the_index_does_not_list_count(tmp_path: Path) -> None:
