@@ -150,6 +150,7 @@ def test_completions(scripts: dict[str, Path], shell: str) -> None:
     assert {"--temp", "--temperature"} <= completed(scripts, shell, "tahr run --temp")
     assert completed(scripts, shell, "tahr run --output-format ") == {"text", "jsonl"}
     assert completed(scripts, shell, "tahr completions ") >= {"bash", "zsh", "fish"}
+    assert completed(scripts, shell, "tahr hub ") >= {"list", "pull", "rm", "smollm2:135m"}  # an action, then a model
     models = completed(scripts, shell, "tahr run ")
     assert "smollm2:135m" in models and "org/local-model" in models
     after_colon = completed(scripts, shell, "tahr pull qwen3:")

@@ -51,7 +51,7 @@ def bash(verbs: Sequence[VerbRow], aliases: Sequence[str]) -> str:
 {cases}
     esac
   fi
-  [[ -n $models && $current != -* ]] && words='{" ".join(aliases)} '$({MODELS})
+  [[ -n $models && $current != -* ]] && words=$models' {" ".join(aliases)} '$({MODELS})
   COMPREPLY=($(compgen -W "$words" -- "$current"))
   # Bash ends words at colons: what stands before the last one is not replaced.
   if [[ $current == *:* && $COMP_WORDBREAKS == *:* ]]; then
@@ -67,7 +67,7 @@ def bash_case(verb: VerbRow) -> str:
     choices = [(option.flags, option.choices) for option in verb.options if option.choices]
     values = "".join(f" {'|'.join(names)}) words='{' '.join(of)}' ;;" for names, of in choices)
     free = " ".join(choice for argument in verb.arguments for choice in argument.choices)
-    own = f"words='{flags} {free}'" + ("; models=1" if verb.takes_model else "")
+    own = f"words='{flags} {free}'" + (f"; models='{free} '" if verb.takes_model else "")
     return f"      {'|'.join(verb.names)}) case $before in{values} *) {own} ;; esac ;;"
 
 
@@ -129,7 +129,7 @@ def fish(verbs: Sequence[VerbRow], aliases: Sequence[str]) -> str:
         free = " ".join(choice for argument in verb.arguments for choice in argument.choices)
         if verb.takes_model:
             lines.append(f"{after} -F -a {models}")
-        elif free:
+        if free:
             lines.append(f"{after} -a {quoted(free)}")
     return "\n".join(lines)
 
