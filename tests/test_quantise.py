@@ -139,6 +139,7 @@ def test_pieces_are_the_whole(source: str, monkeypatch: pytest.MonkeyPatch) -> N
         (np.full((2, 64), np.nan), "Q8_0", "infinities or NaNs"),
         (np.full((2, 64), np.inf), "F32", "infinities or NaNs"),
         (np.full((2, 64), 1e6), "F16", "too large for F16"),
+        (np.full((2, 64), -3.4e38), "BF16", "too large for BF16. Choose another format, such as F32"),
         (np.full((2, 64), 1e9), "Q4_0", "too large for Q4_0"),
         (np.ones((2, 48)), "Q4_0", "rows of 48 values"),
         (np.ones((2, 256)), "IQ2_XS", "cannot write IQ2_XS"),

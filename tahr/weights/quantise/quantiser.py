@@ -103,8 +103,9 @@ def _piece(tensor: HostTensor, stored_as: Format, at: int) -> Bytes:
     try:
         return quantise(values, stored_as).reshape(-1)
     except FloatingPointError as error:
+        other = "F32" if stored_as.name == "BF16" else "BF16"
         raise QuantError(
-            f"Tensor {tensor.name} holds values too large for {stored_as.name}. Choose another format, such as BF16."
+            f"Tensor {tensor.name} holds values too large for {stored_as.name}. Choose another format, such as {other}."
         ) from error
 
 
