@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +108,21 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(QuantError, match="as if"):
         write_gguf(path, {}, [Entry("w", FORMATS["F32"], (4,), broken)])
     assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"] and path.read_bytes() == b"the file that was there"
+
+
+def test_two_that_write_one_file_do_not_mix_their_bytes(tmp_path: Path) -> None:
+    path, values = tmp_path / "m.gguf", normal(1, 32)
+
+    def meanwhile() -> Iterator[np.ndarray]:
+        with pytest.raises(LoadError, match="Another process is writing"):
+            write_gguf(path, {"of": "the second"}, [entry("v", normal(4, 32))])
+        yield values.reshape(-1).view(np.uint8)
+
+    write_gguf(path, {"of": "the first"}, [Entry("w", FORMATS["F32"], values.shape, meanwhile)])
+    assert open_gguf(path).metadata["of"] == "the first" and [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
+    path.with_name("m.gguf.tahr-partial").write_bytes(bytes(9999))  # of a process that was ended
+    write_gguf(path, {"of": "the third"}, [entry("w", values)])
+    assert open_gguf(path).metadata["of"] == "the third" and [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
 
 
 def test_no_directory_to_write_to(tmp_path: Path) -> None:

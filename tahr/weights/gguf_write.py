@@ -1,5 +1,7 @@
 """Writing GGUF files: version 3, little-endian, in place only when whole."""
 
+import fcntl
+import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,18 +74,35 @@ def write_gguf(
     header = _header(metadata, tensors)
     _refuse_full_disk(path, len(header) + sum(_padded(tensor.n_bytes) for tensor in tensors))
     draft = path.with_name(f"{path.name}.tahr-partial")
-    try:
-        with draft.open("wb") as file:
+    with draft.open("ab") as file:  # not "wb", which would empty what another process is writing
+        _refuse_second_writer(file, draft, path)
+        try:
+            file.truncate(0)
             file.write(header)
             for tensor in tensors:
                 _write_tensor(file, tensor, advance)
-        if check:
-            check()
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
+            file.flush()
+            if check:
+                check()
+            draft.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+
+
+def _refuse_second_writer(file: BinaryIO, draft: Path, path: Path) -> None:
+    """Lock the draft until it is closed: two processes that write one file would mix their bytes in it."""
+    taken = False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        taken = True
+    except OSError:  # a file system without locks
+        pass
+    # Who held the lock may have finished between opening and locking: the open file is then a complete one.
+    if taken or not draft.exists() or not os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+        raise LoadError(f"Another process is writing {path}. Wait for it, or give another name to write to.")
 
 
 def stored_metadata(file: GGUFFile) -> dict[str, Encoded]:
