@@ -134,13 +134,13 @@ def choose_format(names: Iterable[str], ref: Ref) -> Format:
 
 
 def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
-    """The weight files a listing promises: those the index in `directory` names, or the single file."""
+    """The weight files a listing promises: the whole file, those the index in `directory` names, or the single file."""
     index = directory / INDEX
-    if index.is_file():
-        return _indexed_names(index)
     single = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
     if "model.safetensors" in single:
-        return ("model.safetensors",)
+        return ("model.safetensors",)  # as the loader and transformers take it, whatever an index says
+    if index.is_file():
+        return _indexed_names(index)
     if len(single) == 1:
         return (single[0],)
     raise CorruptFile(

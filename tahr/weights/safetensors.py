@@ -41,7 +41,7 @@ def open_safetensors(path_or_dir: Path) -> SafetensorsFile:
 
 
 def _entry(directory: Path) -> Path:
-    for name in (INDEX_NAME, WHOLE_NAME):  # where there are both the index counts, as it does for the hub
+    for name in (WHOLE_NAME, INDEX_NAME):  # where there are both, transformers takes the whole file, too
         if (directory / name).exists():
             return directory / name
     raise ModelNotFound(f"{directory} has neither {WHOLE_NAME} nor {INDEX_NAME}. Give a directory that does.")
