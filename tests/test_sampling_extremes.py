@@ -1,6 +1,7 @@
 """Every number a sampling setting may take gives a token: the ends of each range, alone and against each other."""
 
 import math
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -62,3 +63,16 @@ def test_ends_against_each_other(name: str) -> None:
     assert len(options) > 1000
     for begin in range(0, len(options), 256):
         assert_gives_tokens(name, options[begin : begin + 256])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("more", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 3}], ids=str)
+@pytest.mark.parametrize("temperature", [1e-9, 1e-3, 0.02, 0.05, 0.1])
+def test_a_low_temperature_takes_the_best_of_what_is_left(name: str, more: dict[str, Any], temperature: float) -> None:
+    """Beside the best of all, which xtc has excluded, what is left weighs less than rounding does."""
+    logits = np.random.default_rng(1).standard_normal((1, 1000)).astype(np.float32) - 10
+    logits[0, [5, 6, 7]] = 3, 1, -1  # only 5 and 6 are above the threshold
+    params = SamplingParams(temperature=temperature, xtc_probability=1.0, xtc_threshold=0.1, **more)
+    requests = [SampleRequest(SamplingState(replace(params, seed=seed)), TEXT, 8) for seed in range(20)]
+    found = Sampler(backend(name), 1000).sample(requests, backend(name).tensor(np.repeat(logits, 20, axis=0)))
+    assert [made.token for made in found if isinstance(made, SampledToken)] == [6] * 20

@@ -71,10 +71,15 @@ class Candidates:
         self.open[:] = False
 
     def apply_temperature(self, temperature: Doubles) -> None:
-        """Divide the logits by a temperature per row."""
+        """Divide the logits by a temperature per row.
+
+        The best token in play gets the weight 1: beside the best of all, what is left could weigh nothing.
+        """
+        self.logits -= np.where(self.alive, self.logits, -np.inf).max(axis=1, keepdims=True)
         self.logits /= temperature
-        weights = np.exp(self.logits)
-        self.total = self.fact("total_at_temperature") - np.where(self.alive, 0, weights).sum(axis=1)
+        weights = np.exp(np.minimum(self.logits, 0))
+        total = self.fact("total_at_temperature") - np.where(self.alive, 0, weights).sum(axis=1)
+        self.total = np.where(self.alive[:, 0], total, np.nan)  # known beside the best of all
         self.weights = np.where(self.alive, weights, 0)
 
     def draw(self) -> tuple[Ints, Doubles]:

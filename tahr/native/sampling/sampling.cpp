@@ -34,6 +34,8 @@ class Facts {
   double total_at_temperature() {
     return temperature_ == 1 ? total() : known(at_temperature_, [&] { return total_weight(row_, temperature_, columns_); });
   }
+  // The same of the tokens left when the first `n_dropped` are out, the best of them having the logit `base`.
+  double total_of_rest(float base, int n_dropped) { return weight_below(row_, base, temperature_, columns_) - n_dropped; }
   double moment() { return known(moment_, [&] { return mean_depth_times_total(row_, columns_); }); }
   double spread() { return known(spread_, [&] { return sigma(row_, columns_); }); }
 
@@ -82,7 +84,8 @@ class Choice {
 
  private:
   // Weight of all tokens still in play.
-  double mass() { return (open_ ? (at_temperature_ ? facts_.total_at_temperature() : facts_.total()) : list_.before(end_)) - list_.before(begin_); }
+  double mass() { return (open_ ? (at_temperature_ ? total_at_temperature() : facts_.total()) : list_.before(end_)) - list_.before(begin_); }
+  double total_at_temperature() { return begin_ > 0 ? facts_.total_of_rest(list_.base(), begin_) : facts_.total_at_temperature(); }
   double moment() { return open_ ? facts_.moment() - list_.moment(0, begin_) : list_.moment(begin_, end_); }
   double best() { return list_.weight(begin_); }
 
@@ -107,7 +110,7 @@ class Choice {
   void set_temperature(double temperature) {
     temperature_ = temperature;
     at_temperature_ = true;
-    list_.set_temperature(temperature);
+    list_.set_temperature(temperature, begin_);
   }
 
   // Keep the ranks before `end`, of those still in play; the best of them always stays.
@@ -124,7 +127,7 @@ class Choice {
     keep_ranks(list_.within(depth).n);
   }
 
-  void keep_weights(double least) { keep_within(-std::log(least) * temperature_); }
+  void keep_weights(double least) { keep_within(list_.base_depth() - std::log(least) * temperature_); }
 
   // XTC: of all tokens above the threshold, only the least likely stays.
   void exclude_top(const SampleRow& params, double uniform_number) {

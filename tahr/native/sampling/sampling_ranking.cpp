@@ -76,14 +76,18 @@ void Ranking::count() {
   ordered_.clear();
 }
 
-void Ranking::set_temperature(double temperature) {
+void Ranking::set_temperature(double temperature, int first) {
   temperature_ = temperature;
-  const WeightAt weight(top_, temperature);
+  first_ = first > 0 ? key(first) : 0;
+  base_ = first > 0 ? logit_of(first_) : top_;
+  const WeightAt weight(base_, temperature);
   for (int i = 0; i < n_; i += LANES)  // past the end there is room for a few more, or there are few
     if (i + LANES <= n_)
       store(&weights_[size_t(i)], weight(load(&logits_[size_t(i)])));
     else
       store_part(&weights_[size_t(i)], weight(load_part(&logits_[size_t(i)], n_ - i)), n_ - i);
+  for (int i = 0; first > 0 && i < n_; i++)
+    if (key_of(logits_[size_t(i)], ids_[size_t(i)]) < first_) weights_[size_t(i)] = 0;
   std::fill(sums_, sums_ + N_BUCKETS + 1, 0.0);
   for (int i = 0; i < n_; i++) sums_[buckets_[size_t(i)]] += weights_[size_t(i)];
   double before = 0;
@@ -126,8 +130,9 @@ uint64_t Ranking::key(int rank) {
 }
 
 float Ranking::weigh(uint64_t key) const {
+  if (key < first_) return 0;
   float lanes[LANES];
-  store(lanes, WeightAt(top_, temperature_)(set1(logit_of(key))));
+  store(lanes, WeightAt(base_, temperature_)(set1(logit_of(key))));
   return lanes[0];
 }
 

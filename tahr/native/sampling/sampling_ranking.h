@@ -14,10 +14,14 @@ namespace tahr::TAHR_ISA {
 class Ranking {
  public:
   void list(const Row& row, float floor);  // at least LOWEST and at most the top
-  void set_temperature(double temperature);           // what weights and sums are about from now on
+  // What weights and sums are about from now on. Ranks before `first` weigh nothing, and that rank weighs 1: beside the best of
+  // all, which may be out of play, what is left could weigh too little to be told apart.
+  void set_temperature(double temperature, int first = 0);
 
   int size() const { return n_; }
   double reach() const { return reach_; }  // tokens deeper than this are not listed
+  float base() const { return base_; }     // the logit that weighs 1
+  double base_depth() const { return double(top_) - double(base_); }
   int32_t token(int rank) { return int32_t(key(rank)); }
   double depth(int rank);
   double weight(int rank);
@@ -47,7 +51,8 @@ class Ranking {
   float weigh(uint64_t key) const;
 
   int n_ = 0;
-  float top_ = 0, scale_ = 0;
+  float top_ = 0, scale_ = 0, base_ = 0;
+  uint64_t first_ = 0;  // the key of the first token with a weight
   double reach_ = 0, temperature_ = 1;
   // As they come. Room that only grows: the first n_ entries count.
   std::vector<int32_t> ids_;

@@ -51,6 +51,11 @@ double total_weight(const Row& row, double temperature, std::vector<float>& colu
   return folded_sum(row, columns, WeightAt(row.top, temperature));
 }
 
+double weight_below(const Row& row, float base, double temperature, std::vector<float>& columns) {
+  const WeightAt weight(base, temperature);
+  return folded_sum(row, columns, [&](Floats x) { return weight(min(set1(base), x)); });
+}
+
 double mean_depth_times_total(const Row& row, std::vector<float>& columns) {
   const WeightAt weight(row.top, 1.0);
   const Floats top = set1(row.top), deepest = set1(float(DEEPEST));

@@ -61,6 +61,8 @@ struct WeightAt {
 };
 
 double total_weight(const Row& row, double temperature, std::vector<float>& columns);
+// The same with `base` in place of the best: tokens above it have a weight of 1 like itself.
+double weight_below(const Row& row, float base, double temperature, std::vector<float>& columns);
 double mean_depth_times_total(const Row& row, std::vector<float>& columns);
 double sigma(const Row& row, std::vector<float>& columns);
 int draw_from_all(const Row& row, double temperature, double uniform_number, std::vector<float>& columns);
