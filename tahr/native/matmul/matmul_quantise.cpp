@@ -10,12 +10,13 @@ namespace {
 constexpr int PARTS = 32 / LANES;
 
 void quantise_block(const float* x, QuantBlock& out) {
-  Floats parts[PARTS], most = set1(0.0f);
+  Floats parts[PARTS], most = set1(0.0f), spoilt = set1(0.0f);  // the last becomes NaN with NaN, which a maximum may pass over
   for (int i = 0; i < PARTS; i++) {
     parts[i] = load(x + i * LANES);
     most = max(most, abs(parts[i]));
+    spoilt = fma(parts[i], set1(0.0f), spoilt);
   }
-  out.scale = max_lane(most) / 127.0f;
+  out.scale = max_lane(most) / 127.0f + sum(spoilt);
   // A subnormal scale has no finite inverse: such a block becomes zeros.
   const Floats inverse = set1(out.scale >= FLT_MIN ? 1.0f / out.scale : 0.0f), limit = set1(127.0f), lower = set1(-127.0f);
   for (int i = 0; i < PARTS; i++)  // infinities must not become -128

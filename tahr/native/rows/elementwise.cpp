@@ -84,9 +84,12 @@ Floats gelu(Floats x) {
   return fnma(mul(set1(0.5f), size), erfc_over_sqrt2(size), max(x, set1(0.0f)));
 }
 
-// g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7.
+// In this order NaN stays NaN.
+Floats relu2(Floats x) { return mul(max(set1(0.0f), x), max(set1(0.0f), x)); }
+
+// g * sigmoid(1.702 g) * (u + 1) for g = min(gate, 7) and u = up held within +-7; in this order NaN stays NaN.
 Floats clamped_swiglu(Floats gate, Floats up) {
-  const Floats g = min(gate, set1(7.0f)), u = max(min(up, set1(7.0f)), set1(-7.0f));
+  const Floats g = min(set1(7.0f), gate), u = max(set1(-7.0f), min(set1(7.0f), up));
   return mul(mul(g, sigmoid(mul(g, set1(1.702f)))), add(u, set1(1.0f)));
 }
 
@@ -165,7 +168,7 @@ void activate(const ActivateOp& op, Worker worker) {
     case Activation::gelu_tanh: return with([](Floats x) { return gelu_tanh(x); });
     case Activation::gelu: return with([](Floats x) { return gelu(x); });
     case Activation::sigmoid: return with([](Floats x) { return sigmoid(x); });
-    case Activation::relu2: return with([](Floats x) { return mul(max(x, set1(0.0f)), max(x, set1(0.0f))); });
+    case Activation::relu2: return with([](Floats x) { return relu2(x); });
     case Activation::clamped_swiglu:
       return for_chunks([&](Range chunk) { map(chunk, op.gate, op.up, op.out, clamped_swiglu); });
   }
@@ -178,7 +181,7 @@ void softcap(const SoftcapOp& op, Worker worker) {
 
 void clip(const ClipOp& op, Worker worker) {
   const Floats most = set1(op.limit), least = set1(-op.limit);
-  map(share_numbers(*op.n_rows * op.width, worker), op.x, op.out, [=](Floats x) { return max(min(x, most), least); });
+  map(share_numbers(*op.n_rows * op.width, worker), op.x, op.out, [=](Floats x) { return max(least, min(most, x)); });  // NaN stays NaN
 }
 
 void temper(const TemperOp& op, Worker worker) {

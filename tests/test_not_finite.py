@@ -1,0 +1,48 @@
+"""Numbers that are no numbers, and infinite ones, on every instruction set of this processor: none may be lost."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from random_weights import NATIVE, random_tensor
+from tahr import _native as native
+from tahr.backends.api import Activation, Backend, Linear, Tensor
+from tahr.backends.cpu.backend import CpuBackend
+
+
+@pytest.fixture(params=native.isas())
+def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    monkeypatch.setenv("TAHR_CPU_ISA", request.param)
+    return CpuBackend(1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("form", NATIVE)
+def test_a_linear_passes_it_on_wherever_it_stands(cpu: CpuBackend, form: str, bad: float) -> None:
+    rng = np.random.default_rng(1)
+    weight = Linear(cpu.weight(random_tensor(form, (24, 256), rng)))
+    x = rng.standard_normal((65, 256)).astype(np.float32)
+    sound = np.array(cpu.read(cpu.linear(cpu.tensor(x), weight)))
+    x[np.arange(64), np.arange(64)] = bad  # every place of a block
+    found = np.array(cpu.read(cpu.linear(cpu.tensor(x), weight)))
+    assert not np.isfinite(found[:64]).any()
+    np.testing.assert_array_equal(found[64], sound[64])
+
+
+ACTS: list[Activation] = ["silu", "gelu_tanh", "gelu", "sigmoid", "relu2", "clamped_swiglu"]
+OPS: dict[str, Callable[[Backend, Tensor, Tensor], Tensor]] = {
+    "clip": lambda be, x, y: be.clip(x, 0.7),
+    "softcap": lambda be, x, y: be.softcap(x, 5.0),
+    **{act: lambda be, x, y, act=act: be.activate(x, y, act) for act in ACTS},  # type: ignore[misc]
+    **{f"{act} of up": lambda be, x, y, act=act: be.activate(y, x, act) for act in ACTS},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_op_on_single_numbers_passes_nan_on(cpu: CpuBackend, op: str) -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((2, 3, 35)).astype(np.float32)
+    x[[0, 1, 2, 2], [0, 17, 31, 34]] = np.nan
+    found = cpu.read(OPS[op](cpu, cpu.tensor(x), cpu.tensor(y)))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(x))
