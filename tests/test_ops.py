@@ -252,6 +252,7 @@ CASES = [
     attention("chunks", [(0, 70), (90, 91)], window=11, chunked=True),
     attention("sinks", [(0, 70), (100, 101)], sinks=True, window=20),
     attention("slopes", [(0, 70), (100, 101)], slopes=True, heads=(6, 2)),
+    attention("softcap-slopes", [(3, 4), (0, 70)], softcap=4.0, slopes=True),
     attention("sinks-slopes", [(3, 4), (100, 101), (0, 1)], sinks=True, slopes=True),
     attention("odd-heads", [(0, 13)], dim=24, heads=(9, 3)),
     attention("both-ways", [(0, 70), (0, 1), (0, 100)], heads=(3, 3), causal=False),

@@ -172,13 +172,9 @@ TAHR_INLINE void fill_outside(float* scores, Tokens seen, Tokens all, float valu
 }
 
 // Turns the scores `all` of a row into weights; tokens that are not seen get none.
-TAHR_INLINE void weigh(const AttentionOp& op, AttentionWorkspace& w, int row, Tokens seen, Tokens all) {
+TAHR_INLINE void weigh(AttentionWorkspace& w, int row, Tokens seen, Tokens all) {
   float* scores = w.scores + row * KV_TILE;
   State& state = w.span[row];
-  if (op.softcap > 0) {
-    const Floats cap = set1(op.softcap);
-    for (int t = all.begin; t < all.end; t += LANES) store(scores + t, mul(cap, tanh(div(load(scores + t), cap))));
-  }
   fill_outside(scores, seen, all, -INFINITY);
   Floats tops = set1(state.top);
   for (int t = all.begin; t < all.end; t += LANES) tops = max(tops, load(scores + t));
@@ -192,22 +188,26 @@ TAHR_INLINE void weigh(const AttentionOp& op, AttentionWorkspace& w, int row, To
   state.top = top;
 }
 
-// Adds slope * (key position - query position), given where the query stands in the tile.
-void add_slope(float* scores, float slope, int query, Tokens all) {
-  for (int t = all.begin; t < all.end; t++) scores[t] += slope * float(t - query);
+// Caps the scores of a head, then adds slope * (key position - query position), given where the query stands in the tile.
+TAHR_INLINE void bend(const AttentionOp& op, float* scores, int head, int query, Tokens all) {
+  if (op.softcap > 0) {
+    const Floats cap = set1(op.softcap);
+    for (int t = all.begin; t < all.end; t += LANES) store(scores + t, mul(cap, tanh(div(load(scores + t), cap))));
+  }
+  if (op.slopes)
+    for (int t = all.begin; t < all.end; t++) scores[t] += op.slopes[head] * float(t - query);
 }
 
 TAHR_INLINE void weigh_rows(const AttentionOp& op, const AttentionTask& task, int tile, AttentionWorkspace& w, Tokens all) {
-  const int n_heads = op.group;
   for (int row = 0, token = task.first; row < w.n_rows; token++) {
     const int position = op.positions[token];
     const int low = first_seen(op, position) - tile, high = end_seen(op, task.seq, position) - tile;
     const Tokens some = {low > all.begin ? low : all.begin, high < all.end ? high : all.end};
     const Tokens seen = some.begin < some.end ? some : Tokens{all.end, all.end};
-    if (op.slopes)
-      for (int head = 0; head < n_heads; head++)
-        add_slope(w.scores + (row + head) * KV_TILE, op.slopes[task.head_group * n_heads + head], position - tile, all);
-    for (const int next = row + n_heads; row < next; row++) weigh(op, w, row, seen, all);
+    for (int head = task.head_group * op.group, end = head + op.group; head < end; head++, row++) {
+      bend(op, w.scores + row * KV_TILE, head, position - tile, all);
+      weigh(w, row, seen, all);
+    }
   }
 }
 
