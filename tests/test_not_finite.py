@@ -5,10 +5,23 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from backends_here import kv_store
 from random_weights import NATIVE, random_tensor
 from tahr import _native as native
-from tahr.backends.api import Activation, Backend, Linear, Tensor
+from tahr.backends.api import (
+    Activation,
+    AttentionSpec,
+    Backend,
+    KVShape,
+    LayerMemory,
+    Linear,
+    Rope,
+    Rotation,
+    StepLimits,
+    Tensor,
+)
 from tahr.backends.cpu.backend import CpuBackend
+from tahr.backends.reference import ReferenceBackend
 
 
 @pytest.fixture(params=native.isas())
@@ -46,3 +59,26 @@ def test_an_op_on_single_numbers_passes_nan_on(cpu: CpuBackend, op: str) -> None
     x[[0, 1, 2, 2], [0, 17, 31, 34]] = np.nan
     found = cpu.read(OPS[op](cpu, cpu.tensor(x), cpu.tensor(y)))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(x))
+
+
+def attended(be: Backend, keys: np.ndarray, window: int) -> np.ndarray:
+    """What the last of some tokens sees, all of them queries of ones."""
+    n, dim = keys.shape
+    step = be.step_inputs(StepLimits(n, 1, 1, -(-n // 16)))
+    step.page_table[0, 0], step.query_start[:2], step.seq_lens[0] = np.arange(-(-n // 16)), (0, n), n
+    step.positions[:n] = step.slot_mapping[0, :n] = np.arange(n)
+    step.counts[:] = n, 1, 1
+    memory = LayerMemory(step, kv_store(be, [KVShape(1, dim)], [-(-n // 16)], 16, "f32"), 0)
+    values = np.random.default_rng(3).standard_normal(keys.shape).astype(np.float32)
+    angles = Rotation(be.cos_sin(step, Rope(np.zeros(1, np.float32))), "halves")
+    q = be.rope_and_cache([be.tensor(np.ones_like(keys)), be.tensor(keys), be.tensor(values)], angles, memory)
+    return np.array(be.read(be.attention(q, AttentionSpec(1.0, window), memory)))[-1]
+
+
+@pytest.mark.parametrize("n", [66, 90])
+def test_a_score_of_minus_infinity_weighs_nothing(cpu: CpuBackend, n: int) -> None:
+    """Also where no other token of its tile is seen: the last query sees one token of the first 64."""
+    keys = np.random.default_rng(4).standard_normal((n, 32)).astype(np.float32)
+    keys[63] = -3e38
+    found, wanted = (attended(be, keys, n - 63) for be in (cpu, ReferenceBackend()))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)

@@ -179,7 +179,8 @@ TAHR_INLINE void weigh(AttentionWorkspace& w, int row, Tokens seen, Tokens all) 
   Floats tops = set1(state.top);
   for (int t = all.begin; t < all.end; t += LANES) tops = max(tops, load(scores + t));
   const float top = max_lane(tops);
-  for (int t = all.begin; t < all.end; t += LANES) store(scores + t, exp(sub(load(scores + t), set1(top))));
+  const Floats base = set1(top == -INFINITY ? 0.0f : top);  // -inf less itself would be NaN, for later tiles too
+  for (int t = all.begin; t < all.end; t += LANES) store(scores + t, exp(sub(load(scores + t), base)));
   fill_outside(scores, seen, all, 0);
   w.shrink[row] = top == state.top ? 1.0f : std::exp(state.top - top);
   Floats sums = mul(load(w.sums + row * LANES), set1(w.shrink[row]));
