@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends_here import kv_store
+from backends_here import NAMES, backend, kv_store
 from random_weights import NATIVE, random_tensor
 from tahr import _native as native
 from tahr.backends.api import (
@@ -82,3 +82,12 @@ def test_a_score_of_minus_infinity_weighs_nothing(cpu: CpuBackend, n: int) -> No
     keys[63] = -3e38
     found, wanted = (attended(be, keys, n - 63) for be in (cpu, ReferenceBackend()))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1e-36, 1e-38, 1e-40, 1e-45])
+def test_tiny_rows_stay_tiny(name: str, size: float) -> None:
+    be, rng = backend(name), np.random.default_rng(5)
+    x = (rng.standard_normal((3, 64)) * size).astype(np.float32)
+    found = be.read(be.linear(be.tensor(x), Linear(be.weight(random_tensor("Q8_0", (8, 64), rng)))))
+    assert np.abs(found).max() < 100 * size

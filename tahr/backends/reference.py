@@ -277,7 +277,8 @@ def round_to_int8(x: Floats) -> Floats:
     """What x becomes after a trip through int8 blocks."""
     blocks = x.reshape(len(x), x.shape[1] // INT8_BLOCK, INT8_BLOCK)
     step = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
-    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    normal = ~(step < np.finfo(np.float32).tiny)
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=normal)
     rounded: Floats = (np.rint(blocks * inverse) * step).reshape(x.shape)
     return rounded
 

@@ -314,8 +314,9 @@ class Backend(ABC):
         """x @ weight.T + bias: [n, n_rows]; see also `adapting`.
 
         Against F32, F16 and BF16 weights x stays f32. Against block-quantised weights x is first rounded to int8 per
-        `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even): products are exact integers inside such a
-        block and f32 across blocks. A format without a kernel is kept dense, as `Weight.kernel` says, and x stays f32.
+        `INT8_BLOCK` columns (scale = max|x| / 127 in f32, ties to even; a subnormal scale: all 0): products are exact
+        integers inside such a block and f32 across blocks. A format without a kernel is kept dense, as `Weight.kernel`
+        says, and x stays f32.
         """
 
     def linears(self, x: Tensor, joined: JoinedLinears) -> list[Tensor]:
