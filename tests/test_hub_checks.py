@@ -99,7 +99,8 @@ def test_odd_listings_of_a_hub_get_sentences(
     ],
 )
 def test_odd_indexes_get_sentences(fake: Hub, index: str) -> None:
-    fake.repos["org/m"] = SMALL | {"model.safetensors.index.json": index.encode(), "model-00001-of-00001.safetensors": GGUF}
+    shard = {"model-00001-of-00001.safetensors": GGUF}
+    fake.repos["org/m"] = SMALL | shard | {"model.safetensors.index.json": index.encode()}
     with pytest.raises(TahrError):
         hub.resolve("org/m")
     assert hub.list_models() == []
