@@ -250,7 +250,7 @@ class SamplingParams(KeptHash):
         "repeat_last_n": whole(-1),
         "presence_penalty": Range(-2, 2),
         "frequency_penalty": Range(-2, 2),
-        "seed": whole(1 - 2**64, 2**64 - 1),
+        "seed": whole(-(2**63), 2**64 - 1),
         "n": whole(1, 1024),
         "max_tokens": whole(1),
         "min_tokens": whole(0),

@@ -45,7 +45,7 @@ BAD: dict[str, list[Any]] = {
     "banned_tokens": [[-1], [1.5], "12", 3, None, [[1]]],
     "allowed_tokens": [[-1], "12"],
     "stop_token_ids": [[True], 3],
-    "seed": [-(2**64), 2**64, 10**400, 0.5],
+    "seed": [-(2**63) - 1, 2**64, 10**400, 0.5],
     "n": [0, 1025, None, 1.5],
     "max_tokens": [0, 1.5],
     "min_tokens": [-1, None],

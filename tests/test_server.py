@@ -238,7 +238,7 @@ def test_inert_fields_change_nothing(client: httpx.Client, name: str) -> None:
         ("bogus", 1), ("best_of", 2), ("max_token", 5), ("lora", "x"), ("top_logprobs", 3),
         ("stream_options", {"include_usage": True}), ("return_progress", True),
         ("temperature", "hot"), ("temperature", -1), ("top_p", -0.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2),
-        ("n", 0), ("n", 100_000), ("seed", -(2**64)), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True),
+        ("n", 0), ("n", 100_000), ("seed", -(2**63) - 1), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", True),
         ("stop", [1]),
         ("stop", ["x"] * 10_000), ("stop", "x" * 10_000), ("stop_token_ids", list(range(1000))),
         ("logit_bias", {"x": 1}), ("logit_bias", {"1": 1000}), ("logit_bias", {str(i): 1 for i in range(5000)}),

@@ -19,7 +19,7 @@ Keywords = dict[str, Any]  # of JSON Schema
 def with_convention(name: str) -> Range:
     """The values of a sampling parameter, and those that other programs write to mean one of them."""
     allowed, (written, _) = SamplingParams.RANGES[name], SamplingParams.CONVENTIONS.get(name, (None, None))
-    return allowed if written is None else replace(allowed, low=written, low_included=True)
+    return allowed if written is None or allowed.holds(written) else replace(allowed, low=written, low_included=True)
 
 
 RANGES: Mapping[str, Range] = {
