@@ -13,6 +13,7 @@ from quantised_files import CASES, joined
 from random_weights import random_tensor
 from tahr.backends.api import Backend, Linear, Tensor
 from tahr.backends.cuda import presence as cuda_presence
+from tahr.errors import QuantError
 from tahr.models.loader import load, open_model
 from test_ops import step_of
 
@@ -173,6 +174,16 @@ def test_a_few_rows_by_8_bit_floats(n: int) -> None:
         np.array(be.read(be.linear(x, Linear(weight, be.vector(bias))))) - bias,
     ):
         assert np.linalg.norm(got - want) <= (0.005 if n <= 16 else 0.05) * np.linalg.norm(want)
+
+
+@needs_cuda
+def test_nan_among_8_bit_floats_is_refused() -> None:
+    packed = CASES["fp8"].pack((48, WIDTH), np.random.default_rng(5))
+    tensor = joined(packed.parts, CASES["fp8"].config)
+    data = tensor.data.copy()
+    data[-1] = 0xFF
+    with pytest.raises(QuantError, match="holds NaN"):
+        backends_here.backend("cuda").weight(replace(tensor, data=data))
 
 
 @needs_cuda

@@ -60,7 +60,7 @@ def refuse_unfit(name: str, n_bytes: int) -> None:
 
 def memory_fields() -> dict[str, int]:
     """What Linux says of the machine's memory, in bytes."""
-    pairs = (line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
+    pairs = (line.split(":", 1) for line in MEMINFO.read_text().splitlines() if line.endswith(" kB"))
     return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from tahr.errors import QuantError
 from tahr.weights.tensor import HostTensor
 
 LARGEST = 448.0  # of an e4m3 number
+NAN = 0x7F  # the bits of an e4m3 NaN but for its sign
 GROUP = 128  # columns with one scale, where a row has several
 CAPABILITY = (8, 9)  # of the first cards that convert e4m3 numbers
 CHUNK = 1 << 26  # bytes that travel at a time
@@ -71,6 +73,8 @@ def stored_fp8(tensor: HostTensor, device: torch.device) -> Fp8Matrix:
         blocks = torch.from_numpy(data.copy()).to(device).view(-1, n_cols // GROUP, tensor.format.block_bytes)
         values[rows] = blocks[:, :, 4:].reshape(-1, n_cols)
         scales[rows] = blocks[:, :, :4].contiguous().view(torch.float32)[:, :, 0]
+        if bool(((values[rows] & NAN) == NAN).any()):  # some kernels would make a number of it
+            raise QuantError(f"{tensor.name} holds NaN among its 8-bit floats: fetch the model again, or use another.")
     one = scales[:, :1]
     return Fp8Matrix(values.view(torch.float8_e4m3fn), one.contiguous() if bool((scales == one).all()) else scales)
 

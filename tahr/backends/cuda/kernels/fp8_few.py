@@ -19,8 +19,8 @@ N_SMALL, SMALL, LARGE = 8192, Tile(16, 32, 256, 4, 6), Tile(16, 32, 256, 4, 4)
 TWO_TILES = Tile(16, 32, 256, 4, 3)  # of rows: both take room
 PER_PROCESSOR, LEAST_TILES, MOST_PARTS = 4, 4, 8  # programs of a product in parts, tiles of columns in a part, parts
 
-# Four 8-bit floats become two registers of bf16 numbers: their bits, moved, are 2^120 times too small. (NaN, which no
-# rounding gives, becomes 480.)
+# Four 8-bit floats become two registers of bf16 numbers: their bits, moved, are 2^120 times too small. NaN would become
+# 480, but no rounding gives it, and files that hold it are refused.
 WIDEN = tl.constexpr("""
 {
     .reg .b32 low, high, small, power, zeros;
