@@ -28,7 +28,7 @@ tests=(
     "reference,cuda tests/test_cuda_packed.py tests/test_quantised_checkpoints.py"
     "reference,cuda tests/test_plan.py tests/test_models.py"
     "cuda tests/test_engine.py tests/test_families.py"
-    "cuda tests/test_windows.py"
+    "cuda tests/test_windows.py tests/test_cuda_hopper.py"
     "cuda tests/test_speculation.py tests/test_grammar.py"
     "reference,cuda tests/test_encoders.py tests/test_bidirectional.py tests/test_quantised_checkpoints.py"
     "reference,cuda tests/test_encoder_llm.py -k every_backend"

@@ -10,7 +10,7 @@ import triton
 from tahr.backends.api import AttentionSpec, LayerMemory
 from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.kernels import attention_kernels as kernels
-from tahr.backends.cuda.kernels.card import shared_bytes
+from tahr.backends.cuda.kernels.card import has_warp_groups, shared_bytes
 from tahr.backends.cuda.kernels.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
 
@@ -68,6 +68,9 @@ SPLITS = {
     1 << 31: Splits(1, 1),
 }
 AT_ONCE = 8  # splits whose sums are asked for together
+N_FRESH = 1024  # tokens of a step from which Hopper's own kernel of prompts is faster than others, one of its prompts
+LEAST_FRESH = 128  # at least, and the widths of heads that it takes
+FRESH_DIMS = (64, 128)
 N_FUSED = 256  # pairs up to which one kernel turns and writes keys, too
 
 
@@ -143,16 +146,28 @@ def attend_mixed(call: AttentionCall, n_seqs: int, new: StepRows | None = None) 
     out = torch.empty_like(call.q)
     tiles = (*LARGE_TILES, *SMALL_TILES) if is_large(len(call.q), call.group) else SMALL_TILES
     tile, (new_keys, new_values) = fitting(tiles, call), new or (call.q, call.q)
+    least_fresh = LEAST_FRESH if new and takes_fresh(call, new) else 0
     kernels.prefill_kernel[(n_tiles(call, n_seqs, tile.rows), call.n_kv)](
         out, call.q, store[0], store[1], new_keys, new_values, pages, inputs.query_start, inputs.positions,
         inputs.counts, spec.scale, spec.window, spec.softcap, *call.per_head, pages.stride(0), len(call.q),
         new_keys.stride(0), new_values.stride(0), call.n_q, call.n_kv, store.shape[4], call.page_size, call.group,
-        *call.has_per_head, n_seqs > 1, new is not None, spec.window > 0, spec.softcap > 0, TYPES[call.dtype],
-        tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
+        *call.has_per_head, n_seqs > 1, least_fresh, new is not None, spec.window > 0, spec.softcap > 0,
+        TYPES[call.dtype], tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
     )  # fmt: skip
+    if new and least_fresh:
+        from tahr.backends.cuda.kernels.hopper.prefill import attend_fresh  # not every Triton has what it is written in
+
+        attend_fresh(call, n_seqs, new, out)
     if n_seqs > 1:
         decode(call, n_seqs, out, mixed=True)
     return out
+
+
+def takes_fresh(call: AttentionCall, new: StepRows) -> bool:
+    """Whether Hopper's own kernel has the prompts that begin in the step, with all their keys in its rows."""
+    spec, kinds = call.spec, {call.dtype, call.q.dtype, new.keys.dtype, new.values.dtype}
+    is_bare = not any(call.has_per_head) and not spec.window and not spec.softcap and spec.causal
+    return is_bare and len(kinds) == 1 and call.dim in FRESH_DIMS and has_warp_groups(call.q.device)
 
 
 def is_large(n_tokens: int, group: int) -> bool:
@@ -239,7 +254,9 @@ def reads_rows(q: torch.Tensor, kv: Sequence[torch.Tensor], spec: AttentionSpec,
         return False
     dim = cuda_kv.head_dim(store)
     is_plain = cuda_kv.block_of(store) == 0 and block_d(dim) == dim and store.dtype != torch.float32
-    return is_plain and is_large(len(q), q.shape[1] // kv[0].shape[1]) and memory.step.limits.n_tokens_per_seq != 1
+    large = is_large(len(q), q.shape[1] // kv[0].shape[1])
+    large = large or (len(q) >= N_FRESH and dim in FRESH_DIMS and has_warp_groups(q.device))
+    return is_plain and large and memory.step.limits.n_tokens_per_seq != 1
 
 
 def n_tiles(call: AttentionCall, n_seqs: int, block_m: int) -> int:

@@ -278,13 +278,15 @@ def prefill_kernel(
     out, q, keys, values, new_keys, new_values, page_table, query_start, positions, counts, scale, window, softcap,
     sinks, slopes, table_stride, n_rows, key_stride, value_stride, n_q: tl.constexpr, n_kv: tl.constexpr,
     stored: tl.constexpr, page_size: tl.constexpr, group: tl.constexpr, has_sinks: tl.constexpr,
-    has_slopes: tl.constexpr, skips_decodes: tl.constexpr, has_rows: tl.constexpr, has_window: tl.constexpr,
-    has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    has_slopes: tl.constexpr, skips_decodes: tl.constexpr, least_fresh: tl.constexpr, has_rows: tl.constexpr,
+    has_window: tl.constexpr, has_cap: tl.constexpr, dtype: tl.constexpr, block_m: tl.constexpr,
+    block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first.
 
     Whole tiles of keys that are new in this step are read from its rows, which takes a third less time than to find
-    them in their pages.
+    them in their pages. Sequences that begin in this step with `least_fresh` tokens or more, unless that is 0, are left
+    to another kernel.
     """
     let_next_start()
     wait_for_previous()
@@ -297,6 +299,9 @@ def prefill_kernel(
     n_tokens = tl.load(query_start + seq + 1) - start
     if (tile * block_m >= n_tokens * group) | (skips_decodes & (n_tokens == 1)):
         return
+    if least_fresh:  # noqa: SIM102  (decided when the kernel is compiled)
+        if (n_tokens >= least_fresh) & (tl.load(positions + start) == 0):
+            return
     rows, cols = tile * block_m + tl.arange(0, block_m), tl.arange(0, block_d)
     alive = rows < n_tokens * group
     token = (start + rows // group).to(tl.int64)

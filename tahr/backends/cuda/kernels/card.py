@@ -3,8 +3,12 @@
 from functools import cache
 
 import torch
+import triton
+
+from tahr.backends.cuda.presence import interprets
 
 LARGE_BYTES = 200 << 10
+GLUON = ("3.6.", "3.7.", "3.8.", "3.9.")  # versions of Triton whose lower language, an experiment, is as used here
 
 
 @cache
@@ -26,3 +30,12 @@ def n_processors(device: torch.device) -> int:
     """Multiprocessors: programs whose tiles fill the shared memory run one on each."""
     found: int = torch.cuda.get_device_properties(device).multi_processor_count
     return found
+
+
+@cache
+def has_warp_groups(device: torch.device) -> bool:
+    """Whether the kernels of `hopper` run: no card before or after Hopper has its instructions."""
+    if interprets() or device.type != "cuda" or not triton.__version__.startswith(GLUON):
+        return False
+    major: int = torch.cuda.get_device_capability(device)[0]
+    return major == 9
