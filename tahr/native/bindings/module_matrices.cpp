@@ -33,7 +33,7 @@ void linear(Recorder& self, Address n_rows, Address x, Address quantised, const 
   op.x = At{x};
   op.quantised = At{quantised};
   op.n_rows = At{n_rows};
-  self.tape.add(op, self.isa.matmul->linear, self.isa.matmul->linear_reads_first);
+  self.tape.add(op, self.isa.matmul->linear, self.isa.matmul->linear_reads);
 }
 
 void group(Recorder& self, Address n_rows, Address experts, Address starts, Address order, int n_experts, int n_active) {

@@ -134,8 +134,8 @@ void lora(Recorder& self, Address n_tiles, Address tiles, Address rows, Address 
     const auto& [slots, out, width] = targets[size_t(i)];
     op.targets[i] = {At{slots}, At{out}, width};
   }
-  self.tape.add(op, self.isa.rows->lora_shrink);
-  self.tape.add(op, self.isa.rows->lora_expand);
+  self.tape.add(op, self.isa.rows->lora_shrink, self.isa.rows->lora_shrink_reads);
+  self.tape.add(op, self.isa.rows->lora_expand, self.isa.rows->lora_expand_reads);
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ void run_panels(const Segment& s, Tile tile, int n, TileFn run, Range panels) {
   }
 }
 
-RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
-  RowBlock block{s.job->matrix, s.matrix, panels, bias_of(s), n_rows, {}, {}};
+RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels, Ahead* ahead) {
+  RowBlock block{s.job->matrix, s.matrix, panels, bias_of(s), n_rows, {}, {}, ahead};
   for (int r = 0; r < n_rows; r++) {
     block.x[r] = x_row(s, first + r);
     block.out[r] = out_row(s, first + r);
@@ -136,20 +136,20 @@ RowBlock row_block(const Segment& s, int64_t first, int n_rows, Range panels) {
 }
 
 // Rows that kernels for whole tiles of them take, if there are enough; returns the first that is left.
-int64_t run_whole_tiles(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+int64_t run_whole_tiles(const Segment& s, Range rows, Range panels, const Worker& worker) {
   const int64_t n_rows = rows.end - rows.begin;
   const bool dense = is_dense(s.job->matrix->format);
 #if defined(TAHR_NEON)
   const int64_t taken = dense ? neon_dense_rows(*s.job->matrix, n_rows) : n_rows;
-  if (taken) (dense ? run_neon_dense : run_neon_block)(row_block(s, rows.begin, int(taken), panels), scratch);
+  if (taken) (dense ? run_neon_dense : run_neon_block)(row_block(s, rows.begin, int(taken), panels, worker.ahead), worker.scratch);
 #else
   int64_t taken = dense && n_rows >= MIN_DENSE_ROWS ? n_rows / DENSE_TILE * DENSE_TILE : 0;
-  if (taken) DENSE[size_t(s.job->matrix->format)](row_block(s, rows.begin, int(taken), panels), scratch);
+  if (taken) DENSE[size_t(s.job->matrix->format)](row_block(s, rows.begin, int(taken), panels, worker.ahead), worker.scratch);
 #endif
 #if defined(TAHR_ISA_amx)
   if (dense || n_rows < AMX_MIN_ROWS || !amx_takes(s.job->matrix->format)) return rows.begin + taken;
   taken = n_rows / AMX_TILE_ROWS * AMX_TILE_ROWS;
-  run_amx_block(row_block(s, rows.begin, int(taken), panels), scratch);
+  run_amx_block(row_block(s, rows.begin, int(taken), panels, worker.ahead), worker.scratch);
 #endif
   return rows.begin + taken;
 }
@@ -177,10 +177,10 @@ void run_many(const Segment& s, Range rows, Range panels, std::byte* scratch) {
 }
 
 // All of some panels times all of some rows. A tile of rows stays in the nearest cache while the panels pass by it.
-void run_block(const Segment& s, Range rows, Range panels, std::byte* scratch) {
+void run_block(const Segment& s, Range rows, Range panels, const Worker& worker) {
   const Format format = s.job->matrix->format;
-  rows.begin = run_whole_tiles(s, rows, panels, scratch);
-  if (!is_dense(format) && rows.end - rows.begin >= MIN_MANY_ROWS) return run_many(s, rows, panels, scratch);
+  rows.begin = run_whole_tiles(s, rows, panels, worker);
+  if (!is_dense(format) && rows.end - rows.begin >= MIN_MANY_ROWS) return run_many(s, rows, panels, worker.scratch);
   for (int64_t row = rows.begin; row < rows.end;) {
     int rung = 0;
     while (2 << rung <= max_rows(format) && row + (2 << rung) <= rows.end) rung++;
@@ -265,7 +265,7 @@ void run_segments(int64_t n, SegmentAt at, Worker worker) {
       const int64_t block = mine - before, n_cuts = grid.n_blocks / grid.n_row_blocks;
       const Range rows = cut(block % grid.n_row_blocks, grid.rows, s.first, s.last);
       const int64_t panels = dealt(block / grid.n_row_blocks, n_cuts, worker.n_threads);
-      run_block(s, rows, cut(panels, grid.panels, 0, s.job->matrix->n_panels), worker.scratch);
+      run_block(s, rows, cut(panels, grid.panels, 0, s.job->matrix->n_panels), worker);
     }
     before += grid.n_blocks;
   }
@@ -287,16 +287,17 @@ void linear(const LinearOp& op, Worker worker) {
 }
 
 // Some of the first block's weights, unless there are so many rows that reading is not what takes the time.
-Stretch linear_reads_first(const LinearOp& op, const Worker& worker) {
+bool linear_reads(const LinearOp& op, const Worker& worker, int64_t i, Stretch& found) {
   constexpr int64_t most = 1 << 16;
   const LinearJob& job = op.jobs[0];
-  if (*op.n_rows >= MIN_MANY_ROWS) return {};
+  if (i > 0 || *op.n_rows >= MIN_MANY_ROWS) return false;
   const Grid grid = grid_of({&job, 0, nullptr, nullptr, 1, 0, *op.n_rows}, worker.n_threads);
-  if (worker.thread >= grid.n_blocks) return {};
+  if (worker.thread >= grid.n_blocks) return false;
   const Range panels = cut(dealt(worker.thread, grid.n_blocks, worker.n_threads), grid.panels, 0, job.matrix->n_panels);
   const int64_t n_bytes = (panels.end - panels.begin) * job.matrix->panel_bytes;
   const std::byte* begin = job.matrix->panel(0, panels.begin);
-  return {begin, begin + (n_bytes < most ? n_bytes : most)};
+  found = {begin, begin + (n_bytes < most ? n_bytes : most)};
+  return true;
 }
 
 void experts(const ExpertsOp& op, Worker worker) {
@@ -323,6 +324,6 @@ void group(const GroupOp& op, Worker worker) {
 
 extern const MatmulKernels matmul_kernels;
 const MatmulKernels matmul_kernels = {
-    {LANES, SIGNED_OFFSET, OCTETS, SIGNED_CODES}, quantise, linear, linear_reads_first, group, experts, embed, roof, roof_work};
+    {LANES, SIGNED_OFFSET, OCTETS, SIGNED_CODES}, quantise, linear, linear_reads, group, experts, embed, roof, roof_work};
 
 }  // namespace tahr::TAHR_ISA

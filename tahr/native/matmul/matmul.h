@@ -114,7 +114,7 @@ struct MatmulKernels {
   PanelLayout layout;
   void (*quantise)(const QuantiseOp&, Worker);
   void (*linear)(const LinearOp&, Worker);
-  Stretch (*linear_reads_first)(const LinearOp&, const Worker&);
+  bool (*linear_reads)(const LinearOp&, const Worker&, int64_t, Stretch&);
   void (*group)(const GroupOp&, Worker);
   void (*experts)(const ExpertsOp&, Worker);
   void (*embed)(const EmbedOp&, Worker);

@@ -19,6 +19,7 @@ namespace tahr::TAHR_ISA {
 namespace {
 
 constexpr int CHUNK = 8;             // pieces of 32 columns
+constexpr int LINES_AHEAD = 2;       // fetched per step: about as much as a step reads itself
 constexpr int64_t MAX_PANELS = 128;  // at a time: their sums lie in the scratch memory
 
 enum Tiles { C0, C1, X, W };
@@ -111,13 +112,21 @@ TAHR_INLINE void combine(const AmxWorkspace& work, int64_t row, int i, const int
   for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = add_scaled<F>(load(dots[r]), s, x[r], sums[r]);
 }
 
+// False: nothing is left.
+TAHR_INLINE bool fetch(Ahead* ahead) {
+  for (int i = 0; i < LINES_AHEAD; i++)
+    if (!ahead->fetch()) return false;
+  return true;
+}
+
 // Adds the chunk's columns to the sums of a tile of rows, whose first step is `first`.
 template <Format F>
-void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, int first, Steps& steps, float (*kept)[LANES]) {
+void add_chunk(AmxWorkspace& work, PieceRange pieces, int64_t row, int first, Steps& steps, float (*kept)[LANES], Ahead* ahead) {
   Floats sums[AMX_TILE_ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < AMX_TILE_ROWS; r++) sums[r] = pieces.first ? load(kept[row + r]) : set1(0.0f);
   for (int i = 0; i < pieces.n; i++) {
+    if (ahead && !fetch(ahead)) ahead = nullptr;
     tiles_ahead(work, steps, first + i);
     combine<F>(work, row, i, work.dots[(first + i) % 2], sums);
   }
@@ -141,7 +150,7 @@ void add_pieces(const RowBlock& block, Range panels, PieceRange pieces, AmxWorks
     Steps steps{pieces.n, block.n_rows / AMX_TILE_ROWS * pieces.n};
     for (int s = -3; s < 0; s++) tiles_ahead(work, steps, s);
     for (int t = 0; t < block.n_rows / AMX_TILE_ROWS; t++)
-      add_chunk<F>(work, pieces, t * AMX_TILE_ROWS, t * pieces.n, steps, work.sums[panel - panels.begin]);
+      add_chunk<F>(work, pieces, t * AMX_TILE_ROWS, t * pieces.n, steps, work.sums[panel - panels.begin], block.ahead);
   }
 }
 

@@ -7,7 +7,7 @@ namespace tahr::TAHR_ISA {
 
 void quantise(const QuantiseOp& op, Worker worker);
 void linear(const LinearOp& op, Worker worker);
-Stretch linear_reads_first(const LinearOp& op, const Worker& worker);
+bool linear_reads(const LinearOp& op, const Worker& worker, int64_t i, Stretch& found);
 void group(const GroupOp& op, Worker worker);
 void experts(const ExpertsOp& op, Worker worker);
 void embed(const EmbedOp& op, Worker worker);

@@ -17,6 +17,7 @@ struct RowBlock {
   int n_rows;
   const std::byte* x[MAX_BLOCK_ROWS];  // QuantBlocks, or floats for dense formats
   float* out[MAX_BLOCK_ROWS];          // whole rows of the result
+  Ahead* ahead;                        // of the thread, or null
 };
 
 // In all of them every sum is formed by the same operations in the same order as by the kernels for a few rows.

@@ -254,14 +254,34 @@ void expand_columns(const LoraOp& op, const Columns& mine) {
   }
 }
 
-}  // namespace
+// ---- what a thread has of an op ----
 
 // The threads share the rows of all factors a.
-void lora_shrink(const LoraOp& op, Worker worker) {
+Range rank_blocks_of(const LoraOp& op, const Worker& worker) {
   int64_t n_blocks = 0;
   for (Tiles at(op); !at.done(); at.next())
     for (int t = 0; t < op.n_targets; t++) n_blocks += RankBlocks::n_blocks(at.slot(t));
-  const Range mine = share(n_blocks, worker);
+  return share(n_blocks, worker);
+}
+
+// The threads share the columns of all linears, so that one of them adds all rounds of a row, in order. Calls f(columns) for
+// those of each linear, until it is true.
+template <class Function>
+bool any_columns(const LoraOp& op, const Worker& worker, Function f) {
+  const auto panels_in = [&](int t) { return (op.targets[t].n_out + LORA_PANEL - 1) / LORA_PANEL; };
+  int64_t n_panels = 0, before = 0;
+  for (int t = 0; t < op.n_targets; t++) n_panels += panels_in(t);
+  for (int t = 0; t < op.n_targets; before += panels_in(t++)) {
+    const Columns mine{t, within(share(n_panels, worker), before, panels_in(t))};
+    if (mine.panels.begin < mine.panels.end && f(mine)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void lora_shrink(const LoraOp& op, Worker worker) {
+  const Range mine = rank_blocks_of(op, worker);
   RankBlocks blocks(op), ahead(op);
   blocks.skip(mine.begin);
   ahead.skip(mine.begin + 2);
@@ -276,19 +296,40 @@ void lora_shrink(const LoraOp& op, Worker worker) {
   }
 }
 
-// The threads share the columns of all linears, so that one of them adds all rounds of a row, in order.
 void lora_expand(const LoraOp& op, Worker worker) {
-  int64_t n_panels = 0;
-  for (int t = 0; t < op.n_targets; t++) n_panels += (op.targets[t].n_out + LORA_PANEL - 1) / LORA_PANEL;
-  const Range mine = share(n_panels, worker);
-  int64_t at = 0;
-  for (int t = 0; t < op.n_targets; t++) {
-    const int64_t before = at, n = (op.targets[t].n_out + LORA_PANEL - 1) / LORA_PANEL;
-    at += n;
-    const int64_t begin = mine.begin > before ? mine.begin - before : 0;
-    const int64_t end = mine.end < at ? mine.end - before : n;
-    if (begin < end) expand_columns(op, {t, {begin, end}});
-  }
+  any_columns(op, worker, [&](const Columns& mine) { return expand_columns(op, mine), false; });
+}
+
+// The i-th factor a, as far as it is this thread's.
+bool lora_shrink_reads(const LoraOp& op, const Worker& worker, int64_t i, Stretch& found) {
+  const Range mine = rank_blocks_of(op, worker);
+  int64_t before = 0;
+  for (Tiles at(op); !at.done(); at.next())
+    for (int t = 0; t < op.n_targets; t++) {
+      const LoraSlot& slot = at.slot(t);
+      const int64_t n = RankBlocks::n_blocks(slot), row_bytes = stride_of(op) * bytes_of(slot.type);
+      const Range blocks = within(mine, before, n);
+      before += n;
+      if (i-- > 0) continue;
+      const auto* a = static_cast<const std::byte*>(slot.a);
+      const auto row = [&](int64_t block) { return block * RANKS < slot.rank ? block * RANKS : slot.rank; };
+      found = {a + row(blocks.begin) * row_bytes, a + row(blocks.end) * row_bytes};
+      return true;
+    }
+  return false;
+}
+
+// This thread's columns of the i-th factor b.
+bool lora_expand_reads(const LoraOp& op, const Worker& worker, int64_t i, Stretch& found) {
+  return any_columns(op, worker, [&](const Columns& mine) {
+    for (Tiles at(op); !at.done(); at.next()) {
+      if (i-- > 0) continue;
+      const LoraSlot& slot = at.slot(mine.target);
+      found = {panels_of(slot, mine.panels), panels_of(slot, {mine.panels.end, mine.panels.end})};
+      return true;
+    }
+    return false;
+  });
 }
 
 }  // namespace tahr::TAHR_ISA

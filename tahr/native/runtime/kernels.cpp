@@ -25,9 +25,11 @@ void route(const RouteOp&, Worker);
 void mix(const MixOp&, Worker);
 void lora_shrink(const LoraOp&, Worker);
 void lora_expand(const LoraOp&, Worker);
+bool lora_shrink_reads(const LoraOp&, const Worker&, int64_t, Stretch&);
+bool lora_expand_reads(const LoraOp&, const Worker&, int64_t, Stretch&);
 
 const RowKernels row_kernels = {norm,    head_norm, columns, join_heads, layer_norm,     add,       activate,    softcap, clip, temper, gather_rows,
                                 cos_sin, rope_and_cache, attention, merge_spans, causal_conv, delta_rule, state_space, gated_norm, route,   mix,
-                                lora_shrink, lora_expand};
+                                lora_shrink, lora_expand, lora_shrink_reads, lora_expand_reads};
 
 }  // namespace tahr::TAHR_ISA

@@ -37,6 +37,8 @@ struct RowKernels {
   void (*mix)(const MixOp&, Worker);
   void (*lora_shrink)(const LoraOp&, Worker);
   void (*lora_expand)(const LoraOp&, Worker);  // after `lora_shrink`
+  bool (*lora_shrink_reads)(const LoraOp&, const Worker&, int64_t, Stretch&);
+  bool (*lora_expand_reads)(const LoraOp&, const Worker&, int64_t, Stretch&);
 };
 
 // Defined once per instruction set in kernels.cpp: tahr::<isa>::row_kernels.

@@ -4,44 +4,53 @@
 
 namespace tahr {
 
-// Fetches what this thread reads first in the next op that reads much, one cache line at a time.
-class Tape::Fetcher {
+// What this thread reads in the ops that read much, in their order.
+class Tape::Fetcher final : public Ahead {
  public:
   Fetcher(const Tape& tape, const Worker& worker) : tape_(tape), worker_(worker) {}
 
-  // After op `i`. What has been fetched for the same reader already is not fetched again.
+  // Op `i` begins, and reads its own. What has been fetched for later ones already is not fetched again.
   void look_beyond(size_t i) {
-    const size_t before = reader_;
-    while (reader_ < tape_.readers_.size() && tape_.readers_[reader_].op <= i) reader_++;
-    if (reader_ == tape_.readers_.size()) left_ = {};
-    else if (reader_ != before || i == 0) left_ = tape_.readers_[reader_].reads_first(worker_);
+    while (first_ < tape_.readers_.size() && tape_.readers_[first_].op <= i) first_++, room_ = MOST_BYTES;
+    if (reader_ < first_) reader_ = first_, stretch_ = 0, left_ = {};
   }
 
-  bool fetch() {
-    if (left_.begin >= left_.end) return false;
-    __builtin_prefetch(left_.begin, 0, 2);  // the second level: the first is for the ops in between
-    left_.begin += LINE_BYTES;
-    return true;
-  }
+  // For threads that wait, however long: what the next reader reads, and no more.
+  bool fetch_next() { return reader_ == first_ && fetch(); }
 
  private:
-  static constexpr int64_t LINE_BYTES = 64;
+  bool find_more() override {
+    for (; room_ > 0 && reader_ < tape_.readers_.size(); reader_++, stretch_ = 0)
+      while (tape_.readers_[reader_].reads(worker_, stretch_++, left_))
+        if (left_.begin < left_.end) return room_ -= left_.end - left_.begin, true;
+    return left_ = {}, false;
+  }
+
+  static constexpr int64_t MOST_BYTES = 5 << 18;  // what fits the second-level cache beside what ops read meanwhile
   const Tape& tape_;
   const Worker& worker_;
-  size_t reader_ = 0;
-  Stretch left_{};
+  size_t first_ = 0, reader_ = 0;  // the first reader that has not begun, and whose stretches are being fetched
+  int64_t stretch_ = 0, room_ = MOST_BYTES;
 };
+
+template <class Then>
+void Tape::run_ops(const Worker& worker, Then then) const {
+  Fetcher fetcher(*this, worker);
+  Worker mine = worker;
+  mine.ahead = &fetcher;
+  for (size_t i = 0; i < ops_.size(); i++) {
+    fetcher.look_beyond(i);
+    ops_[i](mine);
+    then(i, [&] { return fetcher.fetch_next(); });
+  }
+}
 
 void Tape::run(Pool& pool) const {
   if (ops_.empty()) return;
   pool.run([&](const Worker& worker) {
-    Fetcher fetcher(*this, worker);
-    for (size_t i = 0; i < ops_.size(); i++) {
-      ops_[i](worker);
-      if (i + 1 == ops_.size()) return;  // the pool itself meets after the last
-      fetcher.look_beyond(i);
-      pool.meet(worker, [] {}, [&] { return fetcher.fetch(); });
-    }
+    run_ops(worker, [&](size_t i, auto idle) {
+      if (i + 1 < ops_.size()) pool.meet(worker, [] {}, idle);  // the pool itself meets after the last
+    });
   });
 }
 
@@ -51,14 +60,13 @@ std::vector<int64_t> Tape::run_timed(Pool& pool) const {
   std::vector<int64_t> nanoseconds(ops_.size());
   auto before = Clock::now();
   pool.run([&](const Worker& worker) {
-    for (size_t i = 0; i < ops_.size(); i++) {
-      ops_[i](worker);
+    run_ops(worker, [&](size_t i, auto idle) {
       pool.meet(worker, [&] {
         const auto now = Clock::now();
         nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
         before = now;
-      }, [] { return false; });
-    }
+      }, idle);
+    });
   });
   return nanoseconds;
 }

@@ -13,10 +13,14 @@ namespace tahr {
 class Tape {
  public:
   // `op` is plain data that the tape keeps; `run(op, worker)` does one thread's share of it. Ops that read much from
-  // memory say what comes first: threads that wait for others fetch it meanwhile.
+  // memory say what it is: `reads(op, worker, i, found)` finds the i-th stretch, which may be empty, and is false past the
+  // last. Threads that wait for others, or compute much and read little, fetch it meanwhile.
   template <class Op>
-  void add(Op op, void (*run)(const Op&, Worker), Stretch (*reads_first)(const Op&, const Worker&) = nullptr) {
-    if (reads_first) readers_.push_back({ops_.size(), [op, reads_first](const Worker& worker) { return reads_first(op, worker); }});
+  void add(Op op, void (*run)(const Op&, Worker), bool (*reads)(const Op&, const Worker&, int64_t, Stretch&) = nullptr) {
+    if (reads)
+      readers_.push_back({ops_.size(), [op, reads](const Worker& worker, int64_t i, Stretch& found) {
+                            return reads(op, worker, i, found);
+                          }});
     ops_.emplace_back([op = std::move(op), run](const Worker& worker) { run(op, worker); });
   }
 
@@ -31,9 +35,13 @@ class Tape {
  private:
   struct Reader {
     size_t op;
-    std::function<Stretch(const Worker&)> reads_first;
+    std::function<bool(const Worker&, int64_t, Stretch&)> reads;
   };
   class Fetcher;
+
+  // One thread's walk: after op i it calls then(i, what to do while it waits).
+  template <class Then>
+  void run_ops(const Worker& worker, Then then) const;
 
   std::vector<std::function<void(const Worker&)>> ops_;
   std::vector<Reader> readers_;  // in the order of the ops

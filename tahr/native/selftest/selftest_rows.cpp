@@ -94,40 +94,70 @@ std::vector<std::byte> factor(int64_t n, unsigned seed, LoraType type) {
 
 // Three adapters of different ranks, of which one leaves a linear alone; rows with two of them, one, and none. `only` >= 0: that
 // row alone.
-Vector adapt(const RowKernels& k, Pool& pool, LoraType type, int only) {
-  constexpr int64_t n_rows = 12, n_cols = 75, stride = 80, n_out[] = {70, 16, 37};
-  constexpr int ranks[] = {5, 16, 2};
+struct Adapters {
+  static constexpr int64_t N_ROWS = 12, N_COLS = 75, STRIDE = 80, N_OUT[] = {70, 16, 37};
   std::vector<std::vector<std::byte>> kept;
   std::vector<LoraSlot> slots[3];
-  for (int t = 0; t < 3; t++)
-    for (int a = 0; a < 3; a++) {
-      kept.push_back(factor(ranks[a] * stride, unsigned(20 + 10 * t + a), type));
-      kept.push_back(factor(ranks[a] * (n_out[t] + 15) / 16 * 16 + 16 * 16, unsigned(50 + 10 * t + a), type));
-      const bool none = t == 1 && a == 2;
-      slots[t].push_back({kept[kept.size() - 2].data(), kept.back().data(), none ? 0 : ranks[a], type, 0.5f, 0});
-    }
-  const std::vector<std::vector<int32_t>> with[LORA_ROUNDS] = {{{0, 2, 4, 6, 8}, {1}, {3, 5, 7, 9, 10}}, {{2, 3}, {}, {}}, {}, {}};
   int32_t n_tiles[LORA_ROUNDS] = {};
-  std::vector<LoraTile> tiles(LORA_ROUNDS * n_rows);
-  std::vector<int32_t> rows(LORA_ROUNDS * n_rows);
-  const Vector scales(LORA_ROUNDS * n_rows, 0.75f), x = random_rows(n_rows * n_cols, 90, 1);
-  for (int round = 0; round < LORA_ROUNDS; round++) {
-    int32_t at = 0, slot = 0;
-    for (const auto& of_slot : with[round]) {
-      const int32_t first = at;
-      for (int32_t row : of_slot)
-        if (only < 0 || row == only) rows[size_t(round * n_rows + at++)] = row;
-      if (at > first) tiles[size_t(round * n_rows + n_tiles[round]++)] = {slot, first, at - first};
-      slot++;
+  std::vector<LoraTile> tiles = std::vector<LoraTile>(LORA_ROUNDS * N_ROWS);
+  std::vector<int32_t> rows = std::vector<int32_t>(LORA_ROUNDS * N_ROWS);
+  const Vector scales = Vector(LORA_ROUNDS * N_ROWS, 0.75f), x = random_rows(N_ROWS * N_COLS, 90, 1);
+  Vector low = Vector(LORA_ROUNDS * N_ROWS * 3 * 16), out = Vector(size_t(N_ROWS * (70 + 16 + 37)), 1.0f);
+  LoraOp op{n_tiles, tiles.data(), rows.data(), scales.data(), N_ROWS, N_COLS, x.data(), low.data(), 16, 3, {}};
+
+  Adapters(LoraType type, int only) {
+    constexpr int ranks[] = {5, 16, 2};
+    for (int t = 0; t < 3; t++)
+      for (int a = 0; a < 3; a++) {
+        kept.push_back(factor(ranks[a] * STRIDE, unsigned(20 + 10 * t + a), type));
+        kept.push_back(factor(ranks[a] * (N_OUT[t] + 15) / 16 * 16 + 16 * 16, unsigned(50 + 10 * t + a), type));
+        const bool none = t == 1 && a == 2;
+        slots[t].push_back({kept[kept.size() - 2].data(), kept.back().data(), none ? 0 : ranks[a], type, 0.5f, 0});
+      }
+    put_rows(only);
+    float* next = out.data();
+    for (int t = 0; t < 3; next += N_ROWS * N_OUT[t++]) op.targets[t] = {slots[t].data(), next, N_OUT[t]};
+  }
+
+  void put_rows(int only) {
+    const std::vector<std::vector<int32_t>> with[LORA_ROUNDS] = {{{0, 2, 4, 6, 8}, {1}, {3, 5, 7, 9, 10}}, {{2, 3}, {}, {}}, {}, {}};
+    for (int round = 0; round < LORA_ROUNDS; round++) {
+      int32_t at = 0, slot = 0;
+      for (const auto& of_slot : with[round]) {
+        const int32_t first = at;
+        for (int32_t row : of_slot)
+          if (only < 0 || row == only) rows[size_t(round * N_ROWS + at++)] = row;
+        if (at > first) tiles[size_t(round * N_ROWS + n_tiles[round]++)] = {slot, first, at - first};
+        slot++;
+      }
     }
   }
-  Vector low(LORA_ROUNDS * n_rows * 3 * 16), out(size_t(n_rows * (70 + 16 + 37)), 1.0f);
-  LoraOp op{n_tiles, tiles.data(), rows.data(), scales.data(), n_rows, n_cols, x.data(), low.data(), 16, 3, {}};
-  float* next = out.data();
-  for (int t = 0; t < 3; next += n_rows * n_out[t++]) op.targets[t] = {slots[t].data(), next, n_out[t]};
-  run(pool, op, k.lora_shrink);
-  run(pool, op, k.lora_expand);
-  return out;
+};
+
+Vector adapt(const RowKernels& k, Pool& pool, LoraType type, int only) {
+  Adapters adapters(type, only);
+  run(pool, adapters.op, k.lora_shrink);
+  run(pool, adapters.op, k.lora_expand);
+  return adapters.out;
+}
+
+// Whether threads say that they read each factor once: those of the four tiles, ranks 5, 16, 2 and 5 again.
+bool reads_factors_once(const RowKernels& k, LoraType type) {
+  const Adapters adapters(type, -1);
+  const int64_t size = type == LoraType::f32 ? 4 : 2, all_ranks = 5 + 16 + 2 + 5, without = 2;
+  const int64_t wanted_a = (3 * all_ranks - without) * Adapters::STRIDE * size;
+  const int64_t wanted_b = (all_ranks * (80 + 48) + (all_ranks - without) * 16) * size;
+  for (int n_threads : {1, 2, 5, 64}) {
+    int64_t n_a = 0, n_b = 0;
+    for (int thread = 0; thread < n_threads; thread++) {
+      const Worker worker{thread, n_threads, nullptr, nullptr};
+      Stretch found{};
+      for (int64_t i = 0; k.lora_shrink_reads(adapters.op, worker, i, found); i++) n_a += found.end - found.begin;
+      for (int64_t i = 0; k.lora_expand_reads(adapters.op, worker, i, found); i++) n_b += found.end - found.begin;
+    }
+    if (n_a != wanted_a || n_b != wanted_b) return false;
+  }
+  return true;
 }
 
 // Whether every row of a batch is what it is alone.
@@ -189,6 +219,7 @@ int check_rows(const Isa& isa, Pool& pool) {
   for (auto type : {LoraType::f32, LoraType::bf16}) {
     check(close(adapt(mine, pool, type, -1), adapt(plain, pool, type, -1), 1e-6f), "adapters");
     check(adapts_rows_alone(mine, pool, type), "adapters of a row alone");
+    check(reads_factors_once(mine, type), "factors to fetch ahead");
   }
   constexpr KvType F32 = KvType::f32, F16 = KvType::f16, BF16 = KvType::bf16, Q8 = KvType::q8_0;
   constexpr KvType types[][2] = {{F32, F32}, {F16, F16}, {BF16, BF16}, {Q8, Q8}, {Q8, F16}, {F32, Q8}};
