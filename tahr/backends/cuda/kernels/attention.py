@@ -16,7 +16,7 @@ from tahr.backends.cuda.kernels.linear import TYPES
 
 N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take
-DECODE_WARPS = 4
+DECODE_WARPS = WARP_GROUP = 4
 TILE_BYTES = 32768  # of a decoding sequence's tile of keys: two of them, and as many values, fit a multiprocessor
 
 
@@ -155,8 +155,6 @@ def attend_mixed(call: AttentionCall, n_seqs: int, new: StepRows | None = None) 
         TYPES[call.dtype], tile.rows, tile.keys, call.dim, num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
     )  # fmt: skip
     if new and least_fresh:
-        from tahr.backends.cuda.kernels.hopper.prefill import attend_fresh  # not every Triton has what it is written in
-
         attend_fresh(call, n_seqs, new, out)
     if n_seqs > 1:
         decode(call, n_seqs, out, mixed=True)
@@ -168,6 +166,19 @@ def takes_fresh(call: AttentionCall, new: StepRows) -> bool:
     spec, kinds = call.spec, {call.dtype, call.q.dtype, new.keys.dtype, new.values.dtype}
     is_bare = not any(call.has_per_head) and not spec.window and not spec.softcap and spec.causal
     return is_bare and len(kinds) == 1 and call.dim in FRESH_DIMS and has_warp_groups(call.q.device)
+
+
+def attend_fresh(call: AttentionCall, n_seqs: int, new: StepRows, out: torch.Tensor) -> None:
+    """Write the rows of sequences that begin in this step and have `LEAST_FRESH` tokens or more."""
+    from tahr.backends.cuda.kernels.hopper import prefill  # not every Triton has what it is written in
+
+    inputs, block_m, block_n = call.inputs, prefill.BLOCK_M, LEAST_FRESH
+    n_tiles = len(call.q) * call.group // block_m + min(n_seqs, len(call.q) // block_n)  # see `first_tile`
+    keys, values = (prefill.descriptor(rows, call.dim, block_n) for rows in new)
+    prefill.fresh_kernel[(n_tiles, call.n_kv)](
+        out, call.q, keys, values, inputs.query_start, inputs.positions, inputs.counts, call.spec.scale, call.n_q,
+        call.group, call.dim, block_m, block_n, prefill.N_STAGES, num_warps=WARP_GROUP, **OVERLAP,
+    )  # fmt: skip
 
 
 def is_large(n_tokens: int, group: int) -> bool:

@@ -100,20 +100,30 @@ def average(total, weight, together: tl.constexpr):
 
 
 @triton.jit
-def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr):
+def first_tile(seq, query_start, group, block_m: tl.constexpr, least: tl.constexpr):
+    """Where the tiles of a sequence begin: behind enough for all before it, without adding up their lengths.
+
+    That is one for each of them beside their whole ones; where shorter sequences than `least` tokens need none, no more
+    than so long ones there can be.
+    """
+    start = tl.load(query_start + seq)
+    return start * group // block_m + (tl.minimum(seq, start // least) if least else seq)
+
+
+@triton.jit
+def sequence_of(tile, query_start, n_seqs, group, block_m: tl.constexpr, least: tl.constexpr):
     """Which sequence a tile of query rows belongs to, and the tile's number within it.
 
-    The tiles of sequence s begin at `query_start[s] * group // block_m + s`: enough for all before it, and known
-    without adding up their lengths. Some tiles belong to nobody: their number is beyond the sequence's rows.
+    Some tiles belong to nobody: their number is beyond the sequence's rows.
     """
     low, high = n_seqs * 0, n_seqs
     while high - low > 1:
         middle = (low + high) // 2
-        if tl.load(query_start + middle) * group // block_m + middle <= tile:
+        if first_tile(middle, query_start, group, block_m, least) <= tile:
             low = middle
         else:
             high = middle
-    return low, tile - (tl.load(query_start + low) * group // block_m + low)
+    return low, tile - first_tile(low, query_start, group, block_m, least)
 
 
 # Compiled once for every size of pages and tables: another compilation might add in another order.
@@ -132,7 +142,7 @@ def exact_kernel(
     kv_head, n_seqs = tl.program_id(1), tl.load(counts + 2)
     if n_seqs == 0:
         return
-    seq, tile = sequence_of(tl.program_id(0), query_start, n_seqs, group, block_m)
+    seq, tile = sequence_of(tl.program_id(0), query_start, n_seqs, group, block_m, 0)
     start = tl.load(query_start + seq)
     n_tokens = tl.load(query_start + seq + 1) - start
     rows = tile * block_m + tl.arange(0, block_m)
@@ -270,6 +280,15 @@ def clear_padding(out, n_live, n_rows, kv_head, n_q: tl.constexpr, group: tl.con
         tl.store(at + cols, tl.zeros((block_d,), out.dtype.element_ty))
 
 
+@triton.jit
+def is_anothers(n_tokens, first_position, skips_decodes: tl.constexpr, least_fresh: tl.constexpr):
+    """Whether another kernel has a sequence: one that decodes, or begins with `least_fresh` tokens (0: no such)."""
+    found = skips_decodes & (n_tokens == 1)
+    if least_fresh:
+        found = found | ((n_tokens >= least_fresh) & (tl.load(first_position) == 0))
+    return found
+
+
 PREFILL_COUNTS = ["page_table", "query_start", "positions", "counts", "window", "table_stride", "n_rows"]
 
 
@@ -285,8 +304,7 @@ def prefill_kernel(
     """One program per tile of a sequence's query rows and key head, the tiles with most keys first.
 
     Whole tiles of keys that are new in this step are read from its rows, which takes a third less time than to find
-    them in their pages. Sequences that begin in this step with `least_fresh` tokens or more, unless that is 0, are left
-    to another kernel.
+    them in their pages.
     """
     let_next_start()
     wait_for_previous()
@@ -294,14 +312,11 @@ def prefill_kernel(
     clear_padding(out, tl.load(counts), n_rows, kv_head, n_q, group, block_d)
     if n_seqs == 0:
         return
-    seq, tile = sequence_of(tl.num_programs(0) - 1 - tl.program_id(0), query_start, n_seqs, group, block_m)
+    seq, tile = sequence_of(tl.num_programs(0) - 1 - tl.program_id(0), query_start, n_seqs, group, block_m, 0)
     start = tl.load(query_start + seq)
     n_tokens = tl.load(query_start + seq + 1) - start
-    if (tile * block_m >= n_tokens * group) | (skips_decodes & (n_tokens == 1)):
+    if (tile * block_m >= n_tokens * group) | is_anothers(n_tokens, positions + start, skips_decodes, least_fresh):
         return
-    if least_fresh:  # noqa: SIM102  (decided when the kernel is compiled)
-        if (n_tokens >= least_fresh) & (tl.load(positions + start) == 0):
-            return
     rows, cols = tile * block_m + tl.arange(0, block_m), tl.arange(0, block_d)
     alive = rows < n_tokens * group
     token = (start + rows // group).to(tl.int64)

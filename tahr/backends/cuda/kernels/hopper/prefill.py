@@ -4,8 +4,6 @@ A producer warp has the copy engine fetch tiles of keys and values from the rows
 the query rows of a tile each, and multiply the values of one tile while they find the weights of the next.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -19,17 +17,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tahr.backends.cuda.kernels.attention_kernels import sequence_of
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-
-if TYPE_CHECKING:
-    from tahr.backends.cuda.kernels.attention import AttentionCall, StepRows
+from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
 
 load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared  # its name until 3.8
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 HALF = gl.constexpr(64)  # query rows of a warp group
-BLOCK_M, BLOCK_N, N_STAGES = 128, 128, 2  # as measured on an H200
-N_WARPS = 4  # of a warp group
+BLOCK_M, N_STAGES = 128, 2  # as measured on an H200
 
 
 @gluon.jit
@@ -149,15 +143,15 @@ def fresh_kernel(
     `prefill_kernel` has the other sequences. Keys and values are descriptors of the step's rows.
     """
     let_next_start()
-    wait_for_previous()
     kv_head, n_seqs = gl.program_id(1), gl.load(counts + 2)
     if n_seqs == 0:
         return
-    seq, tile = sequence_of(gl.num_programs(0) - 1 - gl.program_id(0), query_start, n_seqs, group, block_m)
+    seq, tile = sequence_of(gl.num_programs(0) - 1 - gl.program_id(0), query_start, n_seqs, group, block_m, block_n)
     start = gl.load(query_start + seq)
     n_tokens = gl.load(query_start + seq + 1) - start
     if (tile * block_m >= n_tokens * group) | (n_tokens < block_n) | (gl.load(positions + start) != 0):
         return
+    wait_for_previous()  # only now: the step's inputs were there before its first kernel
     end = gl.minimum((tile * block_m + block_m - 1) // group + 1, n_tokens)  # of the keys that any row sees
     n_tiles, n_whole = (end + block_n - 1) // block_n, (tile * block_m // group + 1) // block_n
     dtype: gl.constexpr = q.dtype.element_ty
@@ -179,12 +173,8 @@ def fresh_kernel(
     ], [4, 1], [240, 24])  # fmt: skip
 
 
-def attend_fresh(call: "AttentionCall", n_seqs: int, new: "StepRows", out: torch.Tensor) -> None:
-    """Write the rows of sequences that begin in this step and have `BLOCK_N` tokens or more."""
-    inputs, kind = call.inputs, gl.bfloat16 if call.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for([BLOCK_N, call.dim], kind)
-    keys, values = (TensorDescriptor.from_tensor(rows, [BLOCK_N, call.dim], layout) for rows in new)
-    fresh_kernel[(len(call.q) * call.group // BLOCK_M + n_seqs, call.n_kv)](
-        out, call.q, keys, values, inputs.query_start, inputs.positions, inputs.counts, call.spec.scale, call.n_q,
-        call.group, call.dim, BLOCK_M, BLOCK_N, N_STAGES, num_warps=N_WARPS, **OVERLAP,
-    )  # fmt: skip
+def descriptor(rows: torch.Tensor, dim: int, block_n: int) -> TensorDescriptor:
+    """Rows as the copy engine takes them, `block_n` tokens of one head at a time."""
+    kind = gl.bfloat16 if rows.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for([block_n, dim], kind)
+    return TensorDescriptor.from_tensor(rows, [block_n, dim], layout)
