@@ -133,6 +133,7 @@ def test_bench_json_is_all_there_is(model: Path, capsys: pytest.CaptureFixture[s
         (["--pg", "5"], "two numbers"),
         (["-p", "600"], "trained for 512"),
         (["-ngl", "7"], "-ngl is 0"),
+        (["-ngl", "some"], "-ngl is 0"),
         (["--kv-dtype", "int3"], "int3"),
         (["--quantize", "int8"], "already"),
     ],

@@ -141,6 +141,7 @@ def test_options_may_stand_between_words() -> None:
         ("-c", "-5", "-p", "x"),
         ("-c", "8q", "-p", "x"),
         ("-ngl", "3", "-p", "x"),
+        ("-ngl", "some", "-p", "x"),
         ("-ctk", "f16", "--kv-dtype", "q8_0/f16", "-p", "x"),
         ("--chat-template", "no/such/file", "--weight-path", str(STORIES), "-p", "x"),
         ("a/b", "one", "-p", "two"),

@@ -257,7 +257,10 @@ ALL_LAYERS = 99  # what programs are told when all layers are meant
 def backend_for(n_gpu_layers: str, asked: str | None) -> str:
     """llama.cpp's way of choosing a device; a model is never split between two."""
     named = n_gpu_layers.strip().lower()
-    number = ALL_LAYERS if named == "all" else whole_number(named)
+    try:
+        number = ALL_LAYERS if named == "all" else whole_number(named)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"-ngl is 0 (all on the CPU) or 99 (all on the GPU): {error}.") from None
     if asked not in (None, "auto") or 0 < number < ALL_LAYERS:
         raise ConfigError("-ngl is 0 (all on the CPU) or 99 (all on the GPU), and goes without --backend.")
     return "cuda" if number else "cpu"
