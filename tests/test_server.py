@@ -307,7 +307,7 @@ def test_the_engines_own_refusal_is_a_400(client: httpx.Client) -> None:
 
 def test_models(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()
-    assert listed["object"] == "list" and [m["id"] for m in listed["data"]] == ["other", "scripted"]
+    assert listed["object"] == "list" and [m["id"] for m in listed["data"]] == ["scripted", "other"]
     one = client.get("/v1/models/other").json()
     assert one["object"] == "model" and one["owned_by"] and one["created"] > 0
     assert client.get("/v1/models/absent").status_code == 404
