@@ -122,7 +122,10 @@ WRONG = {
     "not an address": (["--server", "scripted", "-p", "x"], 3, "is not an address"),
     "nobody there": (["--server", "http://127.0.0.1:1", "-p", "x"], 4, "No server answers at http://127.0.0.1:1"),
     "no such model": (["other", "--server", "HERE", "-p", "x"], 2, "has no model other: it has scripted"),
-    "an engine's option": (["--server", "HERE", "-t", "2", "-p", "x"], 3, "give --n-threads to `tahr serve`"),
+    "an engine's option": (["--server", "HERE", "-t", "2", "-p", "x"], 3, "give --threads to `tahr serve`"),
+    "a context": (["--server", "HERE", "-c", "50%", "-p", "x"], 3, "give --ctx to `tahr serve`"),
+    "an adapter": (["--server", "HERE", "--lora", "a=b", "-p", "x"], 3, "give --lora to `tahr serve`"),
+    "no cache": (["--server", "HERE", "--no-prefix-cache", "-p", "x"], 3, "give --no-prefix-cache to `tahr serve`"),
     "a quantisation": (["--server", "HERE", "-q", "q8_0", "-p", "x"], 3, "give --quantization to `tahr serve`"),
     "a length": (["--server", "HERE", "-n", "100000", "-p", "x"], 3, "max_tokens"),
 }
@@ -139,7 +142,16 @@ def test_mistakes_are_told(server: HttpServer, case: str, capfd: pytest.CaptureF
 def test_a_wrong_key(server: HttpServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TAHR_API_KEY", "wrong")
     assert main(["run", "--server", server.address, "-p", "x"]) == 3
-    assert "TAHR_API_KEY is sent as the key" in capfd.readouterr().err
+    assert ". TAHR_API_KEY is sent as the key" in capfd.readouterr().err
+    assert main(["ps", "--server", server.address]) == 3
+    assert "TAHR_SERVER_ADMIN_KEY, or else TAHR_API_KEY is sent as the key" in capfd.readouterr().err
+
+
+def test_the_first_model_is_the_servers_first(capfd: pytest.CaptureFixture[str]) -> None:
+    """That of requests without a name, not the first of the alphabet."""
+    with serving(ScriptedModel(play, "zebra", 2000), ScriptedModel(play, "ant", 2000)) as running:
+        assert main(["run", "--server", running.address, "-p", "x"]) == 0
+    assert "zebra on" in capfd.readouterr().err
 
 
 # What servers of other APIs, or damaged ones, answer: the list of models, then an event of a chat.

@@ -29,8 +29,9 @@ GRAMMAR_FIELDS = {
 class ServerClient:
     """Requests to one server."""
 
-    def __init__(self, address: str, key: str | None = None):
-        self._key = key or os.environ.get("TAHR_API_KEY", "")
+    def __init__(self, address: str, key_variables: Sequence[str] = ("TAHR_API_KEY",)):
+        self._key_variables = key_variables  # the first that is set counts
+        self._key = next(filter(None, map(os.environ.get, key_variables)), "")
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
@@ -88,7 +89,7 @@ class ServerClient:
             ) from error
         if response.status != 200:
             with self._connected():
-                raise refusal(response.status, response.read(MAX_REPLY_BYTES))
+                raise refusal(response.status, response.read(MAX_REPLY_BYTES), self._key_variables)
         return response
 
 
@@ -116,14 +117,14 @@ def text_in(value: Any) -> str:
     return value
 
 
-def refusal(status: int, data: bytes) -> GenerateError | ConfigError:
+def refusal(status: int, data: bytes, key_variables: Sequence[str]) -> GenerateError | ConfigError:
     """The server's own sentence."""
     try:
         message = text_in(json.loads(data)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = f"The server answered {status}."
     if status == 401:
-        message = f"{message} TAHR_API_KEY is sent as the key."
+        message = f"{message} {', or else '.join(key_variables)} is sent as the key."
     return GenerateError(message) if status >= 500 else ConfigError(message)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from typing import Any
 
 from tahr.cli.chat.remote import ServerClient
@@ -35,7 +34,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def admin_client(address: str) -> ServerClient:
     """A client with the admin's key, if there is one."""
-    return ServerClient(address, os.environ.get("TAHR_SERVER_ADMIN_KEY"))
+    return ServerClient(address, ("TAHR_SERVER_ADMIN_KEY", "TAHR_API_KEY"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -243,6 +243,15 @@ def engine_flags(args: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
+def engine_flag(field: str, value: Any) -> str:
+    """How a setting of the engine is written as a flag."""
+    if field == "prefix_cache":
+        return PREFIX_CACHE[value][0]
+    field = "context_size" if field == "context_share" else field
+    spelled = {each.field: each.flags for each in (*ENGINE, *BATCHING, *SPECULATION)}
+    return next((flag for flag in spelled.get(field, ()) if flag.startswith("--")), f"--{field.replace('_', '-')}")
+
+
 def kv_types(args: argparse.Namespace) -> str | None:
     """The formats of keys and values as one setting; --kv-dtype is that of a side nothing is said about."""
     if args.kv_dtype is not None and "/" in args.kv_dtype:

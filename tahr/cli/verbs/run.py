@@ -158,14 +158,15 @@ def refuse_engine_options(args: argparse.Namespace) -> None:
     """A server has chosen these when it started."""
     from tahr.cli.settings.settings_layers import flags_in
 
-    given = {path.split(".")[1] for path in flags_in(args, ("engine",)) | options.engine_flags(args)}
+    set_here = flags_in(args, ("engine",)) | options.engine_flags(args)
+    given = {options.engine_flag(path.split(".")[1], value) for path, value in set_here.items()}
     given |= {
-        name
+        f"--{name.replace('_', '-')}"
         for name in ("quantization", "weight_path", "hf_repo", "dry_run", "effective_config_json")
         if getattr(args, name)
     }
     if given:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(given))
+        names = " and ".join(sorted(given))
         raise ConfigError(f"--server talks to a model that is loaded already: give {names} to `tahr serve` instead.")
 
 
