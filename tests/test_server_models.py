@@ -351,7 +351,9 @@ def test_a_key_from_the_environment(stories: Path, monkeypatch: pytest.MonkeyPat
         (["--model", "\udcff=x.gguf"], 3, "not UTF-8"),
         (["/no/such/\udcff.gguf"], 3, "not UTF-8"),
         (["x.gguf", "--temperature", "-1"], 3, "temperature"),
-        (["x.gguf", "--host", "no.such.host.invalid"], 5, "listen"),
+        (["x.gguf", "--host", "no.such.host.invalid"], 5, "choose another --host"),
+        (["x.gguf", "--host", "192.0.2.1"], 5, "choose another --host"),  # an address of no machine
+        (["x.gguf", "--served-model-name", ""], 3, "A name of a model is empty"),
         (["/no/such/model.gguf"], 2, "model"),
     ],
 )
@@ -359,6 +361,12 @@ def test_bad_options_are_a_sentence_and_an_exit_code(options: list[str], code: i
     with served(*options) as server:
         assert server.wait(30) == code
         assert words in "".join(server.lines) and "Traceback" not in "".join(server.lines)
+
+
+def test_a_budget_for_nothing_is_to_be_raised(stories: Path) -> None:
+    with served(str(stories), "--models-budget", "3") as server:
+        assert server.wait(30) == 3
+        assert "raise --models-budget" in "".join(server.lines)
 
 
 def test_an_open_server_warns() -> None:

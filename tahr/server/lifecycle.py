@@ -1,6 +1,7 @@
 """A server's life: bind, load, serve, shut down."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -165,7 +166,10 @@ def bind(settings: Settings) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
-        raise ServerError(f"Cannot listen on {where} ({error.strerror or error}): choose another --port.") from error
+        # A name nobody knows, or an address of another machine, has no free port either.
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        other = "--host" if is_host else "--port"
+        raise ServerError(f"Cannot listen on {where} ({error.strerror or error}): choose another {other}.") from error
     return listener
 
 

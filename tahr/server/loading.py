@@ -42,6 +42,8 @@ def check_names(choices: Sequence[ModelChoice]) -> None:
 
 def check_text(name: str) -> None:
     """Names come from command lines and files, which may hold any bytes; replies, logs and metrics cannot."""
+    if not name.strip():
+        raise ConfigError("A name of a model is empty: give it another, such as --model NAME=MODEL.")
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -74,7 +76,7 @@ class LlmLoader:
     def config(self) -> EngineConfig:
         """With a bound of keys and values, where memory is bounded."""
         config, budget = self.choice.config, self.options.budget_bytes
-        return config if config.kv_bytes or not budget else replace(config, kv_bytes=budget // KV_SHARE)
+        return config if config.kv_bytes or not budget else replace(config, kv_bytes=max(1, budget // KV_SHARE))
 
     def n_bytes(self) -> int:
         """The size of its files, and the most that keys and values may take; files are fetched if they are not here."""
