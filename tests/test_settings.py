@@ -13,6 +13,7 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import Parser, main
+from tahr.cli.settings.options import Option
 from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
@@ -170,6 +171,14 @@ def test_a_value_from_the_environment_changes_a_reply(
     assert main(command) == 0
     long = capsys.readouterr().out.rstrip("\n")
     assert long.startswith(short) and len(long) > len(short)
+
+
+SERVER_SIZES = [option for option in serve.SERVER if all_keys()[f"server.{option.field}"].kind is int]
+
+
+@pytest.mark.parametrize("option", SERVER_SIZES, ids=lambda option: option.field)
+def test_whole_numbers_of_a_server_may_have_a_unit(option: Option, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, option.flags[0], "4k")[f"server.{option.field}"] == (4096, "cli")
 
 
 @pytest.mark.parametrize(("name", "path"), SHORT.items())

@@ -43,10 +43,10 @@ or open http://127.0.0.1:8080 in a browser. Any OpenAI client works: its base UR
 Ctrl-C ends running requests after --grace seconds; a second one ends at once."""
 
 SERVER = (
-    Option(("--rate-limit",), "rate_limit", int, "requests per minute and key (429 beyond)"),
-    Option(("--rate-limit-total",), "rate_limit_total", int, "requests per minute of all keys together"),
-    Option(("--max-body-bytes",), "max_body_bytes", int, "largest request body (default 10 MiB)"),
-    Option(("--max-requests",), "max_requests", int, "requests in flight before 503 (default 4096)"),
+    Option(("--rate-limit",), "rate_limit", whole_number, "requests per minute and key (429 beyond)"),
+    Option(("--rate-limit-total",), "rate_limit_total", whole_number, "requests per minute of all keys together"),
+    Option(("--max-body-bytes",), "max_body_bytes", whole_number, "largest request body (default 10 MiB)"),
+    Option(("--max-requests",), "max_requests", whole_number, "requests in flight before 503 (default 4096)"),
     Option(
         ("--models-budget",),
         "models_budget_bytes",
@@ -59,7 +59,7 @@ SERVER = (
         float,
         "seconds a model without requests stays loaded (default: ever)",
     ),
-    Option(("--max-tokens-cap",), "max_tokens_cap", int, "longest reply a request may ask for"),
+    Option(("--max-tokens-cap",), "max_tokens_cap", whole_number, "longest reply a request may ask for"),
     Option(("--request-timeout",), "request_timeout_s", float, "seconds a request may take (0: as long as it needs)"),
     Option(
         ("--stream-interval",),
@@ -68,12 +68,19 @@ SERVER = (
         "seconds between the events of a stream (default 0.025; 0: an event for every token)",
     ),
     Option(("--session-cache",), "session_cache", str, "off, or memory: remember conversations by X-Tahr-Session"),
-    Option(("--session-cache-max-entries",), "session_max_entries", int, "conversations to remember (default 128)"),
-    Option(("--session-cache-max-tokens",), "session_max_tokens", int, "tokens of each (default 4096)"),
     Option(
-        ("--response-store-max-entries",), "response_max_entries", int, "responses to store (default 1024; 0: none)"
+        ("--session-cache-max-entries",), "session_max_entries", whole_number, "conversations to remember (default 128)"
     ),
-    Option(("--response-store-max-bytes",), "response_max_bytes", int, "bytes of all of them (default 64 MiB)"),
+    Option(("--session-cache-max-tokens",), "session_max_tokens", whole_number, "tokens of each (default 4096)"),
+    Option(
+        ("--response-store-max-entries",),
+        "response_max_entries",
+        whole_number,
+        "responses to store (default 1024; 0: none)",
+    ),
+    Option(
+        ("--response-store-max-bytes",), "response_max_bytes", whole_number, "bytes of all of them (default 64 MiB)"
+    ),
     Option(("--response-store-max-age",), "response_max_age_s", float, "seconds to store each (default a day)"),
     Option(("--grace",), "grace_s", float, "seconds from a signal to the end (default 10)"),
 )
@@ -109,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--all-models", action="store_true", help=text)
     add("--served-model-name", action="append", metavar="NAME", help="another name of the first model (repeatable)")
     add("--host", help="address to listen on (default 127.0.0.1: only this machine)")
-    add("-p", "--port", type=int, help="port (default 8080; 0: any free one)")
+    add("-p", "--port", type=whole_number, help="port (default 8080; 0: any free one)")
     add("--addr", metavar="HOST:PORT", help="both at once")
     add(
         "--api-key",
