@@ -49,6 +49,7 @@ def test_ways_to_name_a_model(text: str, expected: NamedModel) -> None:
     [
         ("chat=", "half empty"),
         ("a=qwen3:0.6b,ctx=many", "ctx of --model a=qwen3:0.6b is 'many', but engine.context_size is a whole number"),
+        ("a=qwen3:0.6b,ctx=0%", "ctx of --model a=qwen3:0.6b is wrong: `0%` is not a share"),
         ("a=qwen3:0.6b,ctx=4", "Of the model a, context_size is 4, but it must be a whole number at least 8"),
         ("a=qwen3:0.6b,temperature=-1", "Of the model a, temperature is -1.0"),
         ("a=qwen3:0.6b,ctxx=4", "the option ctxx, which is none a model can have: did you mean ctx?"),
@@ -60,6 +61,11 @@ def test_ways_to_name_a_model(text: str, expected: NamedModel) -> None:
 )
 def test_what_is_wrong_is_named(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in refused(capsys, "--model", text)
+
+
+def test_the_context_of_one_model_may_be_a_share() -> None:
+    said = parse_model("a=qwen3:0.6b,ctx=50%")
+    assert said.own == {"engine.context_size": 0, "engine.context_share": 0.5}
 
 
 def test_every_option_of_a_model_has_a_key() -> None:

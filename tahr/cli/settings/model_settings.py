@@ -13,11 +13,13 @@ from tahr.cli.settings.settings_layers import (
     MODEL_SECTIONS,
     Key,
     Layers,
+    as_settings,
     hint,
     option_paths,
     profile_values,
     usable_keys,
 )
+from tahr.cli.settings.sizes import number_or_share
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.hub.refs import ALIASES, SOURCES, quant_of
@@ -96,10 +98,20 @@ def read_option(text: str, where: str, own: dict[str, Any]) -> None:
         path, parsed = "quantization", value
     else:
         key = key_of(name, where)
-        path, parsed = key.path, key.parse(value, f"{name} of {where}")
+        path, parsed = key.path, parse_value(key, value, f"{name} of {where}")
     if path in own:
         raise ConfigError(f"{where} gives {name} twice: give it once.")
-    own[path] = parsed
+    own |= as_settings(path, parsed)
+
+
+def parse_value(key: Key, text: str, where: str) -> Any:
+    """As the flag of that name reads it: a context may be a share of the model's own."""
+    if key.path != "engine.context_size" or not text.strip().endswith("%"):
+        return key.parse(text, where)
+    try:
+        return number_or_share(text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{where} is wrong: {error}.") from None
 
 
 def key_of(name: str, where: str) -> Key:

@@ -203,11 +203,17 @@ def mine(values: Mapping[str, Any], usable: Mapping[str, Key]) -> dict[str, Any]
 def flags_in(args: argparse.Namespace, sections: Sequence[str]) -> dict[str, Any]:
     """The options that were given, by path: an option's name in `args` is that of the field it sets."""
     given = {path: getattr(args, path.split(".")[1], None) for path in all_keys() if path.split(".")[0] in sections}
-    if isinstance(given.get("engine.context_size"), Share):
-        given |= {"engine.context_size": 0, "engine.context_share": given["engine.context_size"]}
+    given |= as_settings("engine.context_size", given.get("engine.context_size"))
     return {
         path: tuple(value) if isinstance(value, list) else value for path, value in given.items() if value is not None
     }
+
+
+def as_settings(path: str, value: Any) -> dict[str, Any]:
+    """The settings that a value stands for: a share of the context has a field of its own."""
+    if isinstance(value, Share):
+        return {path: 0, "engine.context_share": value}
+    return {path: value}
 
 
 # ---- the file -----------------------------------------------------------------------------------------------
