@@ -151,7 +151,9 @@ def test_the_first_model_is_the_servers_first(capfd: pytest.CaptureFixture[str])
     """That of requests without a name, not the first of the alphabet."""
     with serving(ScriptedModel(play, "zebra", 2000), ScriptedModel(play, "ant", 2000)) as running:
         assert main(["run", "--server", running.address, "-p", "x"]) == 0
-    assert "zebra on" in capfd.readouterr().err
+        assert "zebra on" in capfd.readouterr().err
+        assert main(["run", "Ant", "--server", running.address, "-p", "x"]) == 0, "in any case, as requests find it"
+    assert "ant on" in capfd.readouterr().err
 
 
 # What servers of other APIs, or damaged ones, answer: the list of models, then an event of a chat.

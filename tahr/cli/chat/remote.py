@@ -139,10 +139,11 @@ class RemoteModel:
         self._server = server
         with reading():
             cards = {text_in(card["id"]): card for card in server.json("/v1/models")["data"]}
-        found = name or next(iter(cards), None)
-        if found not in cards:
+        alike = (card for card in cards if not name or card.lower() == name.lower())  # as servers find names
+        found = name if name in cards else next(alike, None)
+        if found is None:
             raise ModelNotFound(f"The server at {server.address} has no model {name}: it has {', '.join(cards)}.")
-        self.name = str(found)
+        self.name = found
         with reading():
             self.context_size = int(cards[self.name].get("context_size") or cards[self.name].get("max_model_len") or 0)
         self.backend_summary = server.address
