@@ -172,6 +172,7 @@ def test_events_in_their_order(client: httpx.Client, engine: ScriptedEngine) -> 
         (THOUGHT, {"thinking": {**THINK, "display": "omitted"}}),
         (THOUGHT, {"thinking": {"type": "adaptive"}}),
         (THOUGHT, {}),
+        (THOUGHT + THOUGHT, {}),  # thoughts nobody sees stand between two texts
         (THOUGHT.replace("Yes.", CALLS), {"thinking": THINK, "tools": [TOOL, NOW]}),
         ("one two three", {"stop_sequences": ["two", "three"]}),
         ("one two three", {"max_tokens": 5}),

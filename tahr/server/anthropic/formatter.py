@@ -72,9 +72,11 @@ class MessageFormatter:
         deltas = chunk.deltas
         if len(deltas) == 1 and self._kind == TEXT and isinstance(deltas[0], str):  # nearly always
             return self._text_head + encode(deltas[0]) + b"}}\n\n"
-        return b"".join([self._event(delta) for delta in deltas if is_shown(delta, self._asked)])
+        return b"".join([self._event(delta) for delta in deltas])
 
     def _event(self, delta: Delta) -> bytes:
+        if not is_shown(delta, self._asked):
+            return self._end_block()  # texts before and after a thought are two blocks, also if nobody sees it
         kind = kind_of(delta)
         begun = b"" if kind == self._kind else self._end_block() + self._begin_block(kind, delta)
         if isinstance(delta, str):
