@@ -430,7 +430,10 @@ def test_errors_have_their_types(client: httpx.Client) -> None:
     wrong = client.post(MESSAGES, json=body, headers={"x-api-key": "wrong"})
     assert wrong.status_code == 401 and wrong.json()["error"]["type"] == "authentication_error"
     assert "nobody" in refused(client, 404, model="nobody")
-    assert client.get(MESSAGES).json()["type"] == "error"
+    lost, misused = client.post(f"{MESSAGES}/batches", json={}), client.get(MESSAGES)
+    assert (lost.status_code, misused.status_code) == (404, 405)
+    for each in (wrong, lost, misused):  # refused before their handler
+        assert each.json()["type"] == "error" and each.json()["request_id"] == each.headers["request-id"]
     broken = client.post(MESSAGES, content=b"{")
     assert broken.status_code == 400 and broken.json()["error"]["type"] == "invalid_request_error"
     long = refused(client, messages=[{"role": "user", "content": "x" * 5000}])

@@ -312,6 +312,10 @@ def test_the_version_and_the_door(client: httpx.Client) -> None:
     assert client.head("/").status_code == 200
 
 
+def test_a_path_without_a_route_has_an_error_of_the_same_shape(client: httpx.Client) -> None:
+    assert refused(client, "/api/blobs/sha256:0", 404).startswith("There is no route /api/blobs/sha256:0:")
+
+
 # ---- strangers ----------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, BodyMemory, ClientGone, HttpRequest, Receive, Send
 from tahr.server.models import UnloadedModel
 from tahr.server.route import Route
-from tahr.server.routes import methods_of
+from tahr.server.routes import methods_of, relative_of
 from tahr.server.state import ServerState
 
 BODY_SHARE = 8  # bodies take at most this part of the machine's memory
@@ -35,8 +35,10 @@ class App:
         request.response_headers["x-request-id"] = request_id()
         methods = methods_of(request.path)
         route = methods.get("GET" if request.method == "HEAD" else request.method) or next(iter(methods.values()), None)
-        if route:
-            request.error_reply = route.errors
+        if shape := route or relative_of(request.path):
+            request.error_reply = shape.errors
+            if shape.id_header:
+                request.response_headers[shape.id_header] = request.response_headers["x-request-id"]
         record = request.record
         try:
             await self._handle(request, route)

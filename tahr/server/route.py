@@ -25,6 +25,7 @@ class Route:
     is_open: bool = False  # needs no key
     is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
     errors: type[ErrorReply] = Envelope  # the shape of its errors
+    id_header: str = ""  # a header that its clients look for the id of a request in, beside x-request-id
     aliases: tuple[str, ...] = ()  # other paths with the same handler
     streams: str = "text/event-stream"  # the content type of streamed replies
 

@@ -74,6 +74,8 @@ def by_ends(routes: list[Route]) -> list[tuple[tuple[str, str], Methods]]:
 
 EXACT = by_path(ROUTES)
 VARIABLE = by_ends(ROUTES)
+# How paths of an API other than OpenAI's begin, and a route of it, whose errors a path without a route has too.
+BELOW = {"/api/": EXACT["/api/chat"]["POST"], "/v1/messages/": EXACT["/v1/messages"]["POST"]}
 
 
 def methods_of(path: str) -> Methods:
@@ -81,6 +83,11 @@ def methods_of(path: str) -> Methods:
     if path in EXACT:
         return EXACT[path]
     return next((methods for ends, methods in VARIABLE if fits(path, *ends)), {})
+
+
+def relative_of(path: str) -> Route | None:
+    """A route of the API that a path without one belongs to by its beginning."""
+    return next((route for prefix, route in BELOW.items() if path.startswith(prefix)), None)
 
 
 def fits(path: str, prefix: str, suffix: str) -> bool:

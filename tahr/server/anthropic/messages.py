@@ -19,21 +19,14 @@ COUNT_BODY = msgspec.json.Decoder(CountTokensBody)
 
 async def create_message(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as Anthropic's API does."""
-    name_request(request)
     await reply_to_chat(request, state, partial(read, state))
 
 
 async def count_tokens(request: HttpRequest, state: ServerState) -> None:
     """How many tokens the prompt of a message would have."""
-    name_request(request)
     data = await request.body()
     made = await state.text_pool.run(lambda: CountTokensReply(counted(state, data)), len(data))
     await request.respond_json(made)
-
-
-def name_request(request: HttpRequest) -> None:
-    """Anthropic's clients look for the id of a request in a header of another name."""
-    request.response_headers["request-id"] = request.response_headers["x-request-id"]
 
 
 def read(state: ServerState, data: bytes) -> ChatRequest:

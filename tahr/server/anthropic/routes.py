@@ -1,15 +1,15 @@
 """The routes of Anthropic's API."""
 
+from functools import partial
+
 from tahr.server.anthropic import bodies, messages, replies
 from tahr.server.route import Route
 
+AnthropicRoute = partial(Route, errors=replies.AnthropicError, id_header="request-id")
+
 ROUTES = [
-    Route(
-        *("POST", "/v1/messages", messages.create_message, bodies.MessagesBody, replies.MessageReply),
-        errors=replies.AnthropicError,
-    ),
-    Route(
+    AnthropicRoute("POST", "/v1/messages", messages.create_message, bodies.MessagesBody, replies.MessageReply),
+    AnthropicRoute(
         *("POST", "/v1/messages/count_tokens", messages.count_tokens, bodies.CountTokensBody, replies.CountTokensReply),
-        errors=replies.AnthropicError,
     ),
 ]
