@@ -331,3 +331,17 @@ def test_the_model_s_own_sampling_values_are_shown(
     assert found["sampling.typical_p"] == (None, "default") and found["sampling.max_tokens"] == (1024, "default")
     assert main([verb, "org/none", "--effective-config-json"]) == 0
     assert "not on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "size", "key"),
+    [
+        ("--models-budget", "8g", "server.models_budget_bytes"),
+        ("--max-body-bytes", "8589934592", "server.max_body_bytes"),
+        ("--response-store-max-bytes", "8589934592", "server.response_max_bytes"),
+    ],
+)
+def test_sizes_may_be_gigabytes(
+    bare: Path, capsys: pytest.CaptureFixture[str], option: str, size: str, key: str
+) -> None:
+    assert shown(capsys, option, size)[key] == (8 * 2**30, "cli")

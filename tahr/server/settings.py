@@ -7,6 +7,7 @@ from tahr.config import Range, SamplingParams, check_ranges, whole
 from tahr.errors import ConfigError
 
 SESSION_CACHES = ("off", "memory")
+MAX_BYTES = 2**62  # memory is counted beyond the numbers of 32 bits
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -52,9 +53,9 @@ class Settings:
         "port": whole(0, 65535),
         "rate_limit": whole(1),
         "rate_limit_total": whole(1),
-        "max_body_bytes": whole(1024),
+        "max_body_bytes": whole(1024, MAX_BYTES),
         "max_requests": whole(1),
-        "models_budget_bytes": whole(1),
+        "models_budget_bytes": whole(1, MAX_BYTES),
         "model_keep_alive_s": Range(0, 1e9),
         "max_tokens_cap": whole(1),
         "request_timeout_s": Range(0, 1e6),
@@ -67,7 +68,7 @@ class Settings:
         "session_max_entries": whole(1),
         "session_max_tokens": whole(1),
         "response_max_entries": whole(0),
-        "response_max_bytes": whole(0),
+        "response_max_bytes": whole(0, MAX_BYTES),
         "response_max_age_s": Range(0, 1e9),
     }
 
