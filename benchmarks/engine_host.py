@@ -78,6 +78,7 @@ class NullWriter:
     stopped = False
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
+    matched_stop: str | None = None
 
     def push(self, token: int) -> tuple[str, ...]:
         return ()

@@ -46,6 +46,7 @@ class Silent:
     stopped = False
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
+    matched_stop: str | None = None
 
     def push(self, token: int) -> str:
         return ""

@@ -7,6 +7,7 @@ class Silent:
     stopped = False
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
+    matched_stop: str | None = None
 
     def push(self, token: int) -> tuple[()]:
         return ()

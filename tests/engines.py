@@ -32,6 +32,7 @@ class Tally:
     stopped = is_cut = False
     forced: tuple[int, ...] = ()
     n_reasoning_tokens = 0
+    matched_stop: str | None = None
 
     def __init__(self, fault: Callable[[int], object] = lambda token: None):
         self.fault = fault

@@ -93,6 +93,17 @@ KILLING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("tools", [[], [LIGHT]], ids=["without tools", "with tools"])
+def test_a_stop_string_that_the_last_token_completes_is_why_a_reply_ends(
+    client: httpx.Client, tools: list[dict[str, Any]]
+) -> None:
+    """Where a call may follow, a line break is held back up to the end: it stops the reply all the same."""
+    break_ids = client.post("/tokenize", json={"prompt": "\n", "add_special_tokens": False}).json()["tokens"]
+    body = said(tools=tools, logit_bias={str(break_ids[-1]): 100}, stop="\n", max_tokens=1)
+    choice = client.post(CHAT, json=body).json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+
+
 def test_killing_tools_hurt_nobody_else(client: httpx.Client) -> None:
     """Each beside three normal requests, which say what they say alone, while /health answers."""
     normal = [said(**ASKED), said(temperature=0, max_tokens=30), said(seed=5, max_tokens=40)]

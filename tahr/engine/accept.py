@@ -51,7 +51,8 @@ def accept_token(
     if grammar is not None and grammar.finished:
         return deltas + writer.flush(), "stop"
     if len(seq.tokens) >= seq.max_length:
-        return deltas + writer.flush(), "length"
+        deltas += writer.flush()  # a stop string may stand in what was held back
+        return deltas, "length" if writer.matched_stop is None else "stop"
     return deltas, None
 
 
