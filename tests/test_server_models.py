@@ -189,7 +189,7 @@ def test_embeddings_and_models(story: ServeProcess, library: LLM) -> None:
     wanted = library.embed(["a cat", "a dog"])
     made = client.embeddings.create(model="story", input=["a cat", "a dog"])  # the SDK asks for base64
     assert [each.embedding for each in made.data] == [pytest.approx(row.tolist(), abs=1e-6) for row in wanted]
-    assert [model.id for model in client.models.list()] == ["story", "tale"]
+    assert [model.id for model in client.models.list()] == ["tale", "story"]
     assert client.models.retrieve("tale").id == "tale"
 
 
