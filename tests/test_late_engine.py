@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from engines import Tally, alone, engine, greedy, here, loaded, page_bytes, poison, run, submit
 from late_backend import LateBackend, blank_free_pages
+from speculating import speculating
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.sequence import Sequence, State
 from tahr.errors import GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
+from tahr.library.session import Session
 from test_engine import TEXTS, prompts
 
 
@@ -218,3 +220,21 @@ def test_random_traffic(stories: Path, wanted: list[list[int]], data: st.DataObj
         assert seq.tokens[seq.n_prompt :] == reply[: seq.n_generated]
         assert seq.state is State.CANCELLED or seq.n_generated == seq.max_length - seq.n_prompt
     assert eng.scheduler.pools[0].n_used == 0
+
+
+def test_a_copy_of_a_session_holds_its_text_whoever_wants_the_pages(stories: Path) -> None:
+    """Where tokens are guessed, a step first finishes the one before: what that computed may lose its pages at once."""
+    n_bytes = 9 * page_bytes(stories)
+    eng = speculating(stories, "wrong", 4, late=True, kv_bytes=n_bytes, context_size=64, prefix_cache=False)
+    text = list(range(1, 12))
+    session, other = Session(eng, eng), Session(eng, eng)
+    session.feed(text)
+    sequences = [submit(eng, [7 * i + j for j in range(1, 6)], greedy(40)) for i in range(4)]
+    while not session.sequence.is_parked:
+        eng.step()
+    copy = session.copy()
+    assert [len(layer) for layer in copy.layers] == [len(text)] * len(copy.layers)
+    run(eng, *sequences)
+    row = session.feed([12])
+    other.restore(copy)
+    assert other.feed([12]).tobytes() == row.tobytes()

@@ -61,9 +61,12 @@ class Feeder:
         self.engine.scheduler.truncate(seq, n_tokens)
 
     def resume(self, seq: Sequence) -> None:
-        """Compute again what a preempted sequence has lost."""
+        """Compute again what a preempted sequence has lost: it holds its pages when this returns."""
         self.engine.scheduler.extend(seq, ())
         self.run(seq)
+        while seq.is_parked:  # a step that finishes the one before it may park what that one computed
+            self.engine.scheduler.extend(seq, ())
+            self.run(seq)
 
     def run(self, *sequences: Sequence) -> None:
         """Step until these have nothing left to compute. An error of one is raised.
