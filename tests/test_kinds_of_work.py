@@ -12,7 +12,9 @@ from engines import alone, engine, greedy, loaded, page_bytes, poison, run, subm
 from null_model import NullModel, scheduler, sequence
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.feeder import Feeder, LastRow
+from tahr.engine.runner import InFlight
 from tahr.engine.sequence import Output
+from tahr.engine.work import StepWork
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
 
@@ -100,6 +102,8 @@ def test_an_aborted_job_frees_everything(stories: Path) -> None:
         EmbeddingJob(eng, [[1], [1] * 1000])
     with pytest.raises(ConfigError, match="without tokens"):
         EmbeddingJob(eng, [[1], []])
+    with pytest.raises(ConfigError, match="Token ids"):
+        EmbeddingJob(eng, [[1], [1 << 20]])
     assert not eng.busy
 
 
@@ -141,6 +145,25 @@ def test_closing_ends_embeddings_with_a_sentence(stories: Path) -> None:
 
 
 # ---- faults ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_to_do_for_a_job_that_has_failed(stories: Path) -> None:
+    async def main() -> None:
+        async with AsyncLLM(str(stories), config=EngineConfig(n_threads=2, max_batch_size=4)) as llm:
+            runner = llm.llm.engine.runner
+            sound = runner.launch
+
+            def broken(work: StepWork, before: object) -> InFlight:
+                runner.launch = sound  # type: ignore[method-assign]
+                raise OSError("the device fell off the bus")
+
+            runner.launch = broken  # type: ignore[method-assign]
+            with pytest.raises(GenerateError, match="fell off the bus"):
+                await llm.embed(texts(1500, 60))
+            assert (await llm.embed(["dog", "cat"])).shape[0] == 2
+            assert llm.stats().tokens_prefilled < 500, "texts are computed that nobody waits for"
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("length", [8, 200])

@@ -457,6 +457,7 @@ class AsyncLLM:
                     self._resolve(future, job.vectors(), None)
                 except TahrError as error:
                     self._resolve(future, None, error)
+                job.abort()  # where one text failed, others may still run
 
     def _abort_job(self, future: "asyncio.Future[Floats]") -> None:
         job = self._jobs.pop(future, None)

@@ -128,8 +128,12 @@ class EmbeddingJob:
         pooling = self.options.pooling or own_pooling(decoder.encoding)
         self._poolers = [Pooler(pooling) for _ in texts]
         self.sequences: list[Sequence] = []
-        for _ in texts[:MAX_QUEUED]:
-            self._submit_next()
+        try:
+            for _ in texts[:MAX_QUEUED]:
+                self._submit_next()
+        except BaseException:
+            self.abort()  # the texts before the one that was refused: nobody will wait for them
+            raise
 
     def _submit_next(self) -> None:
         i = len(self.sequences)
