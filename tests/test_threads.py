@@ -1,6 +1,8 @@
 """The thread pool: any number of threads, no work while idle, callers that take turns, a clean end."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -195,3 +197,24 @@ def test_decode_equals_the_same_row_of_a_prefill(n_threads: int, n: int, n_q: in
         whole = run(0, window)
         for begin in (n - 1, n - 2, n - 5, n - 9, n - 16, n - 40):
             np.testing.assert_array_equal(whole[begin:], run(begin, window))
+
+
+ENDS_EARLY = """
+import asyncio, sys
+from tahr import AsyncLLM, EngineConfig, SamplingParams
+
+async def main():
+    llm = AsyncLLM(sys.argv[1], config=EngineConfig(n_threads=2))
+    endless = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
+    kept.extend([llm, *[await llm.submit("Once upon a time", endless) for _ in range(8)]])
+    raise SystemExit(3)
+
+kept = []
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_ends_while_requests_run_ends_as_it_wants_to(stories: Path) -> None:
+    """The engine's thread is in native code then, and the interpreter must not be gone when it comes back."""
+    ended = subprocess.run([sys.executable, "-c", ENDS_EARLY, str(stories)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (3, "")

@@ -24,7 +24,7 @@ from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.library.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
 from tahr.library.chat_options import PreparedRequest
-from tahr.library.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, settle
+from tahr.library.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
 from tahr.library.llm import LLM, Texts
 from tahr.library.outputs import Chunk, Completion, Request
@@ -111,6 +111,7 @@ class AsyncLLM:
         self._n_compiling = 0
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
         self._thread.start()
+        self._forget_exit = join_at_exit(self._thread, self._stop)
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
@@ -268,10 +269,9 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Stop everything, and wait for the thread to end. Readers get their last chunks."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._stop()
         await asyncio.to_thread(self._thread.join)
+        self._forget_exit()
         self._compiling.shutdown(wait=False)  # a future that it cancelled would look as if the caller's task were
         self.llm.grammars.close()
 
@@ -283,6 +283,11 @@ class AsyncLLM:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("An AsyncLLM cannot be pickled: make one in each process, from the same name.")
+
+    def _stop(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ the loop and the engine share one interpreter, and what a delivery takes is take
 """
 
 import asyncio
+import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -162,3 +163,18 @@ def settle(outcomes: ListOf[Outcome]) -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
+
+
+def join_at_exit(thread: threading.Thread, stop: Callable[[], None]) -> Callable[[], None]:
+    """When the process ends, have a thread stop and wait for that; what is returned takes this back.
+
+    A thread that came back from native code later than the interpreter would abort the process.
+    """
+
+    def end() -> None:
+        if thread.is_alive():  # it is not in a forked process, and `stop` may wait for a lock that it held
+            stop()
+            thread.join()
+
+    atexit.register(end)
+    return lambda: atexit.unregister(end)
