@@ -457,11 +457,12 @@ class AsyncLLM:
     def _finish_jobs(self) -> None:
         for future, job in list(self._jobs.items()):
             if job.finished:
-                del self._jobs[future]
                 try:
-                    self._resolve(future, job.vectors(), None)
+                    outcome = job.vectors(), None
                 except TahrError as error:
-                    self._resolve(future, None, error)
+                    outcome = None, error
+                del self._jobs[future]  # only now: what is no error of ours fails all jobs that are here
+                self._resolve(future, *outcome)
                 job.abort()  # where one text failed, others may still run
 
     def _abort_job(self, future: "asyncio.Future[Floats]") -> None:

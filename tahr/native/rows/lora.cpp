@@ -1,5 +1,6 @@
 #include "lora.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kv_types.h"
@@ -300,8 +301,15 @@ void lora_expand(const LoraOp& op, Worker worker) {
   any_columns(op, worker, [&](const Columns& mine) { return expand_columns(op, mine), false; });
 }
 
+// So many tiles have rows enough that reading is not what takes the time.
+static bool has_many_tiles(const LoraOp& op) {
+  constexpr int32_t many = 64;
+  return std::any_of(op.n_tiles, op.n_tiles + LORA_ROUNDS, [](int32_t n) { return n >= many; });
+}
+
 // The i-th factor a, as far as it is this thread's.
 bool lora_shrink_reads(const LoraOp& op, const Worker& worker, int64_t i, Stretch& found) {
+  if (has_many_tiles(op)) return false;
   const Range mine = rank_blocks_of(op, worker);
   int64_t before = 0;
   for (Tiles at(op); !at.done(); at.next())
@@ -321,6 +329,7 @@ bool lora_shrink_reads(const LoraOp& op, const Worker& worker, int64_t i, Stretc
 
 // This thread's columns of the i-th factor b.
 bool lora_expand_reads(const LoraOp& op, const Worker& worker, int64_t i, Stretch& found) {
+  if (has_many_tiles(op)) return false;
   return any_columns(op, worker, [&](const Columns& mine) {
     for (Tiles at(op); !at.done(); at.next()) {
       if (i-- > 0) continue;
