@@ -457,6 +457,7 @@ class AsyncLLM:
     def _finish_jobs(self) -> None:
         for future, job in list(self._jobs.items()):
             if job.finished:
+                outcome: tuple[Floats | None, TahrError | None]
                 try:
                     outcome = job.vectors(), None
                 except TahrError as error:
