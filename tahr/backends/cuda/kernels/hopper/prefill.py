@@ -143,6 +143,7 @@ def fresh_kernel(
     `prefill_kernel` has the other sequences. Keys and values are descriptors of the step's rows.
     """
     let_next_start()
+    wait_for_previous()  # also if there is nothing to do: the next kernel takes it that all before have finished
     kv_head, n_seqs = gl.program_id(1), gl.load(counts + 2)
     if n_seqs == 0:
         return
@@ -151,7 +152,6 @@ def fresh_kernel(
     n_tokens = gl.load(query_start + seq + 1) - start
     if (tile * block_m >= n_tokens * group) | (n_tokens < block_n) | (gl.load(positions + start) != 0):
         return
-    wait_for_previous()  # only now: the step's inputs were there before its first kernel
     end = gl.minimum((tile * block_m + block_m - 1) // group + 1, n_tokens)  # of the keys that any row sees
     n_tiles, n_whole = (end + block_n - 1) // block_n, (tile * block_m // group + 1) // block_n
     dtype: gl.constexpr = q.dtype.element_ty
