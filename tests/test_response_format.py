@@ -140,6 +140,48 @@ def test_dataclasses_as_schemas_and_back() -> None:
         schema_of(Odd)
 
 
+@dataclass
+class Circle:
+    kind: Literal["circle"]
+    size: int
+
+
+@dataclass
+class Square:
+    kind: Literal["square"]
+    size: int
+
+
+@dataclass
+class Label:
+    size: str
+
+
+@dataclass
+class Drawing:
+    shape: Circle | Square | Label
+    title: float | str
+    depth: float | bool
+    parts: list[Circle] | list[Square]
+    names: dict[str, int] | dict[str, str] | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        ({"shape": {"kind": "square", "size": 1}, "title": "3.5", "depth": True, "parts": []},
+         Drawing(Square("square", 1), "3.5", True, [])),
+        ({"shape": {"size": "1"}, "title": 3, "depth": 2, "parts": [{"kind": "square", "size": 1}],
+          "names": {"a": "b"}},
+         Drawing(Label("1"), 3.0, 2.0, [Square("square", 1)], {"a": "b"})),
+    ],
+)  # fmt: skip
+def test_a_union_is_read_as_the_type_that_the_value_fits(value: Any, made: Drawing) -> None:
+    """Python lets any class hold any value, so that trying to make one says little."""
+    read = from_json(Drawing, value)
+    assert read == made and type(read.title) is type(made.title) and type(read.depth) is type(made.depth)
+
+
 # ---- one text at a time -----------------------------------------------------------------------------------------
 
 

@@ -97,13 +97,48 @@ def from_json(hint: Any, value: Any) -> Any:
 def from_union(arguments: tuple[Any, ...], value: Any) -> Any:
     """The first of the types that the value fits."""
     for each in arguments:
-        try:
-            made = from_json(each, value)
-        except (TypeError, ValueError, KeyError, AttributeError):
-            continue
-        if each not in PLAIN or each is Any or type(made) is each:
-            return made
+        if fits(each, value):
+            try:
+                return from_json(each, value)
+            except (TypeError, ValueError, KeyError, AttributeError):  # a class may have rules of its own
+                continue
     return value
+
+
+def fits(hint: Any, value: Any) -> bool:
+    """Whether the type's schema allows a value; making an object of it would not say, since Python checks no types."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return fits_dataclass(hint, value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return is_one_of(value, [member.value for member in hint])
+    if origin is Literal:
+        return is_one_of(value, arguments)
+    if origin in UNIONS:
+        return any(fits(each, value) for each in arguments)
+    if (origin or hint) in LISTS:
+        return isinstance(value, list) and fits_items(origin, arguments, value)
+    if (origin or hint) in (dict, Mapping):
+        return isinstance(value, dict) and (not arguments or all(fits(arguments[1], each) for each in value.values()))
+    return hint is Any or type(value) in ((int, float) if hint is float else (hint,))
+
+
+def fits_dataclass(cls: type, value: Any) -> bool:
+    given, hints = {each.name: each for each in fields(cls) if each.init}, get_type_hints(cls)
+    if not isinstance(value, dict) or not value.keys() <= given.keys():
+        return False
+    is_whole = all(name in value for name, each in given.items() if is_required(each))
+    return is_whole and all(fits(hints[name], each) for name, each in value.items())
+
+
+def fits_items(origin: Any, arguments: tuple[Any, ...], value: list[Any]) -> bool:
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        return len(arguments) == len(value) and all(map(fits, arguments, value))
+    return not arguments or all(fits(arguments[0], each) for each in value)
+
+
+def is_one_of(value: Any, members: Sequence[Any]) -> bool:
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in members)
 
 
 def list_from(kind: Any, arguments: tuple[Any, ...], value: Any) -> Any:
