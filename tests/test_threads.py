@@ -218,3 +218,26 @@ def test_a_process_that_ends_while_requests_run_ends_as_it_wants_to(stories: Pat
     """The engine's thread is in native code then, and the interpreter must not be gone when it comes back."""
     ended = subprocess.run([sys.executable, "-c", ENDS_EARLY, str(stories)], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (3, "")
+
+
+DAEMON = """
+import sys, threading
+from tahr import LLM, EngineConfig, SamplingParams
+
+def work():
+    while True:
+        llm.generate(["Once upon a time"] * 8, endless, progress=False)
+
+llm = LLM(sys.argv[1], config=EngineConfig(n_threads=2))
+endless = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
+threading.Thread(target=work, daemon=True).start()
+while llm.stats().steps < 20:
+    pass
+raise SystemExit(3)
+"""
+
+
+def test_a_process_ends_as_it_wants_to_while_a_daemon_thread_generates(stories: Path) -> None:
+    """Python would unwind the thread's stack when it comes back, and C++ aborts where that reaches a destructor."""
+    ended = subprocess.run([sys.executable, "-c", DAEMON, str(stories)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (3, "")

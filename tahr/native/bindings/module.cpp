@@ -8,6 +8,7 @@
 
 #include "cpu_features.h"
 #include "module_ops.h"
+#include "released_gil.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -77,7 +78,7 @@ void fill(Matrix& self, int64_t begin, int64_t end, uintptr_t source, int64_t n_
   const int64_t n_rows = rows_before(self.packed, end) - rows_before(self.packed, begin);
   if (n_bytes != n_rows * file_row_bytes(self.packed.format, self.packed.cols))
     throw nb::value_error("The panels take another number of bytes.");
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   fill_panels(self.packed, self.layout, begin, end, reinterpret_cast<const std::byte*>(source), &pool);
 }
 
@@ -95,12 +96,12 @@ int64_t packed_bytes(const std::string& format_name, const std::string& isa, int
 }
 
 void run_tape(const Recorder& recorder, Pool& pool) {
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   recorder.tape.run(pool);
 }
 
 std::vector<int64_t> run_tape_timed(const Recorder& recorder, Pool& pool) {
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   return recorder.tape.run_timed(pool);
 }
 

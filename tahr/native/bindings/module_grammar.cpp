@@ -3,6 +3,7 @@
 
 #include "grammar_threads.h"
 #include "module_ops.h"
+#include "released_gil.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,7 +33,7 @@ struct PyJob {
   nb::object masks;  // are written to until the job is done
 
   void wait() const {
-    nb::gil_scoped_release release;
+    const ReleasedGil released;
     job->wait();
   }
   ~PyJob() {
@@ -46,7 +47,7 @@ struct PyThreads {
   std::unique_ptr<GrammarThreads> threads;
 
   ~PyThreads() {
-    nb::gil_scoped_release release;
+    const ReleasedGil released;
     threads.reset();
   }
 };
@@ -76,7 +77,7 @@ void make_index(PyIndex* self, const std::string& library, nb::iterable tokens, 
     bytes.add(text.c_str(), text.size());
   }
   GrammarIndex::Tokenize function = tokenizer_of(std::move(tokenize));
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   new (self) PyIndex{std::make_shared<GrammarIndex>(library, bytes, eos, slices, std::move(function))};
 }
 
@@ -89,7 +90,7 @@ LlgLimits limits_of(const nb::dict& options) {
 void make_matcher(PyMatcher* self, const PyIndex& index, const std::string& grammar, const nb::dict& options) {
   if (grammar.find('\0') != std::string::npos) throw nb::value_error("A grammar cannot hold the character 0.");
   const LlgLimits limits = limits_of(options);
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   new (self) PyMatcher{std::make_shared<GrammarMatcher>(index.index, grammar, limits)};
 }
 
@@ -100,7 +101,7 @@ nb::bytes mask_of(const PyMatcher& self) {
   nb::bytes mask = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(n_bytes)));
   if (!mask.is_valid()) throw nb::python_error();
   char* data = PyBytes_AS_STRING(mask.ptr());
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   if (!matcher.fill(reinterpret_cast<uint32_t*>(data))) std::fill_n(data, n_bytes, '\0');
   return mask;
 }
@@ -135,7 +136,7 @@ PyJob begin(const PyThreads& self, const std::vector<PyMatcher*>& takers, const 
     }
   }
   auto job = std::make_shared<GrammarJob>(std::move(taken), std::move(filled));
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   self.threads->begin(job);
   job->take_tokens();
   return {std::move(job), std::move(masks)};

@@ -1,6 +1,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "module_ops.h"
+#include "released_gil.h"
 #include "sampling.h"
 
 namespace nb = nanobind;
@@ -46,7 +47,7 @@ void run_alone(const Op& op, void (*kernel)(const Op&, Worker)) {
 template <class Op>
 void run(Pool& pool, const Op& op, void (*kernel)(const Op&, Worker)) {
   if (op.n_samples * op.from.n_vocab < FEW_LOGITS) return run_alone(op, kernel);
-  nb::gil_scoped_release release;
+  const ReleasedGil released;
   if (op.n_samples == 1) return run_alone(op, kernel);  // a sample is one thread's work: the others need not wake up
   pool.run([&](const Worker& worker) { kernel(op, worker); });
 }
