@@ -110,6 +110,25 @@ def test_other_paths_of_a_route_are_traced_too() -> None:
     assert attributes(whole)["http.route"] == "/v1/chat/completions"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 16}, "chat scripted"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}, "chat scripted"),
+        ("/api/chat", {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}, "chat scripted"),
+        ("/api/generate", {"model": "scripted", "prompt": "hi"}, "text_completion scripted"),
+        ("/completion", {"prompt": "hi", "n_predict": 3}, "text_completion scripted"),
+        ("/api/embed", {"model": "scripted", "input": "hi"}, "embeddings"),
+    ],
+)
+def test_requests_of_every_api_are_traced(path: str, body: dict[str, Any], name: str) -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        client.post(path, json=body).raise_for_status()
+    (whole,) = [span for span in collector.spans() if "http.route" in attributes(span)]
+    assert (whole.name, attributes(whole)["http.route"]) == (name, path)
+
+
 def test_parts_lie_inside_in_their_order(stories: Any) -> None:
     from tahr import EngineConfig
     from tahr.server.loading import ModelChoice, served_models

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from tahr.config import SamplingParams
     from tahr.engine.stats import RequestStats
 
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
+OPERATIONS = {  # of all APIs, by their routes
+    **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"), "chat"),
+    **dict.fromkeys(("/v1/completions", "/api/generate", "/completion", "/infill"), "text_completion"),
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), "embeddings"),
+}
 PARAMETERS = {  # attributes of the GenAI conventions, and the sampling parameters they stand for
     "gen_ai.request.temperature": "temperature",
     "gen_ai.request.top_p": "top_p",
