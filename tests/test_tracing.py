@@ -190,3 +190,17 @@ def test_off_unless_asked_for_and_missing_is_a_sentence(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("endpoint", ["http://x:4318", "http://x:4318/", "http://x:4318/v1/traces"])
 def test_where_spans_go(endpoint: str) -> None:
     assert traces_url(endpoint) == "http://x:4318/v1/traces"
+
+
+def test_choices_that_ended_for_different_reasons_are_told_each_by_its_own() -> None:
+    collector = Collector()
+    with traced(collector) as client:
+        body = {"prompt": ["aaa", "bbb"], "stop": ["b"], "max_tokens": 16, "n": 2}
+        choices = client.post("/v1/completions", json=body).json()["choices"]
+        text = client.get("/metrics").text
+    assert [choice["finish_reason"] for choice in choices] == ["length", "length", "stop", "stop"]
+    found = [line for line in text.splitlines() if line.startswith("vllm:request_success_total")]
+    told = 'vllm:request_success_total{model_name="scripted",finished_reason="%s"} 2'
+    assert sorted(found) == [told % "length", told % "stop"]
+    (whole,) = [span for span in collector.spans() if "http.route" in attributes(span)]
+    assert attributes(whole)["gen_ai.response.finish_reasons"] == ["length", "length", "stop", "stop"]

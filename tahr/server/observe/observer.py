@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tahr.server.observe.records import GenerationRecord, RequestRecord
+from tahr.server.observe.records import MIXED, GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.stats import RequestStats
@@ -83,7 +83,8 @@ class Observers:
             self._whole_choice(record, choice, n_tokens, stats)
         elif n_tokens:
             self._tokens(record, choice, n_tokens)
-        record.finish = reason if record.finish in ("", reason) else "mixed"
+        record.finishes[choice] = reason
+        record.finish = reason if record.finish in ("", reason) else MIXED
         if stats:
             self._choice_finished(record, chunk.index, stats)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tahr.config import SamplingParams
     from tahr.engine.stats import RequestStats
 
+MIXED = "mixed"
 _numbers = itertools.count(1)
 
 
@@ -33,7 +34,8 @@ class GenerationRecord(Struct):
     n_cached: int = 0
     n_reasoning: int = 0  # tokens of the choices that are finished
     token_at: dict[int, float] = {}  # when each choice got its last token
-    finish: str = ""  # the finish reasons, or how else it ended
+    finish: str = ""  # the finish reason of all choices, MIXED, or how else it ended
+    finishes: dict[int, str] = {}  # why each choice that is finished has
     stats: "list[RequestStats]" = []  # of the choices that are finished
 
     @property
@@ -43,6 +45,13 @@ class GenerationRecord(Struct):
     @property
     def n_choices(self) -> int:
         return len(self.prompts) * self.params.n
+
+    @property
+    def reasons(self) -> list[str]:
+        """How each choice ended: for its own reason, unless one word says it of all."""
+        if self.finish == MIXED:
+            return [self.finishes[choice] for choice in sorted(self.finishes)]
+        return [self.finish or "error"] * self.n_choices
 
     @property
     def last_token_at(self) -> float:

@@ -172,7 +172,8 @@ class ServerMetrics(Observer):
         self.active.add(labels, -1)
         self.tokens.add(labels, record.n_tokens)
         self.cached_tokens.add(labels, record.n_cached)
-        self.finished.add((*labels, ("finished_reason", record.finish)), record.n_choices)
+        for reason in record.reasons:
+            self.finished.add((*labels, ("finished_reason", reason)))
         self.request_s.observe(labels, seconds)
 
     def request_finished(self, record: RequestRecord) -> None:

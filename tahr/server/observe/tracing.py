@@ -143,7 +143,7 @@ def usage(generation: GenerationRecord) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": generation.n_prompt_tokens,
         "gen_ai.usage.output_tokens": generation.n_tokens,
         "gen_ai.usage.cache_read.input_tokens": generation.n_cached,
-        "gen_ai.response.finish_reasons": [generation.finish or "error"],
+        "gen_ai.response.finish_reasons": generation.reasons,
     }
 
 
