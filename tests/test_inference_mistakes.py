@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tahr import InferenceEngine
+from tahr import InferenceConfig, InferenceEngine, SpeculativeEngine
 from tahr.errors import ConfigError
 from test_inference_engine import load
 
@@ -35,6 +35,32 @@ def test_mistakes_get_sentences(engine: InferenceEngine, call: Callable[[Inferen
     engine.truncate(0)
     with pytest.raises(ConfigError, match=words):
         call(engine)
+
+
+@pytest.mark.parametrize("call", [lambda e: e.generate("Lily", 3), lambda e: e.truncate(0), lambda e: e.truncate(1)])
+def test_a_callback_that_changes_the_text_is_told_so(
+    engine: InferenceEngine, call: Callable[[InferenceEngine], Any]
+) -> None:
+    """The reply would go on after another text, and read like nonsense."""
+    expected = engine.generate("Once upon a time", 5)
+    with pytest.raises(ConfigError, match="a callback must leave it alone"):
+        engine.generate("Once upon a time", 5, lambda _: call(engine))
+    assert engine.generate("Once upon a time", 5, lambda _: engine.embed("Lily")) == expected
+
+
+def test_paths_may_be_paths(stories: Path) -> None:
+    engine = InferenceEngine(InferenceConfig(model_path=stories))  # type: ignore[arg-type]
+    engine.load_model()
+    engine.generate("Once", 3)
+    again = InferenceEngine.resume(engine.snapshot(), stories)  # type: ignore[arg-type]
+    assert InferenceEngine.snapshot_info(again.snapshot()).config.model_path == str(stories)
+    pair = SpeculativeEngine(stories, stories)
+    assert pair.generate("Once", 3) == engine.generate("Once", 3)
+    assert SpeculativeEngine.resume(pair.snapshot(), stories, stories).tokens == pair.tokens  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="model_path is 5, but it must be the path"):
+        InferenceConfig(model_path=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="prompt is 5, but it must be a text"):
+        pair.generate(5, 3)  # type: ignore[arg-type]
 
 
 def test_tokens_may_be_an_array(engine: InferenceEngine) -> None:

@@ -11,7 +11,7 @@ from tahr.engine.builder import breakers
 from tahr.engine.detokenize import TextWriter, has_text, line_limits
 from tahr.engine.sampler import SampleRequest, SamplingState
 from tahr.engine.sequence import Sequence
-from tahr.errors import TahrError
+from tahr.errors import ConfigError, TahrError
 from tahr.grammar.state import GrammarState
 from tahr.library.session import Session
 from tahr.text.deltas import text_of
@@ -43,6 +43,7 @@ def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
     The session needs room for one fewer: the last token is never fed.
     """
     assert reply.request
+    text, n_tokens = session.sequence, session.length
     sampler = session.engine.runner.sampler
     while reply.n_generated + reply.n_prompt < reply.max_length:
         (sampled,) = sampler.sample([reply.request], logits[None])
@@ -52,4 +53,7 @@ def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
         yield text_of(deltas)
         if reason:
             return
+        if session.length != n_tokens or session.sequence is not text:
+            raise ConfigError("The text in memory changed while its reply was made: a callback must leave it alone.")
         logits = session.feed([sampled.token])
+        n_tokens += 1

@@ -1,10 +1,12 @@
 """What an `InferenceEngine` is asked to be."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from os import PathLike, fspath
+from typing import Any, ClassVar
 
 from tahr.config import GREEDY, Range, SamplingParams, check_ranges, keep_conventions, kv_type, whole
 from tahr.errors import ConfigError
+from tahr.library.arguments import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         keep_conventions(self, {"context_size": (0, None)})
         check_ranges(self, self.RANGES)
+        for name in ("model_path", "tokenizer_path"):  # as text, which snapshots can hold
+            object.__setattr__(self, name, path_text(name, getattr(self, name)))
         object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
         if self.offload_policy is not None:
             raise ConfigError(
@@ -39,3 +43,11 @@ class InferenceConfig:
             )
         if not isinstance(self.sampler, SamplingParams):
             raise ConfigError(f"sampler is {self.sampler!r}, but it must be SamplingParams.")
+
+
+def path_text(name: str, path: Any) -> str | None:
+    """A path as text, however it was given; None: there is none."""
+    text = fspath(path) if isinstance(path, PathLike) else path
+    if text is not None and not isinstance(text, str):
+        raise ConfigError(f"{name} is {short(path)}, but it must be the path of a file or a directory.")
+    return text

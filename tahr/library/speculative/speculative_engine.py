@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from os import fspath
 from typing import NoReturn
 
 from tahr.config import SamplingParams
@@ -9,6 +10,7 @@ from tahr.engine.detokenize import TextWriter, has_text, line_limits
 from tahr.engine.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ConfigError, ModelFingerprintMismatch
+from tahr.library.arguments import ModelName, short
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.inference_engine import check_max_tokens
 from tahr.library.loaded_model import local_files
@@ -29,14 +31,14 @@ class SpeculativeEngine:
     """
 
     def __init__(
-        self, target: InferenceConfig | str, draft: str, num_speculative: int = 4, seed: int | None = None
+        self, target: InferenceConfig | ModelName, draft: ModelName, num_speculative: int = 4, seed: int | None = None
     ) -> None:
-        self.config = InferenceConfig(model_path=target) if isinstance(target, str) else target
-        self.draft_path = draft
+        self.config = target if isinstance(target, InferenceConfig) else InferenceConfig(model_path=fspath(target))
+        self.draft_path = fspath(draft)
         self.num_speculative = num_speculative
         self.sampler = replace(self.config.sampler, seed=self.config.sampler.seed if seed is None else seed)
         check_sampler(self.sampler)
-        self._pair = load_pair(self.config, draft, num_speculative)
+        self._pair = load_pair(self.config, self.draft_path, num_speculative)
         self._tokens: list[int] = []  # the text so far: a prompt and its reply
         self._n_prompt = 0
         self._mu: float | None = None  # mirostat's, where the reply stopped; None: it has not begun
@@ -54,6 +56,8 @@ class SpeculativeEngine:
     def generate(self, prompt: str, max_tokens: int, callback: OnText | None = None) -> str:
         """Continue a prompt; `callback` hears each piece of the text that is returned. No call influences another."""
         check_max_tokens(max_tokens)
+        if not isinstance(prompt, str):
+            raise ConfigError(f"The prompt is {short(prompt)}, but it must be a text.")
         self._tokens = self._pair.tokenizer.encode(prompt) if prompt else []
         self._n_prompt, self._mu = len(self._tokens), None
         return self.continue_text(max_tokens, callback)
