@@ -285,3 +285,34 @@ def test_decoders_saved_as_embedding_models(case: str, pooling: str, tmp_path: P
     np.testing.assert_allclose(llm.embed("a dog"), wanted / np.linalg.norm(wanted), atol=1e-3)
     with pytest.raises(ConfigError, match="embeds texts"):
         llm.generate("a dog")
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, lambda texts: (text for text in texts)])
+def test_documents_may_come_in_any_order_of_things(llm: LLM, ranker: LLM, kind: Any) -> None:
+    for model in (llm, ranker):
+        assert model.rerank("cat", kind(TEXTS)) == model.rerank("cat", TEXTS)
+        assert len(model.rerank("cat", TEXTS[0])) == 1
+
+
+def test_one_document_is_one_in_async_code_too(ranker_folder: str, ranker: LLM) -> None:
+    async def ask() -> Any:
+        async with AsyncLLM(ranker_folder, n_threads=2) as one:
+            return await one.rerank("cat", TEXTS[0])
+
+    assert asyncio.run(ask()) == ranker.rerank("cat", TEXTS[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.rerank("cat", None), "text is None"),
+        (lambda m: m.rerank(3, ["cat"]), "text is 3"),
+        (lambda m: m.rerank("cat", [[1, 2]]), "must be texts"),
+        (lambda m: m.embed([["a", "b"]]), "must be a list of token ids"),
+        (lambda m: m.embed([[1.5]]), "must be a list of token ids"),
+        (lambda m: m.embed("a", pooling=["mean"]), "no pooling"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_a_sentence(llm: LLM, call: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call(llm)

@@ -27,6 +27,13 @@ def engine(stories: Path) -> InferenceEngine:
         (lambda e: e.forward_one(None), "must be a list of token ids"),
         (lambda e: e.beam_generate("abc"), "must be a list of token ids"),
         (lambda e: e.embed(None), "text is None"),
+        (lambda e: e.embed_batch(None), "text is None"),
+        (lambda e: e.embed_batch([[1, 2]]), "must be a text"),
+        (lambda e: e.beam_generate([1], {"beam_width": 2}), "needs a BeamSearchConfig"),
+        (lambda e: e.truncate(0.0), "cannot be cut to 0.0"),
+        (lambda e: e.truncate(None), "cannot be cut to None"),
+        (lambda e: e.kv_restore(None), "is no KV copy"),
+        (lambda e: e.load_model_from_bytes("GGUF"), "must be the bytes of a GGUF file"),
         (lambda e: e.generate_with_logits([], np.zeros(3, np.float32), 1), "logits have the shape"),
         (lambda e: e.generate_with_logits([], [0.0], 1), "logits have the shape"),
     ],
@@ -61,6 +68,13 @@ def test_paths_may_be_paths(stories: Path) -> None:
         InferenceConfig(model_path=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="prompt is 5, but it must be a text"):
         pair.generate(5, 3)  # type: ignore[arg-type]
+
+
+def test_bytes_may_be_any_and_a_text_is_one(engine: InferenceEngine, stories: Path) -> None:
+    other = InferenceEngine(InferenceConfig())
+    other.load_model_from_bytes(bytearray(stories.read_bytes()))
+    assert other.generate("Once", 5) == engine.generate("Once", 5)
+    assert engine.embed_batch("Once") == [engine.embed("Once")]  # not one for each letter
 
 
 def test_tokens_may_be_an_array(engine: InferenceEngine) -> None:

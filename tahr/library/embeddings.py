@@ -52,7 +52,7 @@ class Pooler:
     """Pools the states of one text as they come, chunk by chunk."""
 
     def __init__(self, pooling: Pooling | str):
-        if pooling not in POOLERS:
+        if pooling not in tuple(Pooling):
             raise ConfigError(f"There is no pooling {pooling!r}: take one of {', '.join(Pooling)}.")
         self.pooling = Pooling(pooling)
         self._pooled: Floats | None = None

@@ -15,7 +15,7 @@ from tahr.config import SamplingParams, whole
 from tahr.engine.adapters.applied import LoraPath, LoraStack
 from tahr.errors import ConfigError, ModelFingerprintMismatch, ModelNotFound, ModelNotLoaded
 from tahr.grammar import Grammar
-from tahr.library.arguments import sampling_params, short, token_ids
+from tahr.library.arguments import sampling_params, short, texts_of, token_ids
 from tahr.library.beam import BeamSearchConfig, EngineBeams, Hypothesis, beam_search
 from tahr.library.embeddings import EmbeddingOptions, Pooling, embed
 from tahr.library.generate import decode, open_reply
@@ -57,7 +57,9 @@ class InferenceEngine:
         """Open the files, build the model, its memory and its tokenizer."""
         self._take(load_path(self.config))
 
-    def load_model_from_bytes(self, gguf_bytes: bytes, tokenizer_json: bytes | str | None = None) -> None:
+    def load_model_from_bytes(
+        self, gguf_bytes: bytes | bytearray | memoryview, tokenizer_json: bytes | str | None = None
+    ) -> None:
         """The same from the bytes of a GGUF file, without a file system."""
         self._take(load_bytes(self.config, gguf_bytes, tokenizer_json))
 
@@ -277,6 +279,8 @@ class InferenceEngine:
         are in its language or on the way to it.
         """
         model, config, tokens = self._model, config or BeamSearchConfig(), token_ids(tokens)
+        if not isinstance(config, BeamSearchConfig):
+            raise ConfigError(f"The search is asked for with {short(config)}, but it needs a BeamSearchConfig.")
         room = model.session.context_size - len(tokens)
         if room < 0 or not tokens:
             raise ConfigError(f"The prompt has {len(tokens)} tokens, but it must have 1 to {room + len(tokens)}.")
@@ -303,7 +307,8 @@ class InferenceEngine:
 
     def embed_numpy(self, texts: ListOf[str], pooling: Pooling | str | None = None) -> Floats:
         """The same as one array: [n_texts, width of a vector]."""
-        return embed(self._model.engine, [self.tokenize(text) for text in texts], EmbeddingOptions(pooling))
+        several = texts if isinstance(texts, list) else texts_of(texts)
+        return embed(self._model.engine, [self.tokenize(text) for text in several], EmbeddingOptions(pooling))
 
     # ---- counters ---------------------------------------------------------------------------------------------
 

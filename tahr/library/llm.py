@@ -245,8 +245,7 @@ class LLM:
         self, first: str | ListOf[str], second: str | ListOf[str], *, truncate: int | None = None
     ) -> list[float]:
         """How well texts go together: one with each of several, or each with the one at its place."""
-        firsts, seconds = ([each] if isinstance(each, str) else each for each in (first, second))
-        plan = plan_pairs(self.inputs, firsts, seconds, truncate)
+        plan = plan_pairs(self.inputs, first, second, truncate)
         return plan.scores(self._vectors(plan.texts, EmbeddingOptions(), ()))
 
     def _vectors(self, texts: list[list[int]], options: EmbeddingOptions, lora: str | ListOf[LoraChoice]) -> Floats:

@@ -12,8 +12,9 @@ from tahr.config import EngineConfig
 from tahr.engine.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.engine import Engine
 from tahr.engine.work import MAX_CHUNK
-from tahr.errors import ModelNotFound
+from tahr.errors import ConfigError, ModelNotFound
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.library.arguments import short
 from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import Session
 from tahr.library.snapshot import fingerprint_of_bytes, fingerprint_of_files
@@ -55,8 +56,13 @@ def load_path(config: InferenceConfig) -> LoadedModel:
     return build(config, source, tokenizer, lambda: fingerprint_of_files(files.weights))
 
 
-def load_bytes(config: InferenceConfig, data: bytes, tokenizer_json: bytes | str | None) -> LoadedModel:
+def load_bytes(
+    config: InferenceConfig, data: bytes | bytearray | memoryview, tokenizer_json: bytes | str | None
+) -> LoadedModel:
     """The model in the bytes of a GGUF file."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise ConfigError(f"The model is {short(data)}, but it must be the bytes of a GGUF file.")
+    data = bytes(data)  # no copy of what cannot change
     source = open_model(data)
     tokenizer = Tokenizer.from_json(tokenizer_json) if tokenizer_json else Tokenizer.from_gguf(source.config)
     return build(config, source, tokenizer, lambda: fingerprint_of_bytes(data))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -108,7 +109,7 @@ class Session:
 
     def truncate(self, n_tokens: int) -> None:
         """Behave as if only the first n tokens had been fed."""
-        if not 0 <= n_tokens <= self.length:
+        if not isinstance(n_tokens, SupportsIndex) or not 0 <= n_tokens <= self.length:
             raise ConfigError(f"The text has {self.length} tokens and cannot be cut to {n_tokens}.")
         if self._seq and n_tokens:
             self._feeder.truncate(self._seq, n_tokens)
@@ -144,6 +145,8 @@ class Session:
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""
+        if not isinstance(copy, KvCopy):
+            raise ConfigError("What is to be restored is no KV copy: give what kv_snapshot() returned.")
         if copy.model is not self.model or copy.dtype != self.kv_dtype:
             raise ConfigError(
                 "The KV copy was made by another model, so it means nothing to this one: prefill instead."

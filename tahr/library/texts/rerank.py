@@ -1,5 +1,6 @@
 """Pairs of texts by how well they go together: a cross-encoder's score, or the cosine of two embeddings."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import exp
@@ -8,6 +9,7 @@ import numpy as np
 
 from tahr.backends.api import Floats
 from tahr.errors import ConfigError
+from tahr.library.arguments import texts_of
 from tahr.library.texts.text_inputs import TextInputs
 
 
@@ -43,8 +45,11 @@ class PairPlan:
         return [float(np.dot(vectors[i], vectors[j])) for i, j in zip(self.firsts, self.seconds, strict=True)]
 
 
-def plan_pairs(inputs: TextInputs, firsts: ListOf[str], seconds: ListOf[str], truncate: int | None = None) -> PairPlan:
+def plan_pairs(
+    inputs: TextInputs, firsts: str | Iterable[str], seconds: str | Iterable[str], truncate: int | None = None
+) -> PairPlan:
     """Score every first text with the second at its place; a single first text goes with all of them."""
+    firsts, seconds = plain_texts(firsts), plain_texts(seconds)
     if len(firsts) not in (1, len(seconds)):
         raise ConfigError(
             f"There are {len(firsts)} first and {len(seconds)} second texts: give one first text, or as many."
@@ -61,6 +66,14 @@ def plan_pairs(inputs: TextInputs, firsts: ListOf[str], seconds: ListOf[str], tr
     documents = [inputs.encode(text, prompts[1], truncate) for text in seconds]
     places = [i % len(firsts) for i in range(len(seconds))]
     return PairPlan(queries + documents, places, [len(firsts) + i for i in range(len(seconds))], is_cross=False)
+
+
+def plain_texts(texts: str | Iterable[str]) -> list[str]:
+    """One or several texts; tokens, which other calls take too, have no pairs."""
+    several = texts_of(texts)
+    if not all(isinstance(each, str) for each in several):
+        raise ConfigError("Texts to compare must be texts: decode those that are lists of tokens.")
+    return several
 
 
 def sigmoid(x: float) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tahr.config import whole
 from tahr.errors import ConfigError
+from tahr.library.arguments import token_ids
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.encoding import Encoding
 from tahr.text.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ class TextInputs:
         if isinstance(text, str):
             text = prompt + text
             text = self.tokenizer.encode(text if limit is None else self.tokenizer.beginning(text, limit))
-        tokens = list(text)
+        tokens = token_ids(text)
         if limit is None or len(tokens) <= limit:
             return tokens
         n_closing = self._n_closing(tokens)
