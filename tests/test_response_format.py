@@ -1,8 +1,10 @@
 """`response_format` in the library: a reply is read into the object that was asked for."""
 
 import asyncio
+import gc
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -211,3 +213,19 @@ def test_a_snapshot_keeps_the_grammar(stories: Path) -> None:
     engine.load_model()
     engine.prefill(engine.tokenize("Once"))
     assert InferenceEngine.snapshot_info(engine.snapshot()).config.sampler == bound
+
+
+def test_a_model_that_nobody_closes_leaves_no_process_behind(stories: Path) -> None:
+    """Grammars are tried out in one; an InferenceEngine cannot be closed at all."""
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    if not children.exists():
+        pytest.skip("this system does not list the children of a thread")
+    gc.collect()
+    before = children.read_text().split()
+    engine = InferenceEngine(InferenceConfig(model_path=str(stories)))
+    engine.load_model()
+    engine.generate_with_config("Once", 3, SamplingParams(grammar=Grammar("regex", "[a-z]+")))
+    assert len(children.read_text().split()) == len(before) + 1
+    del engine
+    gc.collect()
+    assert children.read_text().split() == before

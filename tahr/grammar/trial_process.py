@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
+from weakref import finalize
 
 from tahr.errors import GrammarError
 
@@ -37,6 +39,7 @@ class TrialProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._end: Callable[[], object] = int  # nothing to end
 
     def check(self, grammar: str) -> None:
         """Refuse a grammar that does not compile within the limits."""
@@ -52,11 +55,9 @@ class TrialProcess:
             raise GrammarError(f"The grammar does not compile: {first_sentence(message)}")
 
     def close(self) -> None:
-        """End the process."""
-        if self._process:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        """End the process, which also ends when nobody refers to this any more."""
+        self._end()
+        self._process = None
 
     def _ask(self, grammar: str) -> str | None:
         """The process's answer; None if it died or took too long."""
@@ -89,7 +90,15 @@ class TrialProcess:
                 encoding="utf-8",
                 env=environment(),
             )
+            self._end = finalize(self, end, self._process, os.getpid())
+            self._end.atexit = False  # without its parent it ends by itself
         return self._process
+
+
+def end(process: "subprocess.Popen[str]", parent: int) -> None:
+    if os.getpid() == parent:  # a forked process must not end what it has not begun
+        process.kill()
+        process.communicate()
 
 
 def environment() -> dict[str, str]:
