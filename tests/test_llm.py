@@ -273,3 +273,24 @@ def test_the_bar_is_not_for_single_prompts(llm: LLM, monkeypatch: pytest.MonkeyP
     assert terminal.getvalue() == ""
     llm.generate(PROMPTS, GREEDY)
     assert "/4 replies" in terminal.getvalue()
+
+
+class Gone(Terminal):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+class Closed(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.close()
+
+
+@pytest.mark.parametrize("make", [lambda: None, Gone, Closed])
+def test_a_batch_does_not_need_a_terminal(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, make: Callable[[], object]
+) -> None:
+    """Services have no stderr, and a terminal may be closed while a batch runs: its replies matter more than a bar."""
+    monkeypatch.setattr(bars, "EVERY_S", 0)
+    monkeypatch.setattr("sys.stderr", make())
+    assert len(llm.generate(PROMPTS, GREEDY)) == len(PROMPTS)

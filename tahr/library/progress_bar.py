@@ -14,7 +14,7 @@ class Bar:
 
     def __init__(self, total: int, wanted: bool = True, out: TextIO | None = None):
         self._total, self._out = total, out or sys.stderr
-        self._shown = wanted and total > 1 and self._out.isatty()
+        self._shown = wanted and total > 1 and is_terminal(self._out)
         self._began = time.perf_counter()
         self._drawn = 0.0
 
@@ -27,11 +27,24 @@ class Bar:
         filled = WIDTH * n_done // self._total
         bar = ("=" * filled + ">")[:WIDTH].ljust(WIDTH)
         speed = n_tokens / max(now - self._began, 1e-9)
-        self._out.write(f"\r[{bar}] {n_done}/{self._total} replies, {speed:.0f} tokens/s\x1b[K")
-        self._out.flush()
+        self._write(f"\r[{bar}] {n_done}/{self._total} replies, {speed:.0f} tokens/s\x1b[K")
 
     def close(self) -> None:
         """Leave no trace."""
         if self._shown and self._drawn:
-            self._out.write("\r\x1b[K")
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
             self._out.flush()
+        except (OSError, ValueError):  # the terminal is gone: that is no reason to lose the replies
+            self._shown = False
+
+
+def is_terminal(out: TextIO | None) -> bool:
+    """Services and programs with windows have no stderr at all, or a closed one."""
+    try:
+        return out is not None and out.isatty()
+    except ValueError:
+        return False
