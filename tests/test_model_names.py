@@ -1,6 +1,9 @@
 """`tahr cp`, `tahr ps`, `tahr stop`: names of models, and models of a running server."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +68,20 @@ def test_the_models_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
         assert {each["state"] for each in found["data"]} == {"unloaded"} and found["n_bytes"] == 0
         assert main(["stop", "nothing", *at]) == 3
         assert "is not served here" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user that no list knows")
+def test_a_user_without_a_home_has_local_models(stories: Path) -> None:
+    """As of services and of containers: HOME is not set, and no list of users says where it would be."""
+    code = """
+import os, sys
+from pathlib import Path
+from tahr import hub
+from tahr.cli.settings.settings_layers import home
+from tahr.hub import hf_cache, store
+os.setuid(54321)
+print(hub.parse(sys.argv[1]).path, hub.list_models(), store.home(), hf_cache.directory(), home())
+"""
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code, str(stories)], env=environ, capture_output=True, text=True)
+    assert done.stdout.split() == [str(stories), "[]", "/.cache/tahr", "/.cache/huggingface/hub", "/.config/tahr"]

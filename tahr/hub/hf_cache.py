@@ -21,9 +21,9 @@ def directory() -> Path:
     """$HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub."""
     env = os.environ
     if explicit := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(explicit).expanduser()
+        return store.expanded(Path(explicit))
     caches = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(env.get("HF_HOME") or caches / "huggingface").expanduser() / "hub"
+    return store.expanded(Path(env.get("HF_HOME") or caches / "huggingface")) / "hub"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,16 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def home() -> Path:
     """Where models from anywhere but the Hugging Face hub live: $TAHR_HOME, or ~/.cache/tahr."""
-    return Path(os.environ.get("TAHR_HOME") or Path.home() / ".cache" / "tahr").expanduser()
+    return expanded(Path(os.environ.get("TAHR_HOME") or "~/.cache/tahr"))
+
+
+def expanded(path: Path) -> Path:
+    """The path a setting names. A user without a home (a container's, a service's) has the root, as runtimes of
+    containers have it: nothing is found there, and local files are used all the same."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return Path("/", *path.parts[1:])
 
 
 @contextmanager

@@ -230,7 +230,9 @@ def find_file(asked: Path | None) -> Path | None:
 
 def home() -> Path:
     """Where a user's settings are."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tahr"
+    from tahr.hub.store import expanded
+
+    return Path(os.environ.get("XDG_CONFIG_HOME") or expanded(Path("~/.config"))) / "tahr"
 
 
 def profile_of(model: str) -> Path:
