@@ -48,6 +48,14 @@ def test_a_damaged_file_of_names_says_so(home: Path, text: str) -> None:
         hub.parse("story")
 
 
+def test_names_given_at_the_same_time_are_all_kept(home: Path, stories: Path) -> None:
+    code = "import sys; from tahr import hub; [hub.add_name(f'{sys.argv[1]}{i}', sys.argv[2]) for i in range(20)]"
+    both = [subprocess.Popen([sys.executable, "-c", code, letter, str(stories)]) for letter in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
+    assert len(json.loads((home / "names.json").read_text())) == 40
+    assert [path.name for path in home.iterdir()] == ["names.json"]
+
+
 def test_only_models_that_are_here_get_names(home: Path) -> None:
     with pytest.raises(ModelNotFound):
         hub.add_name("later", "smollm2:135m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tahr.errors import ConfigError
@@ -32,19 +33,27 @@ def put(name: str, reference: str) -> None:
     """Write a name down, or another model under it."""
     if not NAME.fullmatch(name) or ".." in name:
         raise ConfigError(f"`{name[:80]}` is not a name: write letters, digits, dots and dashes, such as chat:v2.")
-    names = own_names() | {name.lower(): reference}
-    if len(names) > MAX_NAMES:
-        raise ConfigError(f"There are {MAX_NAMES} names already: remove some with `tahr rm`.")
-    store.write_text(_path(), json.dumps(names, indent=1))
+    with _alone():
+        names = own_names() | {name.lower(): reference}
+        if len(names) > MAX_NAMES:
+            raise ConfigError(f"There are {MAX_NAMES} names already: remove some with `tahr rm`.")
+        store.write_text(_path(), json.dumps(names, indent=1))
 
 
 def forget(name: str) -> bool:
     """Whether there was such a name; the model stays."""
-    names = own_names()
-    if names.pop(name.lower(), None) is None:
+    if name.lower() not in own_names():
         return False
-    store.write_text(_path(), json.dumps(names, indent=1))
+    with _alone():
+        names = own_names()
+        names.pop(name.lower(), None)
+        store.write_text(_path(), json.dumps(names, indent=1))
     return True
+
+
+def _alone() -> AbstractContextManager[None]:
+    """The right to change the file: of two processes that each write what they have read, one would be lost."""
+    return store.lock(_path(), lambda: None)
 
 
 def _path() -> Path:
