@@ -393,6 +393,28 @@ def test_rm_asks_and_removes_one_quant_or_all(fake: Hub, monkeypatch: pytest.Mon
         verb("rm", "org/m-GGUF", "--force")
 
 
+def test_models_of_one_quant_are_listed_by_names_that_mean_them(fake: Hub) -> None:
+    files = {"a-Q4_K_M.gguf": GGUF, "b-Q4_K_M.gguf": GGUF[::-1], "b-Q8_0.gguf": GGUF * 2}
+    fake.repos["org/m-GGUF"] = files
+    for name in files:
+        hub.resolve(f"org/m-GGUF:{name}")
+    names = [entry.name for entry in hub.list_models()]
+    assert names == ["org/m-GGUF:a-Q4_K_M.gguf", "org/m-GGUF:b-Q4_K_M.gguf", "org/m-GGUF:Q8_0"]
+    for name, content in zip(names, files.values(), strict=True):
+        assert hub.resolve(name, download=False).weights[0].read_bytes() == content
+        assert verb("rm", name, "--force") == 0
+
+
+def test_a_repository_that_was_moved_and_left_a_link_is_removed(fake: Hub, tmp_path: Path) -> None:
+    fake.repos["org/m-GGUF"] = {"m-Q4_K_M.gguf": GGUF}
+    hub.resolve("org/m-GGUF")
+    root = hf_cache.Repo("org/m-GGUF").root
+    moved = root.rename(tmp_path / "moved")
+    root.symlink_to(moved)
+    assert hub.remove("org/m-GGUF") >= len(GGUF)
+    assert not root.is_symlink() and not moved.exists() and not hub.list_models()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "keeps"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def _repo_entries(root: Path) -> Iterator[ModelEntry]:
         yield _entry(model)
     half_done = [path for pattern in _PARTIAL for path in (root / "blobs").glob(pattern)]
     if half_done or (not models and any(_promises_weights(name) for path in snapshots for name in listing(path))):
-        size_bytes = sum(map(store.disk_bytes, half_done)) if models else store.disk_bytes(root)
+        size_bytes = sum(map(store.disk_bytes, half_done)) if models else store.disk_bytes(root.resolve())
         yield ModelEntry(repo.id, size_bytes, "incomplete", root.stat().st_mtime, "hf")
 
 
@@ -118,8 +119,11 @@ def _models(repo: Repo, snapshot: Path) -> Iterator[ModelFiles]:
     found = pick.try_open(Ref("hf", repo.id, repo=repo.id), snapshot, names)
     if found and found.format == "safetensors":
         yield found
-    for model in pick.gguf_models(names):
-        selector = model.quant or model.files[0]
+    models = pick.gguf_models(names)
+    n_of = Counter(model.quant for model in models)
+    for model in models:
+        # A name must mean one model: of several with the same quant each has that of its file.
+        selector = model.quant if model.quant and n_of[model.quant] == 1 else model.files[0]
         ref = Ref("hf", f"{repo.id}:{selector}", repo=repo.id, selector=model.files[0])
         if found := pick.try_open(ref, snapshot, names):
             yield found
@@ -136,13 +140,16 @@ def remove(ref: Ref) -> int | None:
     repo = Repo(ref.repo)
     if not repo.root.is_dir():
         return None
-    before = store.disk_bytes(repo.root)
+    root = repo.root.resolve()  # one that was moved to another disk left a link
+    before = store.disk_bytes(root)
     if ref.selector and not _remove_model(repo, ref):
         return None
     if not ref.selector or not any(list(_models(repo, path)) for path in repo.snapshots(None)):
-        shutil.rmtree(repo.root)
+        shutil.rmtree(root)
+        if repo.root.is_symlink():
+            repo.root.unlink()
         shutil.rmtree(directory() / ".locks" / repo.root.name, ignore_errors=True)
-    return before - (store.disk_bytes(repo.root) if repo.root.exists() else 0)
+    return before - (store.disk_bytes(root) if root.exists() else 0)
 
 
 def _remove_model(repo: Repo, ref: Ref) -> bool:
