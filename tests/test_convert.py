@@ -247,6 +247,18 @@ def test_convert_writes_a_whole_model(checkpoint: Path, tmp_path: Path, capsys: 
     assert np.abs(a - b).max() <= 1e-5
 
 
+def test_the_name_is_that_of_the_model_and_not_of_a_commit(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    shutil.copytree(checkpoint, tmp_path / "hub" / "models--org--Tiny-1B" / "snapshots" / ("a" * 40))
+    shutil.copytree(checkpoint, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    for given, name in {"org/Tiny-1B": "Tiny-1B", ".": "mine", "../mine": "mine"}.items():
+        assert main(["convert", given, str(tmp_path / "out.gguf")]) == 0
+        assert open_gguf(tmp_path / "out.gguf").metadata["general.name"] == name
+
+
 N_PIECES = 20_000
 
 

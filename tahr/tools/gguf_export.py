@@ -119,13 +119,21 @@ def read_gguf(files: hub.ModelFiles) -> Model:
 
 def read_checkpoint(files: hub.ModelFiles) -> Model:
     assert files.directory is not None
-    source = open_model(files.weights, files.directory)
+    source = replace(open_model(files.weights, files.directory), name=title(files))
     converted = convert(source)
     refuse_unloadable(converted)
     tokenizer = gguf_fields(files.directory, converted.config.n_vocab)
     left = converted.left_out
     notes = [f"Left out, because GGUF keeps language models alone: {', '.join(left[:5])}{', ...' * (len(left) > 5)}"]
     return Model({**converted.metadata, **tokenizer}, converted.parts, notes if left else [], source.tensors.values())
+
+
+def title(files: hub.ModelFiles) -> str:
+    """What a checkpoint is called: its repository, which the cache keeps in folders of commits, or its own folder."""
+    if files.ref.path is None or files.directory is None:
+        return files.ref.repo.rpartition("/")[2] or files.name
+    folder = files.directory
+    return folder.resolve().name if folder.name in ("", "..") else folder.name
 
 
 def target(part: Part, recipe: Recipe | None) -> Format:
