@@ -124,6 +124,8 @@ def remove(name: str) -> int:
     if names.forget(name):
         return 0
     ref = parse(name)
+    if ref.revision:
+        raise ConfigError(f"A model is removed in all its revisions: leave out `@{ref.revision}` to do that.")
     freed = SOURCES[ref.kind].remove(ref)
     if freed is None:
         raise ModelNotFound(f"{ref.name} is not on this machine: `tahr list` shows what is.")
