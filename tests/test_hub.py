@@ -254,6 +254,19 @@ def test_an_ollama_tag_that_moved_is_refreshed_by_pull_only(registry: Registry) 
     assert hub.resolve("ollama:m").weights[0].read_bytes() == GGUF[::-1]
 
 
+def test_what_an_ollama_tag_stood_for_before_it_moved_is_gone(registry: Registry) -> None:
+    registry.add("library/m", "latest", {"model": GGUF, "system": b"You are a pirate.", "license": b"MIT"})
+    registry.add("library/m", "old", {"model": GGUF})
+    kept = hub.pull("ollama:m:old")
+    hub.pull("ollama:m")
+    registry.add("library/m", "latest", {"model": GGUF[::-1], "license": b"MIT"})
+    files = hub.pull("ollama:m")
+    assert [path.name for path in files.sidecars] == ["license.txt"]
+    assert kept.weights[0].read_bytes() == GGUF
+    blobs = store.home() / "ollama" / "blobs"
+    assert {path.read_bytes() for path in blobs.iterdir()} == {GGUF, GGUF[::-1], b"MIT"}
+
+
 def test_concurrent_pulls_of_an_ollama_model_all_succeed(registry: Registry) -> None:
     """Each wants to move its manifest into place, and only one of them is there at a time."""
     data = b"GGUF" + os.urandom(1 << 20)
@@ -391,6 +404,15 @@ def test_rm_asks_and_removes_one_quant_or_all(fake: Hub, monkeypatch: pytest.Mon
     assert not hf_cache.Repo("org/m-GGUF").root.exists()
     with pytest.raises(ModelNotFound, match="tahr list"):
         verb("rm", "org/m-GGUF", "--force")
+
+
+def test_rm_of_one_revision_does_not_take_the_others(fake: Hub) -> None:
+    fake.repos["org/m-GGUF"] = {"m-Q4_K_M.gguf": GGUF}
+    for name in ("org/m-GGUF", f"org/m-GGUF@{fake.commit('org/m-GGUF')}"):
+        hub.resolve(name)
+    with pytest.raises(ConfigError, match="all its revisions"):
+        verb("rm", name, "--force")
+    assert hub.resolve("org/m-GGUF", download=False)
 
 
 def test_models_of_one_quant_are_listed_by_names_that_mean_them(fake: Hub) -> None:

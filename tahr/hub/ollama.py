@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,25 @@ def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:
         store.lock(directory, lambda: progress.note(f"Waiting for {ref.name}.")),
         store.emptied_on_error(directory, lambda: bool(_blobs(directory))),
     ):
+        before = _blobs(directory)
         store.write_text(pending, json.dumps(manifest))
         for layer in layers:
             _fetch(ref, layer, progress)
         for layer in layers:
             store.link(directory / layer.file, layer.blob)
+        _unlink_others(directory, {layer.file for layer in layers})
         pending.replace(directory / "manifest.json")
+        _delete_unused(before)
     found = cached(ref)
     assert found is not None, "every layer was just fetched"
     return found
+
+
+def _unlink_others(directory: Path, files: set[str]) -> None:
+    """Layers that the name no longer stands for, such as a system prompt, must not count any more."""
+    for path in directory.iterdir():
+        if path.is_symlink() and path.name not in files:
+            path.unlink()
 
 
 def preview(ref: Ref) -> Preview:
@@ -174,11 +185,17 @@ def remove(ref: Ref) -> int | None:
         return None
     mine = _blobs(directory)
     shutil.rmtree(directory)
-    kept = {blob for other in (_root() / "models").glob("*/*/*") for blob in _blobs(other)}
+    return _delete_unused(mine)
+
+
+def _delete_unused(blobs: set[Path]) -> int:
+    """Delete those that no model needs, and return the bytes freed."""
+    kept = {blob for model in (_root() / "models").glob("*/*/*") for blob in _blobs(model)}
     freed = 0
-    for blob in mine - kept:
-        freed += store.disk_bytes(blob)
-        blob.unlink()
+    for blob in blobs - kept:
+        with suppress(FileNotFoundError):  # another process deletes it too
+            freed += store.disk_bytes(blob)
+            blob.unlink()
     return freed
 
 
