@@ -287,6 +287,17 @@ def test_any_part_of_a_local_split_set_means_the_set(tmp_path: Path) -> None:
     assert hub.resolve(str(parts[1])).weights == tuple(parts)
 
 
+def test_any_shard_of_a_checkpoint_means_the_checkpoint(tmp_path: Path) -> None:
+    shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for name in ("config.json", *shards, "other.safetensors"):
+        (tmp_path / name).write_text("{}")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": shards[0], "b": shards[1]}}))
+    for path in (*shards, index.name):
+        assert hub.resolve(str(tmp_path / path)).weights == tuple(tmp_path / name for name in shards)
+    assert hub.resolve(str(tmp_path / "other.safetensors")).weights == (tmp_path / "other.safetensors",)
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_bytes(b"x")

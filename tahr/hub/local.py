@@ -1,4 +1,4 @@
-"""Models that are already files: a .gguf, any part of a split one, a .safetensors, or a directory."""
+"""Models that are already files: a .gguf or .safetensors, any part of a split one, or a directory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def cached(ref: Ref) -> ModelFiles:
     """The model at a path; local files are never fetched, so what is missing is an error here."""
     assert ref.path is not None
     if ref.path.is_dir():
-        names = [path.name for path in ref.path.iterdir() if path.is_file()]
-        return pick.open_directory(ref, ref.path, names)
+        return _directory(ref, ref.path)
     if not ref.path.exists():
         raise ModelNotFound(f"There is no file or directory {ref.path}: check the path, or name a model to download.")
     if _begins_like_gguf(ref.path):
@@ -25,7 +24,9 @@ def cached(ref: Ref) -> ModelFiles:
     if ref.path.suffix.lower() == ".gguf":
         raise CorruptFile(f"{ref.path} is not a GGUF: it does not begin like one. Fetch or convert it again.")
     if ref.path.suffix.lower() == ".safetensors":
-        return ModelFiles(ref, ref.name, "safetensors", (ref.path,), directory=ref.path.parent)
+        return _safetensors(ref, ref.path)
+    if ref.path.name == pick.INDEX:
+        return _directory(ref, ref.path.parent)
     raise LoadError(
         f"{ref.path} is neither a .gguf nor a .safetensors file, which are the formats Tahr loads:"
         " convert it first, or name the directory of the model."
@@ -45,6 +46,18 @@ def _gguf(ref: Ref, path: Path) -> ModelFiles:
     if missing := [part.name for part in weights if not part.is_file()]:
         raise CorruptFile(f"{path} is one part of a set, and beside it {', '.join(missing)} is missing: copy it there.")
     return ModelFiles(ref, ref.name, "gguf", weights)
+
+
+def _safetensors(ref: Ref, path: Path) -> ModelFiles:
+    """One file, or all the shards of the index that lists it."""
+    index = path.with_name(pick.INDEX)
+    if index.is_file() and path.name in pick.indexed_names(index):
+        return _directory(ref, path.parent)
+    return ModelFiles(ref, ref.name, "safetensors", (path,), directory=path.parent)
+
+
+def _directory(ref: Ref, directory: Path) -> ModelFiles:
+    return pick.open_directory(ref, directory, [path.name for path in directory.iterdir() if path.is_file()])
 
 
 def download(ref: Ref, progress: Progress, check: Check) -> ModelFiles:

@@ -140,7 +140,7 @@ def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
     if "model.safetensors" in single:
         return ("model.safetensors",)  # as the loader and transformers take it, whatever an index says
     if index.is_file():
-        return _indexed_names(index)
+        return indexed_names(index)
     if len(single) == 1:
         return (single[0],)
     raise CorruptFile(
@@ -149,7 +149,8 @@ def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
     )
 
 
-def _indexed_names(index: Path) -> tuple[str, ...]:
+def indexed_names(index: Path) -> tuple[str, ...]:
+    """The shards that an index lists, all of them files beside it."""
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
