@@ -357,6 +357,19 @@ def test_quantize_refuses(
     assert [p.name for p in tmp_path.iterdir()] == ["q4.gguf"]
 
 
+def test_what_keeps_its_formats_keeps_the_name_of_its_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = {f"blk.{i}.{name}.weight": normal(8, 256) for i in range(8) for name in ("attn_q", "attn_v", "ffn_down")}
+    write_gguf(tmp_path / "f32.gguf", {"general.architecture": "llama"}, [entry(*item) for item in base.items()])
+    assert main(["quantize", str(tmp_path / "f32.gguf"), str(tmp_path / "q4.gguf"), "Q4_K_M"]) == 0
+    assert main(["convert", str(tmp_path / "q4.gguf"), str(tmp_path / "same.gguf")]) == 0
+    assert (tmp_path / "same.gguf").read_bytes() == (tmp_path / "q4.gguf").read_bytes()
+    assert capsys.readouterr().out.count("Q4_K_M") == 2
+    other = {"general.architecture": "llama", "general.file_type": 19}  # IQ2_XXS, with matrices in wider formats
+    write_gguf(tmp_path / "iq2.gguf", other, [entry("blk.0.attn_v.weight", normal(8, 256), "Q4_K")])
+    assert main(["convert", str(tmp_path / "iq2.gguf"), str(tmp_path / "same.gguf")]) == 0
+    assert open_gguf(tmp_path / "same.gguf").metadata["general.file_type"] == 19
+
+
 def test_quantize_copies_what_it_cannot_make(tmp_path: Path) -> None:
     """Integers, one number alone, and blocks that Tahr reads but does not write."""
     iq, i32 = FORMATS["IQ4_XS"], FORMATS["I32"]

@@ -37,6 +37,7 @@ class Model:
     parts: list[Part]
     notes: list[str]
     tensors: Iterable[HostTensor]  # what is read for it
+    file_type: int | None = None  # the number of its mix, where it is a GGUF that says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,10 @@ def export(
     if recipe and not requantize:
         refuse_twice(model.parts, recipe)
     entries = [entry(part, target(part, recipe)) for part in model.parts]
-    name = name or plain_name(entries)
-    versions = {"general.file_type": MIXES[name].file_type, "general.quantization_version": QUANTIZATION_VERSION}
+    kept = model.file_type if recipe is None else None
+    name = name or mix_numbered(kept) or plain_name(entries)
+    file_type = MIXES[name].file_type if kept is None else kept
+    versions = {"general.file_type": file_type, "general.quantization_version": QUANTIZATION_VERSION}
     bar = progress or hub.Progress()
     bar.start(out.name, sum(one.n_bytes for one in entries))
     try:
@@ -114,7 +117,8 @@ def read_gguf(files: hub.ModelFiles) -> Model:
     opened = open_gguf(files.weights[0])
     kept = {key: value for key, value in stored_metadata(opened).items() if not key.startswith(NOT_COPIED)}
     parts = [Part(t.name, t.format, t.shape, lambda t=t: t) for t in opened.tensors.values()]  # type: ignore[misc]
-    return Model(kept, parts, [], opened.tensors.values())
+    file_type = opened.metadata.get("general.file_type")
+    return Model(kept, parts, [], opened.tensors.values(), file_type if isinstance(file_type, int) else None)
 
 
 def read_checkpoint(files: hub.ModelFiles) -> Model:
@@ -163,6 +167,11 @@ def entry(part: Part, stored_as: Format) -> Entry:
         tensor.forget()
 
     return Entry(part.name, stored_as, part.shape, made)
+
+
+def mix_numbered(file_type: int | None) -> str | None:
+    """The mix that a GGUF of this number has; None where Tahr does not write it."""
+    return next((name for name, mix in MIXES.items() if mix.file_type == file_type), None)
 
 
 def plain_name(entries: Iterable[Entry]) -> str:
