@@ -9,14 +9,15 @@ import pytest
 import backends_here
 from assets import greedy_story
 from model_cases import CASES, make_weights, token_ids
-from model_files import to_gguf
+from model_files import to_gguf, write_hf
 from model_runs import Runs
+from tahr import hub
 from tahr.backends.reference import ReferenceBackend
 from tahr.cli.main import main
 from tahr.errors import QuantError
 from tahr.models import Loaded, load, open_model
 from tahr.tools.full_logits import all_logits
-from tahr.tools.gguf_export import target
+from tahr.tools.gguf_export import export, target
 from tahr.weights import FORMATS, HostTensor
 from tahr.weights.dequantise.bits import unpack
 from tahr.weights.gguf_write import Part
@@ -193,6 +194,7 @@ def test_what_llama_cpp_computes_with_in_f32_alone_stays() -> None:
         "token_types.weight": (2, 384),
         "position_embd.weight": (512, 384),
         "blk.0.ffn_gate_inp.weight": (8, 384),
+        "blk.0.ffn_gate_inp_shexp.weight": (1, 384),
     }
     for mix in ("Q8_0", "Q4_K_M", "F16"):
         assert formats(mix, {**kept, "blk.0.attn_q.weight": (384, 384)}).keys() == {"blk.0.attn_q.weight"}
@@ -273,6 +275,17 @@ def test_experts_and_routers_at_load(tmp_path: Path) -> None:
     assert np.median(change) < 0.05  # where a router was undecided, one token may go to another expert
     kept = [line for line in small.log if line.startswith("F32 ->")]
     assert kept == ["F32 -> numpy: 3 tensors, 0.0 MB"]  # the routers, one per layer
+
+
+def test_the_gate_of_a_shared_expert_is_a_router_too(tmp_path: Path) -> None:
+    """A checkpoint that is quantised at load is the model of its quantised GGUF, which has the gate as a vector."""
+    config = CASES["qwen2_moe"]
+    arrays, backend = make_weights(config), ReferenceBackend()
+    (tmp_path / "f32.gguf").write_bytes(to_gguf(config, arrays))
+    export(hub.resolve(str(tmp_path / "f32.gguf")), tmp_path / "q8.gguf", "Q8_0")
+    at_load = load(open_model([], write_hf(tmp_path / "hf", config, arrays)), backend, quantize="Q8_0")
+    from_file = load(open_model([tmp_path / "q8.gguf"]), backend)
+    assert np.abs(logits(at_load, backend) - logits(from_file, backend)).max() < 1e-5
 
 
 def test_eight_bit_floats_are_refused_where_nothing_multiplies_them(stories: Path) -> None:

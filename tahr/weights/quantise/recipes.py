@@ -135,7 +135,7 @@ NARROWER = {
 }
 # Kernels of convolutions and tables that are added are no factors of a product: llama.cpp has them in f32 alone.
 DELICATE = (
-    *("_norm.weight", "_gate_inp.weight"),
+    *("_norm.weight", "_gate_inp.weight", "_gate_inp_shexp.weight"),
     *("ssm_conv1d.weight", "shortconv.conv.weight", "position_embd.weight", "token_types.weight"),
 )
 LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+?)(?:_exps|_shexp)?\.weight")
