@@ -287,6 +287,15 @@ def test_any_part_of_a_local_split_set_means_the_set(tmp_path: Path) -> None:
     assert hub.resolve(str(parts[1])).weights == tuple(parts)
 
 
+def test_a_directory_of_ggufs(tmp_path: Path) -> None:
+    (tmp_path / "m-F16.gguf").write_bytes(GGUF)
+    assert hub.resolve(str(tmp_path)).weights == (tmp_path / "m-F16.gguf",)
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(GGUF)
+    with pytest.raises(ModelNotFound, match=f"{tmp_path}/FILE.gguf"):
+        hub.resolve(str(tmp_path))
+
+
 def test_any_shard_of_a_checkpoint_means_the_checkpoint(tmp_path: Path) -> None:
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     for name in ("config.json", *shards, "other.safetensors"):

@@ -93,15 +93,18 @@ def split_set(name: str) -> tuple[str, ...]:
     return tuple(f"{match['stem']}-{part:05}-of-{total:05}.gguf" for part in range(1, total + 1))
 
 
-def choose_gguf(names: Iterable[str], selector: str | None, where: str) -> Gguf:
-    """The one GGUF model the selector means; a listing that leaves a doubt is refused with the choices."""
+def choose_gguf(names: Iterable[str], selector: str | None, where: str, joint: str = ":") -> Gguf:
+    """The one GGUF model the selector means; a listing that leaves a doubt is refused with the choices.
+
+    `joint` stands between the place and a file in it where a user names one.
+    """
     models = gguf_models(names)
     matches = _matching(models, selector)
     if len(matches) == 1:
         return matches[0]
     choices = ", ".join(model.files[0] for model in models) or "none at all"
     if matches:
-        raise ModelNotFound(f"{where} holds several models that fit: {choices}. Name the file: {where}:FILE.gguf.")
+        raise ModelNotFound(f"{where} holds several models that fit: {choices}. Name the file: {where}{joint}FILE.gguf.")
     wanted = f"no GGUF file for `{selector}`" if selector else "no quantised GGUF file"
     raise ModelNotFound(f"{where} has {wanted}; it has {choices}.")
 
@@ -181,11 +184,17 @@ def open_directory(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFile
 
 
 def _open_gguf(ref: Ref, directory: Path, names: list[str]) -> ModelFiles:
-    model = choose_gguf(names, ref.selector, ref.repo or str(directory))
+    model = _chosen_here(directory, names) if ref.path else choose_gguf(names, ref.selector, ref.repo or ref.name)
     if model.missing:
         raise CorruptFile(f"{ref.name} lacks the parts {', '.join(model.missing)}: fetch the model again.")
     sidecars = tuple(directory / name for name in SMALL_FILES if name in names)
     return ModelFiles(ref, ref.name, "gguf", tuple(directory / name for name in model.files), sidecars=sidecars)
+
+
+def _chosen_here(directory: Path, names: list[str]) -> Gguf:
+    """Of a user's own directory; the only model in it is meant even if it is a float one, which is here already."""
+    models = gguf_models(names)
+    return models[0] if len(models) == 1 else choose_gguf(names, None, str(directory), "/")
 
 
 def try_open(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFiles | None:
