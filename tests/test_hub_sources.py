@@ -296,6 +296,13 @@ def test_a_directory_of_ggufs(tmp_path: Path) -> None:
         hub.resolve(str(tmp_path))
 
 
+def test_a_directory_with_an_adapter_is_no_damaged_model(tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ModelNotFound, match="--lora"):
+        hub.resolve(str(tmp_path))
+
+
 def test_any_shard_of_a_checkpoint_means_the_checkpoint(tmp_path: Path) -> None:
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     for name in ("config.json", *shards, "other.safetensors"):

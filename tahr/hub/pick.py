@@ -104,7 +104,9 @@ def choose_gguf(names: Iterable[str], selector: str | None, where: str, joint: s
         return matches[0]
     choices = ", ".join(model.files[0] for model in models) or "none at all"
     if matches:
-        raise ModelNotFound(f"{where} holds several models that fit: {choices}. Name the file: {where}{joint}FILE.gguf.")
+        raise ModelNotFound(
+            f"{where} holds several models that fit: {choices}. Name the file: {where}{joint}FILE.gguf."
+        )
     wanted = f"no GGUF file for `{selector}`" if selector else "no quantised GGUF file"
     raise ModelNotFound(f"{where} has {wanted}; it has {choices}.")
 
@@ -176,6 +178,8 @@ def open_directory(ref: Ref, directory: Path, names: Iterable[str]) -> ModelFile
     listing = list(names)
     if choose_format(listing, ref) == "gguf":
         return _open_gguf(ref, directory, listing)
+    if "adapter_config.json" in listing and "config.json" not in listing:
+        raise ModelNotFound(f"{ref.name} is an adapter and no model: name its base model, and {directory} by --lora.")
     weights = tuple(directory / name for name in safetensors_names(listing, directory))
     required = (directory / "config.json", *weights)
     if missing := [path.name for path in required if not path.is_file()]:
