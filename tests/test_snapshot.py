@@ -156,7 +156,17 @@ def test_a_large_file_is_probed_at_both_ends(tmp_path: Path, monkeypatch: pytest
         file.write_bytes(content)
         assert fingerprint_of_files([file]) == fingerprint_of_bytes(bytes(content))
         seen.add(fingerprint_of_files([file]))
-    assert len(seen) == 3  # the middle is not read
+    assert len(seen) == 3  # of the middle of so small a file nothing is read
+
+
+def test_a_model_with_other_layers_between_the_same_ends_is_another(tmp_path: Path) -> None:
+    """As one with an adapter merged into it: embedding and head are the same, and so is the size."""
+    base, merged = tmp_path / "base.gguf", tmp_path / "merged.gguf"
+    head = (np.arange(1 << 23) % 251).astype(np.uint8).tobytes()
+    for file, layer in ((base, b"\1"), (merged, b"\2")):
+        file.write_bytes(head + bytes(6 << 20) + layer * (4 << 20) + bytes(6 << 20) + head)
+    assert fingerprint_of_files([base]) != fingerprint_of_files([merged])
+    assert fingerprint_of_files([merged]) == fingerprint_of_bytes(merged.read_bytes())
 
 
 # ---- refusals ---------------------------------------------------------------------------------------------------
@@ -201,8 +211,8 @@ def sealed(start: bytes, rest: bytes) -> bytes:
 
 
 def test_another_version_is_refused(data: bytes) -> None:
-    later = START.pack(MAGIC, 3, struct.unpack_from("<I", data, 12)[0])
-    with pytest.raises(SnapshotIncompatible, match="version 3"):
+    later = START.pack(MAGIC, VERSION + 1, struct.unpack_from("<I", data, 12)[0])
+    with pytest.raises(SnapshotIncompatible, match=f"version {VERSION + 1}"):
         InferenceEngine.resume(sealed(later, data[START.size : -32]))
 
 

@@ -7,10 +7,12 @@ Everything is checked before it is believed: sizes against the bytes at hand, th
 
 import hashlib
 import json
+import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,13 @@ from tahr.library.inference_config import InferenceConfig
 from tahr.library.session import KvCopy, Session
 
 MAGIC = b"TAHRSNAP"
-VERSION = 2  # 1: other orders of keys and values, and q8_0 without rotation
+# 1: other orders of keys and values, and q8_0 without rotation; 2: fingerprints of the ends of files alone
+VERSION = 3
 START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
+SAMPLE_BYTES, SAMPLE_EVERY = 4096, 4 << 20  # of what is between: matrices of layers are about as large, or larger
+MAX_SAMPLES = 4096
 TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
 MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks
 Shape = tuple[int, int, int]
@@ -191,23 +196,27 @@ def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) ->
 
 
 def fingerprint_of_files(files: ListOf[Path]) -> str:
-    """Content only, so that a copied or touched file is still the same: sizes, and both ends of each file."""
+    """Content only, so that a copied or touched file is still the same: sizes, both ends of each file, and samples of
+    what is between, because a model with an adapter merged into its layers has the ends of the one without."""
     digest = hashlib.sha256()
     for path in files:
-        n_bytes = path.stat().st_size
         with path.open("rb") as file:
-            first = file.read(PROBE_BYTES)
-            file.seek(max(0, n_bytes - PROBE_BYTES))
-            add(digest, n_bytes, first, file.read(PROBE_BYTES))
+            add(digest, path.stat().st_size, partial(os.pread, file.fileno()))
     return digest.hexdigest()
 
 
 def fingerprint_of_bytes(data: bytes) -> str:
     """As that of a file with this content."""
     digest = hashlib.sha256()
-    add(digest, len(data), data[:PROBE_BYTES], data[-PROBE_BYTES:])
+    add(digest, len(data), lambda size, at: data[at : at + size])
     return digest.hexdigest()
 
 
-def add(digest: "hashlib._Hash", n_bytes: int, first: bytes, last: bytes) -> None:
-    digest.update(n_bytes.to_bytes(8, "little") + first + last)
+def add(digest: "hashlib._Hash", n_bytes: int, read: Callable[[int, int], bytes]) -> None:
+    """Count in a file of `n_bytes`; `read` takes a number of bytes and where they begin."""
+    n_samples = min(n_bytes // SAMPLE_EVERY, MAX_SAMPLES)
+    places = [n_bytes * i // n_samples for i in range(1, n_samples)]
+    ends = [(PROBE_BYTES, 0), (PROBE_BYTES, max(0, n_bytes - PROBE_BYTES))]
+    digest.update(n_bytes.to_bytes(8, "little"))
+    for size, at in [*ends, *((SAMPLE_BYTES, place) for place in places)]:
+        digest.update(read(size, at))
