@@ -299,6 +299,15 @@ def test_a_file_that_is_not_ours_is_refused(talk: Conversation, tmp_path: Path, 
     assert (talk.messages, talk.asked) == before
 
 
+def test_save_writes_where_a_link_points(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.json", tmp_path / "file.json"
+    file.touch()
+    link.symlink_to(file)
+    for model in ("m", "m\udcff.gguf"):  # the name of a file may be no UTF-8
+        saved.write(link, saved.SavedChat(model, [{"role": "user", "content": "Grüße"}], SamplingParams()))
+        assert link.is_symlink() and saved.read(file).model == model
+
+
 def test_save_does_not_take_the_place_of_a_device(talk: Conversation, tmp_path: Path) -> None:
     """A pipe stands for /dev/null, which root could have lost."""
     os.mkfifo(tmp_path / "pipe")

@@ -96,6 +96,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
     """A file to write that then takes the place of `path`; of a disk that is full it does not take more."""
+    path = path.resolve() if path.exists() else path  # a link stays one, and the file is where it points
     draft = _draft(path)
     try:
         yield draft

@@ -50,9 +50,19 @@ def write(path: Path, saved: SavedChat, kv: bytes | None = None) -> None:
     try:
         if kv is not None:
             write_bytes(kv_file(path), kv)  # first: a conversation never names keys and values that are not there
-        write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        write_text(path, as_text(content))
     except OSError as error:
         raise ConfigError(f"The conversation cannot be written to {path}: {error.strerror}.") from error
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """JSON that people can read; what is no UTF-8, as the name of a model's file may be, is escaped."""
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(content, indent=1) + "\n"
+    return text
 
 
 def read(path: Path) -> SavedChat:
