@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,19 @@ print(hub.parse(sys.argv[1]).path, hub.list_models(), store.home(), hf_cache.dir
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code, str(stories)], env=environ, capture_output=True, text=True)
     assert done.stdout.split() == [str(stories), "[]", "/.cache/tahr", "/.cache/huggingface/hub", "/.config/tahr"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_models_of_another_user_do_not_hide_ones_own() -> None:
+    code = "import os; from tahr import hub; os.setuid(54321); print([entry.name for entry in hub.list_models()])"
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        cache.chmod(0o755)
+        for name in ("Mine", "Theirs"):
+            snapshot = cache / f"models--org--{name}" / "snapshots" / ("a" * 40)
+            snapshot.mkdir(parents=True)
+            (snapshot / "m-Q8_0.gguf").write_bytes(b"GGUF")
+        (cache / "models--org--Theirs").chmod(0o700)
+        environ = {"PYTHONPATH": str(Path(__file__).parents[1]), "HF_HUB_CACHE": folder, "TAHR_HOME": folder}
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert done.stdout == "['org/Mine:Q8_0']\n"

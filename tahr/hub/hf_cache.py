@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -94,7 +95,11 @@ def _tokenizer_sidecars(ref: Ref) -> tuple[Path, ...]:
 
 def entries() -> list[ModelEntry]:
     """Every language model in the cache, by anyone who put it there."""
-    return [entry for root in sorted(directory().glob("models--*--*")) for entry in _repo_entries(root)]
+    found: list[ModelEntry] = []
+    for root in sorted(directory().glob("models--*--*")):
+        with suppress(PermissionError):  # of another user, in a cache that several share
+            found += _repo_entries(root)
+    return found
 
 
 def _repo_entries(root: Path) -> Iterator[ModelEntry]:
