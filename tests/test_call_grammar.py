@@ -171,14 +171,25 @@ def test_constants_and_signs_in_names_and_values_are_kept(name: str) -> None:
         "#n": {"type": "integer", "minimum": 1, "maximum": 3},
     }
     schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    if name == "lfm2":  # its calls are Python's
-        del properties["#n"]
-        schema["required"] = list(properties)
     tools = {"f": Tool("f", parameters=schema, strict=True)}
     for seed in range(3):
         text = walk(CallGrammar(BY_NAME[name], list(tools.values()), parallel=False), special_of(name), seed)
         [call] = tool_calls_of(parsed(ReplyFormat(BY_NAME[name], tools), text or ""))
         jsonschema.validate(json.loads(call.arguments), schema)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_arguments_may_have_names_that_are_no_words(name: str) -> None:
+    properties = {
+        "user-id": {"type": "integer", "minimum": 1, "maximum": 3},
+        "page[size]": {"type": "integer", "minimum": 1, "maximum": 3},
+        "xsi:type": {"type": "string", "const": "x"},
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    tools = {"f": Tool("f", parameters=schema, strict=True)}
+    text = walk(CallGrammar(BY_NAME[name], list(tools.values()), parallel=False), special_of(name), 0)
+    [call] = tool_calls_of(parsed(ReplyFormat(BY_NAME[name], tools), text or ""))
+    jsonschema.validate(json.loads(call.arguments), schema)
 
 
 def test_a_required_that_is_no_list() -> None:

@@ -88,6 +88,7 @@ def test_json_follows_its_schema(seed: int) -> None:
 def test_one_of_the_choices_is_written() -> None:
     choices = ["yes", "no", "may be (not)", "a.b"]
     assert {written(Grammar("choice", choices), seed=seed)[0] for seed in range(6)} <= set(choices)
+    assert written(Grammar("choice", ["<=>"]))[0] == "<=>"
 
 
 def test_lark_and_gbnf_grammars_are_followed() -> None:

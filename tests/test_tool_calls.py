@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tahr.errors import ConfigError
 from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_format_named
-from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python
+from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python, loaded_prefix
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
-from tahr.text.tool_calls.tools import MAX_TOOLS, tools_of
+from tahr.text.tool_calls.tools import MAX_TOOLS, Tool, tools_of
 from tool_replies import BY_NAME as TOOLS
 from tool_replies import REPLIES, THINK, Reply, hermes
 
@@ -119,6 +119,42 @@ def test_literals_of_python_have_a_bound() -> None:
     assert json_of_python("[" + "1," * 1000 + "]") == json.dumps([1] * 1000)
     assert json_of_python("[" + "1," * MAX_LITERAL + "]") == ""
     assert json_of_python("'" + "a" * MAX_LITERAL + "'") == json.dumps("a" * MAX_LITERAL)
+
+
+@pytest.mark.parametrize(
+    "call_format, raw, arguments",
+    [
+        (
+            "lfm2",
+            r"""<|tool_call_start|>[f(a="\ud83d\ude00", b='\ud83d')]<|tool_call_end|>""",
+            '{"a": "😀", "b": "\ufffd"}',
+        ),
+        ("hermes", r"""<tool_call>{"name": "f", "arguments": "{\"a\": \"\ud83d\"}"}</tool_call>""", '{"a": "\ufffd"}'),
+    ],
+)
+def test_halves_of_characters_do_not_reach_clients(call_format: str, raw: str, arguments: str) -> None:
+    """No server could send them: the request failed."""
+    (call,) = tool_calls_of(parse(ReplyFormat(call_format_named(call_format), {"f": Tool("f")}), [raw]))
+    assert call.arguments == arguments
+    assert loaded_prefix(r'{"a": "\ud83d", "b": "\uD83D\uDE00"}') == {"a": "\ufffd", "b": "😀"}
+
+
+def test_arguments_may_have_names_that_are_no_words() -> None:
+    tools = {"f": Tool("f", parameters={"type": "object", "properties": {"user-id": {}, "page[size]": {}, "$a": {}}})}
+    lfm2, gemma = (ReplyFormat(call_format_named(name), tools) for name in ("lfm2", "gemma"))
+    raw = "<|tool_call_start|>[f(user-id=5, page[size]=[1], $a == 2)]<|tool_call_end|>"
+    (call,) = tool_calls_of(parse(lfm2, [raw]))
+    assert call.arguments == '{"user-id": 5, "page[size]": [1], "$a": "$a == 2"}'
+    (call,) = tool_calls_of(parse(gemma, ["<|tool_call>call:f{user-id:5,page[size]:[1],b:{c[]:2}}<tool_call|>"]))
+    assert call.arguments == '{"user-id":5,"page[size]":[1],"b":{"c[]":2}}'
+
+
+def test_arguments_that_break_off_after_a_backslash_are_read_in_linear_time() -> None:
+    """Sixteen thousand quotes took sixteen seconds."""
+    text = '{"n": 1, "code": "' + r"\"x, " * 200_000 + "\\"
+    before = time.perf_counter()
+    assert loaded_prefix(text) == {"n": 1}
+    assert time.perf_counter() - before < 10
 
 
 def test_names_and_arguments_come_as_they_are_generated() -> None:

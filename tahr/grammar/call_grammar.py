@@ -9,7 +9,7 @@ from tahr.errors import GrammarError
 from tahr.grammar.json_rule import json_rule
 from tahr.grammar.spec import Grammar
 from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
-from tahr.text.tool_calls.literal_calls import GEMMA_QUOTE, GemmaForm, PythonForm
+from tahr.text.tool_calls.literal_calls import BARE_KEY, GEMMA_QUOTE, GemmaForm, PythonForm
 from tahr.text.tool_calls.tagged_calls import TaggedForm
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
 from tahr.text.tool_calls.written_calls import FRAMES, TAG_FRAMES, CallFrame, TagFrame
@@ -174,9 +174,10 @@ class LarkText:
 
     def gemma_call(self, i: int, tool: Tool) -> str:
         def member(key: str, schema: Any) -> str:
+            name = key if BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
             if types_of(schema) == {"string"}:
-                return f"{self.literal(f'{key}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE, tool.strict)}"
-            return f"{self.literal(f'{key}:')} {self.json(schema, tool.strict)}"
+                return f"{self.literal(f'{name}:{GEMMA_QUOTE}')} {self.value(schema, GEMMA_QUOTE, tool.strict)}"
+            return f"{self.literal(f'{name}:')} {self.json(schema, tool.strict)}"
 
         opens, closes = self.edges()
         inside = self.members(f"arguments_{i}", tool, member, ",")

@@ -84,4 +84,5 @@ def parsed(kind: str, source: str) -> Any:
 
 def literal(text: str) -> str:
     """A regular expression that matches this text alone."""
-    return re.sub(r"[^\w\s]", lambda found: "\\" + found[0] if ord(found[0]) < 128 else found[0], text)
+    # The signs < and > have a meaning where they are escaped.
+    return re.sub(r"[^\w\s<>]", lambda found: "\\" + found[0] if ord(found[0]) < 128 else found[0], text)

@@ -15,7 +15,9 @@ IN_STRING = mark_set('"', "\\")
 STRUCTURE = mark_set('"', "{", "}", "[", "]")
 NO_SPACE = re.compile(r"\S")
 SCALAR_END = re.compile(r"[\s,\]}]")
-JSON_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],]', re.DOTALL)
+# A string that was cut off reads to the end, also after a backslash: else it would be searched again from every quote.
+JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes half of a character
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 MAX_CUTS, MAX_NESTED = 8, 64  # beyond which a broken text is given up
 MAX_LITERAL = 1 << 16  # characters: Python reads lists at half a megabyte a second, and holds its lock meanwhile
@@ -67,9 +69,18 @@ def container(cursor: TextCursor, sink: Sink) -> Reader[None]:
 def loaded(text: str) -> Any:
     """The value of a JSON text, or `INVALID`."""
     try:
-        return json.loads(text, parse_constant=refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
+        return json.loads(whole_characters(dumped(value))) if HALF.search(text) else value
     except (ValueError, RecursionError):
         return INVALID
+
+
+def whole_characters(text: str) -> str:
+    """The text with halves of characters that belong together joined, and any other read as U+FFFD.
+
+    Escapes can write halves, and nobody could be sent such a text.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def loaded_prefix(text: str) -> dict[str, Any]:
@@ -104,7 +115,8 @@ def json_of_python(text: str) -> str:
     """A Python literal as JSON, also one with line breaks or apostrophes between its quotes; empty if it is none."""
     for each in (text, text.replace("\r", "\\r").replace("\n", "\\n")) if len(text) <= MAX_LITERAL else ():
         try:
-            return json.dumps(ast.literal_eval(each), ensure_ascii=False, allow_nan=False)  # JSON has no infinities
+            made = json.dumps(ast.literal_eval(each), ensure_ascii=False, allow_nan=False)  # JSON has no infinities
+            return whole_characters(made)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
     return dumped(text[1:-1]) if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else ""

@@ -1,7 +1,7 @@
 """Calls whose arguments are written in a notation of their own: Gemma's objects and Python's keyword arguments."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tahr.text.tool_calls.cursor import MarkSet, Reader, Sink, TextCursor, drop, head_of, mark_set
@@ -20,6 +20,8 @@ from tahr.text.tool_calls.tools import NAME, Tool
 
 GEMMA_QUOTE = '<|"|>'
 WORD_END = re.compile(r'[<",:{}\[\]]')
+KEY_END = re.compile(r"[<,:{}]")  # names of arguments may have brackets
+BARE_KEY = re.compile(r'[^<",:{}\[\]\s](?:[^<,:{}]*[^<,:{}\s])?')  # one that needs no quotes
 IN_CALL = mark_set("(", ")", "[", "]", "{", "}", ",", "'", '"')
 AFTER_STRING = ("", *",)]}:")
 CODE_TOOLS = ("code_interpreter", "python", "ipython")  # what a tool is called that takes code
@@ -82,7 +84,7 @@ class GemmaReader:
             yield from self.cursor.take(self.buffer.arguments)
             return (yield from string_rest(self.cursor, self.buffer.arguments))
         pieces: list[str] = []
-        if (yield from self.cursor.before(WORD_END, pieces.append)):
+        if (yield from self.cursor.before(KEY_END if at_key else WORD_END, pieces.append)):
             word = "".join(pieces).strip()
             plain = PYTHON_WORDS.get(word, word)  # the template writes null as None
             self.buffer.arguments(plain if not at_key and loaded(plain) is not INVALID else dumped(word))
@@ -144,7 +146,7 @@ class PythonReader:
             text = "".join(pieces).strip()
             if text and mark:
                 key = names[n_arguments] if n_arguments < len(names) else f"arg{n_arguments}"
-                self.buffer.arguments((", " if n_arguments else "") + keyword(text, key))
+                self.buffer.arguments((", " if n_arguments else "") + keyword(text, key, names))
                 n_arguments += 1
         if mark:
             self.buffer.arguments("}")
@@ -185,9 +187,13 @@ def python_string_rest(cursor: TextCursor, quote: str, sink: Sink) -> Reader[Non
             return
 
 
-def keyword(text: str, name: str) -> str:
-    """`key=value` as a member of a JSON object; a value without a key gets the name that belongs to its place."""
-    found = re.match(r"\s*([A-Za-z_]\w*)\s*=(?!=)", text)
+def keyword(text: str, name: str, names: Sequence[str] = ()) -> str:
+    """`key=value` as a member of a JSON object; a value without a key gets the name that belongs to its place.
+
+    A key is a word of Python, or any of the `names` that the tool knows.
+    """
+    known = "".join(f"{re.escape(each)}|" for each in names if text.startswith(each))
+    found = re.match(rf"\s*({known}[A-Za-z_]\w*)\s*=(?!=)", text)
     key, value = (found[1], text[found.end() :]) if found else (name, text)
     text = value.strip()
     plain = loaded(text)  # true, false and null are JSON's words
