@@ -192,6 +192,63 @@ def test_arguments_may_have_names_that_are_no_words(name: str) -> None:
     jsonschema.validate(json.loads(call.arguments), schema)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^[a/]{2}$", "maxLength": 9},
+        {"type": "string", "minLength": 2, "maxLength": 3},
+        {"type": "string", "format": "date"},
+        {"anyOf": [{"const": "x"}, {"type": "string", "enum": ["y", "z"]}]},
+    ],
+)
+def test_texts_without_quotes_follow_their_schemas(name: str, schema: Any) -> None:
+    whole = {"type": "object", "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
+    tools = {"f": Tool("f", parameters=whole)}
+    texts = [
+        walk(CallGrammar(BY_NAME[name], list(tools.values()), parallel=False), special_of(name), i) for i in (1, 2)
+    ]
+    for text in filter(None, texts):
+        [call] = tool_calls_of(parsed(ReplyFormat(BY_NAME[name], tools), text))
+        jsonschema.validate(json.loads(call.arguments), whole, format_checker=jsonschema.FormatChecker())
+    assert any(texts)
+
+
+@pytest.mark.parametrize(
+    "schema, good, bad",
+    [
+        ({"pattern": "a+$"}, "\nba", "ab"),
+        ({"pattern": "^a|b"}, "anything", None),  # not enforced: an anchor in one branch
+        ({"pattern": "a/|b"}, "xa/", "xa"),
+        ({"minLength": 2}, "<</parameter", "é"),
+        ({"minLength": 20}, "x" * 20, "a\n</parameter>\n</function>\n</tool_call>"),
+        ({"minLength": 4000}, "any", None),
+        ({"minLength": "2"}, "any", None),
+        ({"format": "uuid"}, "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+        ({"format": "duration"}, "P1Y2M3DT4H", "P1YT"),
+        ({"format": "uri"}, "https://a@b.example:80/c%20d?e=f#g", "no scheme"),
+        ({"format": "ipv4"}, "127.0.0.1", "256.0.0.1"),
+        ({"format": "date", "pattern": "^2"}, "2024-02-29", "1999-01-01"),
+        ({"anyOf": [{"enum": ["a"]}, {"type": "string"}]}, "any", None),
+    ],
+)
+def test_what_a_text_without_quotes_may_be(schema: Any, good: str, bad: str | None) -> None:
+    asked = {"type": "object", "properties": {"v": {"type": "string", **schema}}, "required": ["v"]}
+    call = "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n</tool_call>"
+    grammar = CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=asked)])
+    assert accepts(grammar, call.format(good)) and (bad is None or not accepts(grammar, call.format(bad)))
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)b", "^(?<!a)b", r"^(a)\1$", r"^(?<n>a)\k<n>$"])
+@pytest.mark.parametrize("name", ["hermes", "glm"])
+def test_patterns_that_cannot_be_enforced_are_loosened_unless_strict(name: str, pattern: str) -> None:
+    """A tool with one was refused, strict or not."""
+    schema = {"type": "object", "properties": {"v": {"type": "string", "pattern": pattern}}}
+    assert walk(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema)], parallel=False), special_of(name), 1)
+    with pytest.raises(GrammarError, match="write it without"):
+        call_grammar(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)
+
+
 def test_a_required_that_is_no_list() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": True}
     call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tahr.errors import GrammarError
+from tahr.grammar.call_text import text_terminal, texts_of
 from tahr.grammar.json_rule import json_rule
 from tahr.grammar.spec import Grammar
 from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
@@ -218,10 +219,19 @@ class LarkText:
             return self.sequence(self.json(schema, strict), self.literal(end))
         if options := texts_of(schema):
             return self.sequence(f"({' | '.join(self.literal(each) or EMPTY for each in options)})", self.literal(end))
-        parts = self.split(end)
-        if isinstance(parts[0], int):
-            return f"TEXT {self.literal(end)}"
-        return self.rule(f"text_{len(self.rules)}[lazy]", f"TEXT {self.literal(end)}")[: -len("[lazy]")]
+        is_token = isinstance(self.split(end)[0], int)
+        text = f"{self.text_like(schema, '' if is_token else end, strict)} {self.literal(end)}"
+        return text if is_token else self.rule(f"text_{len(self.rules)}[lazy]", text)[: -len("[lazy]")]
+
+    def text_like(self, schema: Any, end: str, strict: bool) -> str:
+        """The terminal of a text. What cannot be enforced is loosened, unless the tool is strict."""
+        try:
+            terminal = text_terminal(schema, end)
+        except GrammarError:
+            if strict:
+                raise
+            terminal = ""
+        return self.rule(f"TEXT_{len(self.rules)}", terminal) if terminal else "TEXT"
 
     # ---- Lark -----------------------------------------------------------------------------------------------------
 
@@ -291,12 +301,6 @@ def required_of(tool: Tool) -> list[Any]:
     if not isinstance(required, list) and tool.strict:
         raise GrammarError(f"The tool {tool.name} has a required that is no list: write a list of names.")
     return required if isinstance(required, list) else []
-
-
-def texts_of(schema: Mapping[str, Any]) -> list[str]:
-    """The texts that a constant or an enumeration leaves; none of them: any text."""
-    options = [schema["const"]] if "const" in schema else schema.get("enum")
-    return [each for each in options if isinstance(each, str)] if isinstance(options, list) else []
 
 
 def types_of(schema: Any) -> set[str]:

@@ -15,6 +15,8 @@ MAY_LEAVE_OUT = ('"', "\\", "-")  # what a class is written with that leaves a q
 REST_OF_CLASS = re.compile(r"(?:\\.|[^\]\\])*", re.DOTALL)
 SPECIAL = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
 NOT_ESCAPES = frozenset("aAzGQE<>")  # signs that Rust gives a meaning, and ECMA-262 none
+LOOKING = re.compile(r"\(\?<?[=!]")
+BACK = re.compile(r"\\[1-9k]")
 ASSERTIONS = {r"\b": "a word boundary", r"\B": "a word boundary"}
 
 
@@ -31,6 +33,8 @@ def to_rust(pattern: str) -> str:
             parts.append(escape(found[0], pattern, in_class))
             at = found.end()
             continue
+        if not in_class and LOOKING.match(pattern, at):
+            raise GrammarError(f"The pattern {pattern[:60]!r} looks ahead or behind: write it without.")
         if in_class:
             parts.append(in_a_class(pattern, begin, at, parts[-1]))
         else:
@@ -58,6 +62,8 @@ def escape(written: str, pattern: str, in_class: bool) -> str:
     """One escape."""
     if written in ASSERTIONS and not in_class:
         raise GrammarError(f"The pattern {pattern[:60]!r} has {ASSERTIONS[written]} ({written}): write it without.")
+    if BACK.match(written) and not in_class:
+        raise GrammarError(f"The pattern {pattern[:60]!r} refers to a group ({written}): write it without.")
     if written == r"\b":
         return r"\x08"
     if written.startswith(r"\c"):

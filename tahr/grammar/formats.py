@@ -16,6 +16,17 @@ GROUP = "[0-9a-fA-F]{1,4}"
 LAST_TWO = f"(?:{GROUP}:{GROUP}|{IPV4})"
 ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 QUOTED = r'"(?:[\x20-\x21\x23-\x5B\x5D-\x7E]|\\[\x20-\x7E])*"'
+UUID = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+DURATION_DATE = "(?:[0-9]+D|[0-9]+M(?:[0-9]+D)?|[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?)"
+DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+DURATION = f"P(?:[0-9]+W|{DURATION_DATE}(?:{DURATION_TIME})?|{DURATION_TIME})"
+PLAIN = "(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"  # in any part of a URI
+PATH = f"(?:{PLAIN}|[:@])"
+AUTHORITY = f"(?:(?:{PLAIN}|:)*@)?{PLAIN}*(?::[0-9]*)?"  # without addresses in brackets
+URI = (
+    f"[A-Za-z][A-Za-z0-9+.-]*:(?://{AUTHORITY}(?:/{PATH}*)*|/?(?:{PATH}+(?:/{PATH}*)*)?)"
+    rf"(?:\?(?:{PATH}|[/?])*)?(?:#(?:{PATH}|[/?])*)?"
+)
 LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 
