@@ -82,6 +82,12 @@ SAME = [
     ({"type": "string", "pattern": r"^\cJ\0$"}, '"\\n\\u0000"', '"J0"'),
     ({"type": "string", "pattern": "^2", "format": "date"}, '"2020-02-29"', '"1999-01-01"'),
     ({"minProperties": 2, "required": ["a", "b"], "type": "object"}, '{"a":1,"b":1}', '{"a":1}'),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "0.0001", "0"),
+    ({"type": "number", "exclusiveMinimum": 0, "minimum": 0.1, "exclusiveMaximum": 0.5}, "0.1", "0.05"),
+    ({"type": "number", "exclusiveMaximum": -1, "minimum": -1.5}, "-1.25", "-1"),
+    ({"type": "string", "pattern": r"^[\x00-\x1f]$"}, '"\\u0002"', '"\\""'),
+    ({"type": "string", "pattern": r"^[a\u0000-!#-\x7f]$"}, '"\\n"', '"\\""'),
+    ({"type": "string", "pattern": r"^[\u0000-\x7f]$"}, '"\\u0001"', '"é"'),
 ]
 
 
@@ -90,6 +96,12 @@ def test_what_is_rewritten_means_the_same(schema: Any, good: str, bad: str) -> N
     matcher = json_schema_suite.compiled(schema)
     assert json_schema_suite.accepts(matcher, good)
     assert not json_schema_suite.accepts(matcher, bad)
+
+
+def test_bounds_that_are_no_numbers_are_left_to_llguidance() -> None:
+    for odd in ({"minimum": "a"}, {"exclusiveMinimum": True}, {"maximum": None}):
+        schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5} | odd
+        assert checked_schema(schema) == schema
 
 
 def test_branches_behind_references_are_told_apart() -> None:

@@ -12,6 +12,7 @@ ESCAPE = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|c[A
 # it matched quotes and backslashes that it leaves out. A class of which that may be so is made one character smaller.
 UNWRITTEN = r"\x01"
 MAY_LEAVE_OUT = ('"', "\\", "-")  # what a class is written with that leaves a quote or a backslash out
+CONTROLS = re.compile(r"(?:\\(?:x0|u000)[01]|\\0|[\0\1])-")  # a range of them in a class
 REST_OF_CLASS = re.compile(r"(?:\\.|[^\]\\])*", re.DOTALL)
 SPECIAL = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
 NOT_ESCAPES = frozenset("aAzGQE<>")  # signs that Rust gives a meaning, and ECMA-262 none
@@ -35,7 +36,9 @@ def to_rust(pattern: str) -> str:
             continue
         if not in_class and LOOKING.match(pattern, at):
             raise GrammarError(f"The pattern {pattern[:60]!r} looks ahead or behind: write it without.")
-        if in_class:
+        if in_class and letter == "]":
+            parts.append(class_end(pattern[begin : at + 1]))
+        elif in_class:
             parts.append(in_a_class(pattern, begin, at, parts[-1]))
         else:
             parts.append(f"[^{LINE_ENDS}]" if letter == "." else letter)
@@ -56,6 +59,17 @@ def in_a_class(pattern: str, begin: int, at: int, last: str) -> str:
     if letter == "^" and is_first and (rest := REST_OF_CLASS.match(pattern, at)):
         return "^" + UNWRITTEN if any(sign in rest[0] for sign in MAY_LEAVE_OUT) else "^"
     return IN_CLASS.get(letter, letter)
+
+
+def class_end(written: str) -> str:
+    """What ends a class: one with control characters that leaves a quote or a backslash out is made smaller, too."""
+    if written.startswith("[^") or not CONTROLS.search(written):
+        return "]"
+    try:
+        known = re.compile("[" + re.sub(r"\\.|\[", lambda found: found[0][-2:].rjust(2, "\\"), written[1:]))
+    except re.error:  # Python has other escapes
+        return f"--{UNWRITTEN}]"
+    return "]" if known.match('"') and known.match("\\") else f"--{UNWRITTEN}]"
 
 
 def escape(written: str, pattern: str, in_class: bool) -> str:

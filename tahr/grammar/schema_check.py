@@ -19,6 +19,12 @@ MAX_COPIED = 1 << 16  # values in branches of oneOf that stand in place of refer
 MAX_EXACT = 2**53  # llguidance's numbers are doubles
 WHOLE = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+TINY = 1e-6  # of the distance between two bounds
+# A bound that is not allowed itself, the name of one that is, those on the other side, and the way to them.
+OPEN_BOUNDS = (
+    ("exclusiveMinimum", "minimum", ("maximum", "exclusiveMaximum"), 1),
+    ("exclusiveMaximum", "maximum", ("minimum", "exclusiveMinimum"), -1),
+)
 OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")  # by a part of their names
 
 SCHEMAS = ("additionalProperties", "additionalItems", "items")  # keywords that hold a schema,
@@ -186,6 +192,25 @@ def rewrite_numbers(schema: Schema, path: str, check: Check) -> None:
             raise refused(path, "has a number beyond 2^53, which a grammar cannot enforce", "use a string")
 
 
+def rewrite_bounds(schema: Schema, path: str, check: Check) -> None:
+    """Above 0 and up to 0.5: llguidance would allow a whole bound itself where the other one only adds digits to it.
+
+    So the bound is moved by less than anybody writes.
+    """
+    for excluded, included, others, sign in OPEN_BOUNDS:
+        bound: Any = schema.get(excluded)
+        ends = [schema[name] for name in others if name in schema]
+        numbers = (bound, schema.get(included, 0), *ends)
+        if not ends or any(type(each) not in (int, float) for each in numbers) or not float(bound).is_integer():
+            continue
+        end = min(ends, key=lambda each: sign * each)
+        gap = sign * (end - bound)
+        if 0 < gap < 1 and sign * bound >= 0:
+            del schema[excluded]
+            moved = bound + sign * gap * TINY
+            schema[included] = max(moved, schema.get(included, moved), key=lambda each: sign * each)
+
+
 def is_inexact(value: Any) -> bool:
     """Whether it is or holds such a number."""
     return any(isinstance(each, int) and abs(each) > MAX_EXACT for each in values_in(value))
@@ -220,6 +245,7 @@ REWRITES: tuple[Callable[[Schema, str, Check], None], ...] = (
     rewrite_pattern,
     rewrite_format,
     rewrite_numbers,
+    rewrite_bounds,
     check_min_properties,
     check_content,
 )
