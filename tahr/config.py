@@ -57,11 +57,11 @@ def keep_conventions(thing: Any, conventions: Mapping[str, tuple[int, int | floa
             object.__setattr__(thing, name, meaning)
 
 
-def clean_stops(stop: Any) -> tuple[str, ...]:
-    """Stop strings as a tuple; an empty one would stop everything, so it is refused."""
+def clean_stops(stop: Any, most: int = 1024) -> tuple[str, ...]:
+    """Stop strings as a tuple. An empty one would stop everything, and for too many each token is searched too long."""
     stops = (stop,) if isinstance(stop, str) or not isinstance(stop, Collection) else tuple(stop)
-    if not all(isinstance(s, str) and s for s in stops):
-        raise ConfigError("stop must be a non-empty string or a list of non-empty strings.")
+    if not all(isinstance(s, str) and s for s in stops) or len(stops) > most:
+        raise ConfigError(f"stop must be a non-empty string or a list of up to {most} non-empty strings.")
     return stops
 
 

@@ -49,7 +49,7 @@ BAD: dict[str, list[Any]] = {
     "n": [0, 1025, None, 1.5],
     "max_tokens": [0, 1.5],
     "min_tokens": [-1, None],
-    "stop": ["", ["a", ""], [3], 3, None],
+    "stop": ["", ["a", ""], [3], 3, None, ["a"] * 1025],
     "ignore_eos": [1, None, "yes"],
     "n_indent": [-1, 1025, 0.5, None],
     "t_max_predict_ms": [-2, 0.5, None, "long"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from encodings.utf_8 import IncrementalDecoder
 from time import perf_counter
@@ -148,6 +149,7 @@ class StopMatcher:
         if not all(stops):
             raise ConfigError("A stop string is empty, which would stop every reply before it starts: remove it.")
         self._stops, self._lines = tuple(stops), lines
+        self._in_order = sorted(stops)
         self.has_stops = bool(stops) or lines is not None
         self._held = ""
         self.has_ended = False  # because of one of these:
@@ -186,4 +188,9 @@ class StopMatcher:
         """Length of the longest end of the text that begins a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         ends = range(min(longest, len(text)), 0, -1)
-        return next((n for n in ends if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
+        return next((n for n in ends if self._begins_one(text[-n:])), 0)
+
+    def _begins_one(self, end: str) -> bool:
+        """Whether a stop string begins so; such ones stand together, none of them before `end`."""
+        at = bisect_left(self._in_order, end)
+        return at < len(self._in_order) and self._in_order[at].startswith(end)
