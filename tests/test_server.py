@@ -164,6 +164,12 @@ def test_echo_and_logprobs(client: httpx.Client) -> None:
     assert logprobs["text_offset"] == [0, 0, 1, 2, 3]
 
 
+def test_the_token_that_was_taken_is_among_the_likeliest(client: httpx.Client) -> None:
+    logprobs = ask(client, TEXT, prompt="hi", echo=True, logprobs=0, max_tokens=2)["choices"][0]["logprobs"]
+    taken = zip(logprobs["tokens"][1:], logprobs["token_logprobs"][1:], strict=True)
+    assert logprobs["top_logprobs"] == [None, *({token: logprob} for token, logprob in taken)]
+
+
 def test_reading_a_prompt_without_answering(client: httpx.Client) -> None:
     made = ask(client, TEXT, prompt="hi", echo=True, logprobs=0, max_tokens=0)
     assert made["choices"][0]["text"] == "hi"

@@ -98,8 +98,17 @@ def text_logprobs(
     for pick in picks:
         tokens.append(text_of(tokenizer, pick.token))
         logprobs.append(finite(pick.logprob))
-        tops.append({text_of(tokenizer, token): finite(logprob) for token, logprob in pick.top_logprobs})
+        tops.append(tops_by_text(tokenizer, pick))
     return TextLogprobs(tokens, logprobs, tops, offsets)
+
+
+def tops_by_text(tokenizer: "Tokenizer", pick: "SampledToken") -> dict[str, float]:
+    """The likeliest tokens and the one that was taken: it is always there, so there may be one more than asked for."""
+    tops: dict[str, float] = {}
+    for token, logprob in pick.top_logprobs:  # halves of characters look the same: the best of them stays
+        tops.setdefault(text_of(tokenizer, token), finite(logprob))
+    tops[text_of(tokenizer, pick.token)] = finite(pick.logprob)
+    return tops
 
 
 def prompt_logprobs(tokenizer: "Tokenizer", picks: "Sequence[SampledToken]") -> PromptLogprobs:
