@@ -177,8 +177,9 @@ def test_reading_a_prompt_without_answering(client: httpx.Client) -> None:
 
 
 def test_prompt_logprobs(client: httpx.Client) -> None:
-    for path, body in ((TEXT, {"prompt": "hi"}), (CHAT, {"messages": HELLO})):
-        scores = ask(client, path, **body, prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
+    of_text = ask(client, TEXT, prompt="hi", prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
+    of_chat = ask(client, CHAT, messages=HELLO, prompt_logprobs=1)["prompt_logprobs"]  # where vLLM's clients look
+    for scores in (of_text, of_chat):
         assert scores[0] is None and all(len(each) >= 1 for each in scores[1:])
     assert refused(client, TEXT, prompt="hi", prompt_logprobs=1, stream=True)["param"] == "prompt_logprobs"
 

@@ -216,8 +216,8 @@ def test_a_prompt_is_scored_once_for_all_its_choices(server: HttpServer) -> None
     assert ["prompt_logprobs" in each for each in choices] == [True, False, False] * 2
     messages = [{"role": "user", "content": "x"}]
     asked = {"messages": messages, "n": 3, "prompt_logprobs": 1, "max_tokens": 1}
-    choices = httpx.post(server.address + CHAT, json=asked).json()["choices"]
-    assert ["prompt_logprobs" in each for each in choices] == [True, False, False]
+    reply = httpx.post(server.address + CHAT, json=asked).json()
+    assert "prompt_logprobs" in reply and not any("prompt_logprobs" in each for each in reply["choices"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

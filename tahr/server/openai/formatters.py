@@ -221,13 +221,18 @@ class ChatFormatter(BaseFormatter):
         return self._heads[choice] + tail + self._frame.foot
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> ChatReply:
-        choices = [self._choice(i, output, streams) for i, output in enumerate(outputs)]
-        options = self._options
         return ChatReply(
-            self.id, "chat.completion", self._frame.created, options.model, choices, usage, options.fingerprint
+            id=self.id,
+            object="chat.completion",
+            created=self._frame.created,
+            model=self._options.model,
+            choices=[self._choice(i, output) for i, output in enumerate(outputs)],
+            usage=usage,
+            system_fingerprint=self._options.fingerprint,
+            prompt_logprobs=self._prompt_logprobs(0, streams),
         )
 
-    def _choice(self, index: int, output: ChoiceOutput, streams: Sequence[EngineStream]) -> ChatChoice:
+    def _choice(self, index: int, output: ChoiceOutput) -> ChatChoice:
         message = message_of(output, self._options.legacy_calls)
         has_calls = bool(message.tool_calls or message.function_call)
         return ChatChoice(
@@ -235,7 +240,6 @@ class ChatFormatter(BaseFormatter):
             message=message,
             logprobs=chat_logprobs(self._tokenizer, output.logprobs) if self._options.logprobs else None,
             finish_reason=finish_reason_of(output.finish_reason, has_calls, self._options.legacy_calls),
-            prompt_logprobs=self._prompt_logprobs(index, streams),
         )
 
 

@@ -83,7 +83,6 @@ class ChatChoice(Struct):
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChatReply(Struct):
@@ -96,6 +95,7 @@ class ChatReply(Struct):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET  # here, as vLLM has it: a chat has one prompt
 
 
 class TextChoice(Struct):
