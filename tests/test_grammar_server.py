@@ -92,6 +92,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": "json"}, "response_format", "must be an object"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
     (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strikt": True}}},
+        "response_format.json_schema.strikt",
+        "leave it out",
+    ),
+    (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         "response_format.json_schema",
         "schema",

@@ -108,11 +108,17 @@ def response_format(field: str, value: Any) -> AskedGrammar | None:
     return read(field, value)
 
 
+SCHEMA_FIELDS = ("name", "description", "schema", "strict")  # a grammar is always strict
+
+
 def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
     field = f"{field}.json_schema"
     inner = value.get("json_schema")
     if not isinstance(inner, dict) or inner.get("schema") is None:
         raise bad_field(field, f"{field} must be an object with a name and a schema.")
+    unknown = next((name for name in inner if name not in SCHEMA_FIELDS), None)
+    if unknown is not None:
+        raise bad_field(f"{field}.{unknown}", f"{field}.{unknown} is not a field this route knows: leave it out.")
     return made(field, "json_schema", inner["schema"])
 
 
