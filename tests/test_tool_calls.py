@@ -262,6 +262,8 @@ def test_every_dialect_has_recorded_replies() -> None:
         ([{"name": "a", "parameters": []}], "must be a JSON schema"),
         ([{"name": "a", "strict": 1}], "strict must be"),
         ([{"name": "a", "description": 1}], "description must be"),
+        ([{"name": "a", "inputSchema": {"type": "object"}}], r"tools\[0\].inputSchema is another API's name"),
+        ([{"type": "function", "function": {"name": "a"}, "parameters": {}}], "stands beside the function"),
         ([{"name": f"f{i}"} for i in range(MAX_TOOLS + 1)], "is the most"),
     ],
 )

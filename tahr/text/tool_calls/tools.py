@@ -10,6 +10,7 @@ from tahr.errors import ConfigError
 MAX_TOOLS = 1024
 MAX_SCHEMA_DEPTH = 64
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}")
+SCHEMAS_ELSEWHERE = ("inputSchema", "input_schema", "schema")  # what other APIs call the parameters
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -88,6 +89,8 @@ def tool_of(given: Any, where: str) -> Tool:
     function = given.get("function", given)
     if not isinstance(function, Mapping):
         raise ConfigError(f"{where}.function must be an object with a name.")
+    if function is not given and given.get("parameters") is not None:
+        raise ConfigError(f"{where}.parameters stands beside the function: put it into {where}.function.")
     return function_of(function, f"{where}.function" if "function" in given else where)
 
 
@@ -100,6 +103,9 @@ def function_of(function: Mapping[str, Any], where: str) -> Tool:
             f"{where}.name is {name[:64]!r}, but a name has up to 128 letters, digits and _ . : / - and begins with "
             "one of the first three."
         )
+    for other in SCHEMAS_ELSEWHERE:
+        if function.get(other) is not None:  # the tool would be offered without parameters
+            raise ConfigError(f"{where}.{other} is another API's name of the schema: call it parameters.")
     description, strict = function.get("description"), function.get("strict")
     if not isinstance(description, str | None):
         raise ConfigError(f"{where}.description must be a text.")
