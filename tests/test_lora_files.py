@@ -201,6 +201,15 @@ def test_scales_follow_ranks_alphas_and_their_patterns(tmp_path: Path) -> None:
     assert found[special] == 8 / 4
 
 
+@pytest.mark.parametrize("layers", [0, [0]])
+def test_an_adapter_of_one_layer_is_whole(layers: int | list[int], tmp_path: Path) -> None:
+    """PEFT writes a single layer as a number, and the first one is 0."""
+    base = loaded_case("llama", tmp_path / "base", backend("reference"))
+    tensors = peft_tensors({Q0: base.decoder.linears[Q0]}, RANK, 1)
+    config = {"r": RANK, "target_modules": ["q_proj"], "layers_to_transform": layers}
+    assert list(open_adapter(write_peft(tmp_path / "a", tensors, **config), target_of(base)).factors) == [Q0]
+
+
 def test_digests_name_the_content(tmp_path: Path) -> None:
     base = loaded_case("llama", tmp_path / "base", backend("reference"))
     tensors = peft_tensors(base.decoder.linears, RANK, 1)

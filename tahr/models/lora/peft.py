@@ -40,7 +40,8 @@ REFUSED = {
 }
 # Ways to begin a training that change the base model as well.
 CHANGED_BASES = ("pissa", "olora", "corda", "loftq")
-SUBSETS = ("layers_to_transform", "layers_pattern", "exclude_modules")  # with them, targets need not be in all layers
+# With them, targets need not be in all layers; layers_to_transform may be the number of one, which may be 0.
+SUBSETS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
 
 def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
@@ -168,7 +169,7 @@ def matching(name: str, keys: Iterable[str]) -> str:
 def refuse_missing(config: Mapping[str, Any], found: Mapping[str, Any], target: AdapterTarget) -> None:
     """Where the configuration lists modules, each of them in the model must have its tensors."""
     listed = config.get("target_modules")
-    if not isinstance(listed, list) or any(config.get(name) for name in SUBSETS):
+    if not isinstance(listed, list) or any(config.get(name) not in (None, [], "") for name in SUBSETS):
         return
     wanted = (name for name in target.linears if matching(name, (str(each) for each in listed)))
     missing = [name for name in wanted if name not in found]
