@@ -210,6 +210,22 @@ def test_an_adapter_of_one_layer_is_whole(layers: int | list[int], tmp_path: Pat
     assert list(open_adapter(write_peft(tmp_path / "a", tensors, **config), target_of(base)).factors) == [Q0]
 
 
+@pytest.mark.parametrize("case", ["llama", "granite"], ids=["head", "tied head"])
+def test_the_matrix_that_peft_saves_beside_a_heads_factors_is_the_models_own(case: str, tmp_path: Path) -> None:
+    base = loaded_case(case, tmp_path / "base", backend("reference"))
+    shape = base.decoder.linears["lm_head"]
+    tensors = peft_tensors({"lm_head": shape}, RANK, 1)
+
+    def opened(n_rows: int) -> list[str]:
+        copy = {"base_model.model.lm_head.base_layer.weight": np.zeros((n_rows, shape.n_cols), np.float32)}
+        folder = write_peft(tmp_path / "a", {**copy, **tensors}, r=RANK, target_modules=["lm_head"])
+        return list(open_adapter(folder, target_of(base)).factors)
+
+    assert opened(shape.n_rows) == ["lm_head"]
+    with pytest.raises(AdapterError, match="replaces a part"):
+        opened(shape.n_rows + 1)  # it has tokens that the model lacks
+
+
 def test_digests_name_the_content(tmp_path: Path) -> None:
     base = loaded_case("llama", tmp_path / "base", backend("reference"))
     tensors = peft_tensors(base.decoder.linears, RANK, 1)

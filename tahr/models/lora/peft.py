@@ -24,6 +24,7 @@ from tahr.weights import HostTensor, open_safetensors
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 TENSOR = re.compile(r"(?P<name>.+)\.lora_(?P<side>[AB])(\.[\w-]+)?\.weight")
 PREFIX = "base_model.model."
+COPY = ".base_layer.weight"
 MOST_ALPHA = 1e6
 # What must be absent, false or empty: the field, and what it would do.
 REFUSED = {
@@ -55,7 +56,7 @@ def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
             f"{str(folder)!r} has no {WEIGHTS_NAME}: save the adapter with safe_serialization=True, because other "
             "formats can run code."
         )
-    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME).tensors, family_of(target.config).hf_names)
+    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME).tensors, target)
     scaling = LoraScaling(config)
     factors = {name: scaling.factors(name, two) for name, two in sides.items()}
     refuse_missing(config, factors, target)
@@ -93,10 +94,13 @@ def shown(value: Any) -> str:
     return repr(value)[:80]
 
 
-def by_linear(tensors: Mapping[str, HostTensor], names: Mapping[str, str]) -> dict[str, dict[str, HostTensor]]:
+def by_linear(tensors: Mapping[str, HostTensor], target: AdapterTarget) -> dict[str, dict[str, HostTensor]]:
     """Both tensors of each linear, under its canonical name."""
     sides: dict[str, dict[str, HostTensor]] = {}
+    names = family_of(target.config).hf_names
     for name, tensor in tensors.items():
+        if is_copy(name, tensors, target):
+            continue
         found = TENSOR.fullmatch(name)
         if not found:
             raise AdapterError(refusal(name))
@@ -107,6 +111,18 @@ def by_linear(tensors: Mapping[str, HostTensor], names: Mapping[str, str]) -> di
                 "there are two adapters in one file. Save each on its own."
             )
     return sides
+
+
+def is_copy(name: str, tensors: Mapping[str, HostTensor], target: AdapterTarget) -> bool:
+    """Whether a tensor is the model's own: PEFT saves the matrix of an adapted head or table beside its factors.
+
+    One of another size has rows for more tokens, which the model lacks.
+    """
+    home = name.removesuffix(COPY)
+    if home == name or not {f"{home}.lora_A.weight", f"{home}.lora_embedding_A"} & tensors.keys():
+        return False
+    shape = target.linears.get(hf_name(home.removeprefix(PREFIX), family_of(target.config).hf_names))
+    return shape is None or tensors[name].shape == (shape.n_rows, shape.n_cols)
 
 
 def refusal(name: str) -> str:
