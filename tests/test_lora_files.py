@@ -284,6 +284,7 @@ REFUSALS: list[tuple[str, dict[str, Any], Callable[[Tensors], Tensors]]] = [
     ("biases", {"bias": "all"}, dict),
     ("'IA3'", {"peft_type": "IA3"}, dict),
     ("changed base model", {"init_lora_weights": "pissa_niter_4"}, dict),
+    ("changed base model", {"init_lora_weights": "lora_ga"}, dict),
     ("says 8", {"r": 8}, dict),
     ("must be a whole number from 1 to 512", {"r": 0}, dict),
     ("must be a whole number from 1 to 512", {"r": 100_000}, dict),

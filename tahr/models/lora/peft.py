@@ -40,7 +40,7 @@ REFUSED = {
     "ensure_weight_tying": "changes a tied embedding",
 }
 # Ways to begin a training that change the base model as well.
-CHANGED_BASES = ("pissa", "olora", "corda", "loftq")
+CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 # With them, targets need not be in all layers; layers_to_transform may be the number of one, which may be 0.
 SUBSETS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
