@@ -155,10 +155,10 @@ class LoraFile:
 
 
 def clean_lora_files(loras: Any) -> tuple[str, ...]:
-    """Texts that `LoraFile.parse` reads; a mapping of names to paths will do as well."""
-    texts = [f"{name}={path}" for name, path in loras.items()] if isinstance(loras, Mapping) else list(loras)
+    """Texts that `LoraFile.parse` reads; one of them alone, or a mapping of names to paths, will do as well."""
+    texts = [f"{name}={path}" for name, path in loras.items()] if isinstance(loras, Mapping) else loras
     joined: list[str] = []
-    for text in texts:
+    for text in map(str, [texts] if isinstance(texts, str) else texts):
         is_scale = "=" not in text and joined  # a list in the environment is cut at its commas
         joined[len(joined) - bool(is_scale) :] = [f"{joined[-1]},{text}" if is_scale else text]
     names = [LoraFile.parse(text).name for text in joined]

@@ -114,5 +114,9 @@ def test_what_cannot_be_applied_changes_nothing(base: InferenceEngine, folders: 
         np.testing.assert_array_equal(logits(base), before)
     with pytest.raises(ConfigError, match="path"):
         base.push_lora(7)  # type: ignore[arg-type]
+    for scale in (float("nan"), 1e9, "x", None):
+        with pytest.raises(ConfigError, match=r"scale .* must be"):
+            base.push_lora(folders[0], scale)  # type: ignore[arg-type]
+    assert base.lora_stack() == []
     base.unapply_all_loras()
     assert base._model.engine.adapters.loaded() == []

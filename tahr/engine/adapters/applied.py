@@ -1,7 +1,9 @@
 """The adapters of an `InferenceEngine`: a stack of what is wanted, and what its weights are changed by at present."""
 
+from math import nan
 from pathlib import Path
 
+from tahr.config import LORA_SCALE
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.adapters.stack import NO_STACK
 from tahr.errors import ConfigError
@@ -18,7 +20,13 @@ class LoraStack:
     def push(self, lora: LoraPath, scale: float) -> None:
         if not isinstance(lora, str | Path):
             raise ConfigError(f"push_lora is given {lora!r:.80}, but it needs the path of an adapter.")
-        self.wanted.append((lora, float(scale)))
+        try:
+            factor = float(scale)
+        except (TypeError, ValueError):
+            factor = nan
+        if not LORA_SCALE.holds(factor):
+            raise ConfigError(f"push_lora is given the scale {scale!r:.80}, but it must be {LORA_SCALE}.")
+        self.wanted.append((lora, factor))
 
     def apply(self, adapters: Adapters) -> bool:
         """Change the weights of an engine by the sum of the stack; whether they are others than before."""
