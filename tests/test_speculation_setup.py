@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from struct import pack
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 
 import story_model
 from engines import loaded
-from tahr import LLM, SamplingParams
+from tahr import LLM, SamplingParams, SpeculativeEngine
 from tahr.cli.main import main
 from tahr.config import EngineConfig
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.engine.speculation.setup import Draft, check_room, draft_windows
-from tahr.errors import ConfigError, ModelNotFound
+from tahr.errors import ConfigError, ModelNotFound, TokenizerError
 
 TEXT = "Once upon a time there was a little girl. Once upon a time there was"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -118,6 +119,19 @@ def test_another_vocabulary(stories: Path, tmp_path: Path) -> None:
         pytest.skip("the model of the tests is the story model itself")
     with pytest.raises(ConfigError, match="vocabulary is another one"):
         llm(stories, spec_draft=str(other))
+
+
+def test_a_draft_that_lacks_rows_of_its_vocabulary(stories: Path, tmp_path: Path) -> None:
+    config, data = loaded(stories)[0].config, stories.read_bytes()
+    for name in (b"token_embd.weight", b"output.weight"):
+        whole, cut = (name + pack("<IQQ", 2, config.width, n) for n in (config.n_vocab, config.n_vocab - 12))
+        data = data.replace(whole, cut)
+    draft = tmp_path / "cut.gguf"
+    draft.write_bytes(data)
+    with pytest.raises(TokenizerError, match=r"cut\.gguf has 512 tokens, but the model knows 500"):
+        llm(stories, spec_draft=str(draft))
+    with pytest.raises(TokenizerError, match=r"cut\.gguf has 512 tokens, but the model knows 500"):
+        SpeculativeEngine(str(stories), str(draft))
 
 
 def test_a_smaller_context_and_a_state(stories: Path) -> None:

@@ -207,6 +207,7 @@ def load_draft(
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
     loaded = load(source, backend, quantize=None)
+    check_vocabulary(tokenizer, loaded.config, files.name)
     return Draft(files.name, loaded.decoder, loaded.n_weight_bytes)
 
 

@@ -65,7 +65,9 @@ def local_draft(path: str, backend: Backend, tokenizer: Tokenizer) -> Draft:
     files = local_files(path)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
-    return Draft(files.name, load(source, backend).decoder)
+    loaded = load(source, backend)
+    check_vocabulary(tokenizer, loaded.config, files.name)
+    return Draft(files.name, loaded.decoder)
 
 
 def keep(pair: ModelPair, seq: Sequence) -> None:
