@@ -116,6 +116,8 @@ def test_fields_reach_the_engine(client: httpx.Client, engine: ScriptedEngine) -
     ask(client, prompt="x", top_k=5, top_p=0.5, samplers=["top_k", "infill"], n_indent=4, id_slot=2, n_predict=1)
     params = engine.seen[-1].params
     assert params.top_k == 5 and params.top_p == 1 and params.temperature == 1
+    inert = {"speculative.n_max": 16, "speculative.n_min": 0, "speculative.p_min": 0.75}
+    assert ask(client, prompt="x", n_predict=1, **inert)["tokens_predicted"] == 1
 
 
 @pytest.mark.parametrize(

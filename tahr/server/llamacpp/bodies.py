@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tahr.server.openai.bodies import Inert, LoraItem
 from tahr.server.sampling_fields import LlamaSamplingFields
@@ -39,6 +39,9 @@ class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     n_cache_reuse: Inert = None
     t_max_prompt_ms: Inert = None  # llama.cpp's server takes it and does nothing with it
     backend_sampling: Inert = None
+    spec_n_max: Inert = field(default=None, name="speculative.n_max")  # how much is drafted changes no text
+    spec_n_min: Inert = field(default=None, name="speculative.n_min")
+    spec_p_min: Inert = field(default=None, name="speculative.p_min")
 
 
 class NativeCompletionBody(NativeBody, kw_only=True):
