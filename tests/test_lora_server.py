@@ -231,6 +231,19 @@ def test_an_adapter_of_another_model_is_not_replaced() -> None:
             body = {"lora_name": "a", "lora_path": name, "base_model_name": name, "load_inplace": True}
             assert httpx.post(f"{server.address}/v1/load_lora_adapter", json=body).status_code == 200
         assert first.loaded["a"].path == "first" and second.loaded["a"].path == "second"
+        both = httpx.post(f"{server.address}/v1/completions", json={**PROMPT, "model": "a"})
+        assert both.status_code == 404, "of which model is not said"
+
+
+def test_an_adapter_alone_is_a_model_as_with_vllm(adapters: Path) -> None:
+    with real_server() as address:
+        body = {"lora_name": "plus", "lora_path": str(adapters / "plus")}
+        assert httpx.post(f"{address}/v1/load_lora_adapter", json=body, timeout=30).status_code == 200
+        assert text(address, model="plus") == text(address, lora="plus") != text(address)
+        twice = httpx.post(f"{address}/v1/completions", json={**PROMPT, "model": "plus", "lora": "plus"})
+        assert twice.status_code == 400 and twice.json()["error"]["param"] == "lora"
+        assert httpx.post(f"{address}/v1/unload_lora_adapter", json={"lora_name": "plus"}).status_code == 200
+        assert httpx.post(f"{address}/v1/completions", json={**PROMPT, "model": "plus"}).status_code == 404
 
 
 UNKNOWN = [

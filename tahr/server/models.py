@@ -218,11 +218,17 @@ class ModelRegistry:
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
     def find_adapted(self, name: str | None) -> tuple[ServedModel, str]:
-        """The model of that name, and the adapter behind its last colon, if it names one."""
+        """The model of that name, and the adapter behind its last colon, if it names one.
+
+        An adapter alone means the model that has it, as with vLLM, if no model is called so and no other has one.
+        """
         base, colon, adapter = (name or "").rpartition(":")
         self.check_ready()
-        if not colon or self.get(name or "") or not self.get(base):
+        if not name or self.get(name):
             return self.find(name), ""
+        if not colon or not self.get(base):
+            having = [model for model in self.loaded if name in (each.name for each in model.engine.adapters())]
+            return (having[0], name) if len(having) == 1 else (self.find(name), "")
         model = self.find(base)
         names = [each.name for each in model.engine.adapters()]
         if adapter not in names:
