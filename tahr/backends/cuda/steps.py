@@ -278,7 +278,7 @@ class GraphMemory:
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
                 result = run()
-            except Exception:
+            except BaseException:  # an interrupt too: a capture that goes on would fail all steps after it
                 self._give_up(graph)
                 raise
             graph.capture_end()
