@@ -62,3 +62,32 @@ def test_an_interrupt_ends_a_capture(error: type[BaseException], monkeypatch: py
         memory.capture(broken)
     assert not Capture.capturing
     assert memory.capture(lambda: "a result")[1] == "a result"  # type: ignore[arg-type, return-value, comparison-overlap]
+
+
+def returns_unwaited(statements: list[ast.stmt]) -> list[str]:
+    """Under which conditions a kernel ends before it has waited; the last condition of several in each other."""
+    found = []
+    for statement in statements:
+        if "wait_for_previous()" in ast.unparse(statement) and not isinstance(statement, ast.If):
+            return found
+        if isinstance(statement, ast.If):
+            if isinstance(statement.body[-1], ast.Return):
+                waits = "wait_for_previous()" in ast.unparse(statement)
+                found += [] if waits else [ast.unparse(statement.test)]
+            else:
+                found += returns_unwaited(statement.body)
+    return found
+
+
+def test_every_kernel_that_starts_early_waits_in_one_program() -> None:
+    """The kernel after it waits for it alone: without that, it might begin before an earlier one has finished."""
+    kernels = [
+        function
+        for path in KERNELS.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef) and ast.unparse(function).count("let_next_start()\n")
+    ]
+    assert len(kernels) > 20
+    early = {kernel.name: conditions for kernel in kernels if (conditions := returns_unwaited(kernel.body))}
+    first_goes_on = ["split >= n_live"]  # the first split is always alive
+    assert early == {"decode_kernel": first_goes_on, "rope_decode_kernel": first_goes_on}

@@ -411,6 +411,9 @@ def decode_kernel(
     token = tl.where(alive, tl.load(query_start + seq), seq)
     if mixed:  # noqa: SIM102  (decided when the kernel is compiled)
         if (alive == 0) | (tl.load(query_start + seq + 1) - token != 1):
+            # One program does so even if nobody decodes: the next kernel takes it that all before have finished.
+            if kv_head + tl.program_id(1) + split == 0:
+                wait_for_previous()
             return
     length = tl.where(alive, tl.load(seq_lens + seq), 0)
     lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)

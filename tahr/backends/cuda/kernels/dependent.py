@@ -1,7 +1,8 @@
 """Programmatic dependent launch: a kernel may start while the one before it still runs.
 
 A kernel launched with `OVERLAP` calls `wait_for_previous` before it touches anything an earlier kernel reads or writes;
-until then it may load weights, which nobody writes. `let_next_start` allows the next kernel the same.
+until then it may load weights, which nobody writes. `let_next_start` allows the next kernel the same. At least one
+program of every kernel waits: the next kernel waits for this one alone, and takes it that all before have finished.
 """
 
 from typing import Any
