@@ -27,6 +27,36 @@ ADA_BYTES, TURING_BYTES = 99 << 10, 64 << 10  # of shared memory
 KERNELS = Path(presence.__file__).parent / "kernels"
 
 
+@needs_torch
+def test_models_that_load_at_once_share_no_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tahr.backends.cuda import uploads
+
+    class SlowChunk:
+        """Memory that is filled and sent slowly."""
+
+        memory = np.zeros(8, np.uint8)
+
+        def send(self, data: Any, to: Any, pool: Any) -> None:
+            self.memory[: len(data)] = data
+            time.sleep(0.001)
+            to.copy_(torch.from_numpy(self.memory[: len(data)]))
+
+    monkeypatch.setattr(uploads, "PinnedChunk", SlowChunk)
+    monkeypatch.setattr(uploads, "CHUNK", 8)
+    shared, found = uploads.Uploads(), [torch.zeros(200, dtype=torch.uint8) for _ in range(4)]
+    threads = [
+        threading.Thread(target=shared.send, args=(np.full(200, value + 1, np.uint8), there))
+        for value, there in enumerate(found)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [there.unique().tolist() for there in found] == [[1], [2], [3], [4]]
+
+
 class Capture:
     """A graph that says whether its stream still captures."""
 

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 
 import numpy as np
 import torch
@@ -38,12 +39,14 @@ class Uploads:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(N_THREADS, "tahr-upload")
         self._chunks = [PinnedChunk() for _ in range(N_CHUNKS)]
+        self._lock = Lock()  # several models may be loaded at once
 
     def send(self, data: Bytes, to: torch.Tensor) -> None:
         """Copy bytes to as many on the device, behind everything enqueued; `data` has been read when this returns."""
         for at in range(0, len(data), CHUNK):
-            self._chunks.append(self._chunks.pop(0))
-            self._chunks[0].send(data[at : at + CHUNK], to[at : at + CHUNK], self._pool)
+            with self._lock:
+                self._chunks.append(self._chunks.pop(0))
+                self._chunks[0].send(data[at : at + CHUNK], to[at : at + CHUNK], self._pool)
 
 
 @cache
