@@ -27,6 +27,44 @@ ADA_BYTES, TURING_BYTES = 99 << 10, 64 << 10  # of shared memory
 KERNELS = Path(presence.__file__).parent / "kernels"
 
 
+class Launches:
+    """Takes the place of a kernel, and keeps the options it is launched with."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *_, **options: self.options.update(options)
+
+
+@needs_cuda
+@pytest.mark.parametrize("n_bytes", [ADA_BYTES, TURING_BYTES])
+@pytest.mark.parametrize("n_out", [256, 16384])
+@pytest.mark.parametrize("rows", ["float32", "bfloat16"])
+def test_tiles_of_few_rows_fit_smaller_cards(
+    rows: str, n_out: int, n_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from tahr.backends.cuda.fp8 import Fp8Matrix
+    from tahr.backends.cuda.kernels import card, fp8_few, linear
+
+    made = Launches()
+    monkeypatch.setattr(card, "shared_bytes", lambda device: n_bytes)
+    monkeypatch.setattr(linear, "linear_kernel", made)
+    monkeypatch.setattr(fp8_few, "fp8_few_kernel", made)
+    x, bf16 = torch.zeros((8, 512), dtype=getattr(torch, rows)), torch.bfloat16
+    linear.tiled_linear(x, torch.zeros((n_out, 512), dtype=bf16), None, bf16)
+    tile = linear.tile_for(8, n_out, bf16)
+    used = (made.options["num_stages"] - 1) * tile.k * (tile.m * x.element_size() + 2 * tile.n)
+    assert 0 < used <= n_bytes
+    eighths = Fp8Matrix(torch.zeros((n_out, 512), dtype=torch.float8_e4m3fn), torch.ones((n_out, 1)))
+    fp8_few.few_linear(x, eighths, None, bf16, "silu")
+    tile = fp8_few.SMALL
+    used = (made.options["num_stages"] - 1) * tile.k * (tile.m * x.element_size() + 2 * tile.n)
+    assert 0 < used <= n_bytes
+
+
 @needs_torch
 def test_models_that_load_at_once_share_no_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch

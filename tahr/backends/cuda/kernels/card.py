@@ -20,6 +20,11 @@ def shared_bytes(device: torch.device) -> int:
     return found
 
 
+def stages_within(n_stages: int, stage_bytes: int, device: torch.device) -> int:
+    """As many stages of loads as shared memory holds, `n_stages` at most; it holds one fewer than there are."""
+    return min(n_stages, 1 + shared_bytes(device) // stage_bytes)
+
+
 def is_large(device: torch.device) -> bool:
     """Whether tiles of up to 160 KB fit, as on data-centre cards: some others have a copy engine, but less memory."""
     return shared_bytes(device) >= LARGE_BYTES

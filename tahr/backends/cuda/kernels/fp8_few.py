@@ -7,7 +7,7 @@ import triton.language as tl
 
 from tahr.backends.api import Activation
 from tahr.backends.cuda.fp8 import Fp8Matrix
-from tahr.backends.cuda.kernels.card import n_processors
+from tahr.backends.cuda.kernels.card import n_processors, stages_within
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES, Tile
 from tahr.backends.cuda.kernels.rows import gated, narrow
@@ -156,8 +156,10 @@ def launch(
 ) -> None:
     (n_rows, n_cols), n_out = x.shape, out.shape[-1]
     share = triton.cdiv(triton.cdiv(n_cols, tile.k), n_parts) * tile.k
+    n_x, n_w = 2 if n_rows > tile.m else 1, 2 if act else 1
+    stage_bytes = tile.k * (n_x * tile.m * x.element_size() + n_w * tile.n)
     fp8_few_kernel[(triton.cdiv(n_out, tile.n), n_parts)](
         out, x, w.values, w.scales, out if bias is None else bias, n_rows, n_out, x.stride(0), n_cols, share,
         act or "none", bias is not None, n_rows > tile.m, TYPES[dtype], tile.m, tile.n, tile.k,
-        num_warps=tile.n_warps, num_stages=tile.n_stages, **OVERLAP,
+        num_warps=tile.n_warps, num_stages=stages_within(tile.n_stages, stage_bytes, x.device), **OVERLAP,
     )  # fmt: skip

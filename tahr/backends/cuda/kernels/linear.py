@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
+from tahr.backends.cuda.kernels.card import stages_within
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.rows import gated, narrow
 
@@ -146,10 +147,11 @@ def tiled_linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, dt
     (n_rows, n_cols), n_out = x.shape, w.shape[0]
     out = x.new_empty((n_rows, n_out), dtype=torch.float32)
     tile = tile_for(n_rows, n_out, dtype)
+    stage_bytes = tile.k * (tile.m * x.element_size() + tile.n * w.element_size())
     linear_kernel[(triton.cdiv(n_out, tile.n), triton.cdiv(n_rows, tile.m))](
         out, x, w, out if bias is None else bias, n_rows, n_out, n_cols, x.stride(0),
-        bias is not None, TYPES[dtype], tile.m, tile.n, tile.k, num_warps=tile.n_warps, num_stages=tile.n_stages,
-        **OVERLAP,
+        bias is not None, TYPES[dtype], tile.m, tile.n, tile.k, num_warps=tile.n_warps,
+        num_stages=stages_within(tile.n_stages, stage_bytes, x.device), **OVERLAP,
     )  # fmt: skip
     return out
 
