@@ -159,3 +159,32 @@ def test_every_kernel_that_starts_early_waits_in_one_program() -> None:
     early = {kernel.name: conditions for kernel in kernels if (conditions := returns_unwaited(kernel.body))}
     first_goes_on = ["split >= n_live"]  # the first split is always alive
     assert early == {"decode_kernel": first_goes_on, "rope_decode_kernel": first_goes_on}
+
+
+def test_older_packages_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch": "2.6.0+cu124", "triton": "3.2.0"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(presence, "missing_packages", list)
+    monkeypatch.setattr(presence, "n_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match=r"torch 2\.6\.0\+cu124 is older than 2\.9 and triton 3\.2\.0 is older"):
+        open_backend("cuda")
+    assert automatic(None) == "cpu"
+    versions.update(torch="2.10.0", triton="3.11.0+git1")
+    assert not presence.old_packages()
+
+
+def test_the_least_versions_are_those_that_are_installed() -> None:
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert extras["cuda"] == [f"{name}>={'.'.join(map(str, least))}" for name, least in presence.LEAST.items()]
+
+
+@needs_torch
+def test_a_torch_without_cuda_is_a_problem_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(presence, "n_gpus", lambda: 1)
+    monkeypatch.setattr(presence, "interprets", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "cannot use the GPU that is here" in presence.describe()["problem"]

@@ -25,7 +25,7 @@ from tahr.backends.cuda.late_rows import LateRows
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
 from tahr.backends.cuda.packed import CodedMatrix
-from tahr.backends.cuda.presence import describe, interprets
+from tahr.backends.cuda.presence import build_problem, describe, interprets
 from tahr.backends.cuda.products import Compact, Products, wider
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
@@ -426,11 +426,8 @@ def open_device(deterministic: bool = False, ahead: Ahead | None = None) -> Cuda
     """The backend on this machine's GPU, or on the CPU where Triton interprets its kernels."""
     if interprets():
         return CudaBackend("cpu", deterministic)
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"torch {torch.__version__} cannot use the GPU that is here. Install a build of torch for the driver's "
-            "CUDA version, or use the cpu backend."
-        )
+    if problem := build_problem():
+        raise ConfigError(f"The cuda backend cannot run here: {problem}.")
     backend = CudaBackend("cuda", deterministic)
     if ahead:
         backend.sampler.load_kernels(ahead)

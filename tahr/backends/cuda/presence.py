@@ -4,8 +4,11 @@ import ctypes
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 
 DRIVERS = {"win32": "nvcuda.dll"}
+INSTALL = "run `pip install '.[cuda]'` in Tahr's directory"
+LEAST = {"torch": (2, 9), "triton": (3, 5)}  # versions
 CAPABILITY = (75, 76)  # the driver's numbers for the major and the minor part of a device's capability
 
 
@@ -43,6 +46,19 @@ def missing_packages() -> list[str]:
     return [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
 
 
+def old_packages() -> list[str]:
+    """What is here but too old, with its version; packages that do not say theirs may be as new as any."""
+    from importlib import metadata
+
+    found = []
+    for name, least in LEAST.items():
+        with suppress(metadata.PackageNotFoundError, ValueError):
+            version = metadata.version(name)
+            if tuple(map(int, version.split(".")[:2])) < least:
+                found.append(f"{name} {version} is older than {'.'.join(map(str, least))}")
+    return found
+
+
 def interprets() -> bool:
     """Whether Triton runs its kernels on the CPU: slow, for testing them without a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
@@ -51,10 +67,21 @@ def interprets() -> bool:
 def problem() -> str:
     """Why the cuda backend cannot run here and what to do; empty where it can."""
     if missing := missing_packages():
-        return f"{' and '.join(missing)} not installed; run `pip install '.[cuda]'` in Tahr's directory"
-    if interprets() or n_gpus():
+        return f"{' and '.join(missing)} not installed; {INSTALL}"
+    if not interprets() and not n_gpus():
+        return "the NVIDIA driver is missing or finds no GPU; check `nvidia-smi`, or use the cpu backend"
+    old = old_packages()
+    return f"{' and '.join(old)}; {INSTALL}" if old else ""
+
+
+def build_problem() -> str:
+    """Why this build of torch cannot use the GPU; empty where it can. It takes an import of torch to know."""
+    import torch
+
+    if interprets() or torch.cuda.is_available():
         return ""
-    return "the NVIDIA driver is missing or finds no GPU; check `nvidia-smi`, or use the cpu backend"
+    build = "a build of torch for the driver's CUDA version"
+    return f"torch {torch.__version__} cannot use the GPU that is here; install {build}, or use the cpu backend"
 
 
 def describe() -> dict[str, str]:
@@ -65,5 +92,7 @@ def describe() -> dict[str, str]:
     libraries = f"torch {torch.__version__}, Triton {triton.__version__}"
     if interprets():
         return {"model": "none: Triton interprets its kernels on the CPU", "software": libraries}
+    if problem := build_problem():
+        return {"problem": problem}
     card = torch.cuda.get_device_properties(0)
     return {"model": card.name, "memory": f"{card.total_memory / 1e9:.0f} GB", "software": libraries}
