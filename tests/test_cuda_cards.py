@@ -188,3 +188,20 @@ def test_a_torch_without_cuda_is_a_problem_of_its_device(monkeypatch: pytest.Mon
     monkeypatch.setattr(presence, "interprets", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "cannot use the GPU that is here" in presence.describe()["problem"]
+
+
+@needs_cuda
+def test_a_model_beyond_the_card_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    be = backends_here.backend("cuda")
+    linear = Linear(be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3))))
+    monkeypatch.setattr("tahr.backends.cuda.backend.take", full)
+    monkeypatch.setattr("tahr.backends.cuda.backend.join", full)
+    with pytest.raises(LoadError, match="more memory than the GPU has free"):
+        be.weight(random_tensor("F32", (8, 16), np.random.default_rng(3)))
+    with pytest.raises(LoadError, match="more memory than the GPU has free"):
+        be.join([linear])

@@ -38,7 +38,7 @@ from tahr.backends.cuda.steps import (
     buckets,
     make_inputs,
 )
-from tahr.backends.cuda.weights import join, take
+from tahr.backends.cuda.weights import join, refusing_unfit, take
 from tahr.backends.memory_budget import device_kv_budget
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
 from tahr.errors import ConfigError
@@ -102,13 +102,15 @@ class CudaBackend(api.Backend):
         return device_kv_budget(free + held, total, share)  # what torch holds but does not use is free too
 
     def weight(self, tensor: HostTensor) -> Weight:
-        return take(tensor, self.device, not self.deterministic, self.free_share)
+        with refusing_unfit(tensor.name):
+            return take(tensor, self.device, not self.deterministic, self.free_share)
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))
 
     def join(self, linears: Sequence[api.Linear], lora_rows: int = 0) -> api.JoinedLinears:
-        return join(linears, lora_rows if self.keeps_lora_rows else 0)
+        with refusing_unfit(linears[0].weight.name):
+            return join(linears, lora_rows if self.keeps_lora_rows else 0)
 
     def tensor(self, values: Floats) -> Tensor:
         return made(torch.tensor(values, dtype=F32, device=self.device), Rows.FIXED, F32)

@@ -5,6 +5,7 @@ Formats with kernels of their own are packed (see `packed`), floats stay as they
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -17,12 +18,25 @@ from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.lora_room import lora_room
 from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
 from tahr.backends.cuda.uploads import uploads
+from tahr.errors import LoadError
 from tahr.weights.tensor import HostTensor
 
 # Formats kept as they are, and how a NumPy array shows their numbers to torch.
 KEPT = {"F32": (torch.float32, "f4"), "F16": (torch.float16, "f2"), "BF16": (torch.bfloat16, "i2")}
 SHORT = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 CHUNK = 1 << 23  # values that travel at a time
+
+
+@contextmanager
+def refusing_unfit(name: str) -> Iterator[None]:
+    """Says in a sentence that the card has no room for a matrix."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            f"The model needs more memory than the GPU has free: none is left for {name}. Use a smaller model or one "
+            "quantised further, end other programs that use the GPU, or use the cpu backend."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False, slots=True)
