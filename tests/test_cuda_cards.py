@@ -16,7 +16,7 @@ import pytest
 import backends_here
 from random_weights import random_tensor
 from tahr.backends import automatic, open_backend
-from tahr.backends.api import Linear
+from tahr.backends.api import AttentionSpec, Linear
 from tahr.backends.cuda import presence
 from tahr.errors import ConfigError, LoadError
 
@@ -28,13 +28,17 @@ KERNELS = Path(presence.__file__).parent / "kernels"
 
 
 class Launches:
-    """Takes the place of a kernel, and keeps the options it is launched with."""
+    """Takes the place of a kernel, and keeps what it is launched with."""
 
     def __init__(self) -> None:
+        self.arguments: tuple[Any, ...] = ()
         self.options: dict[str, Any] = {}
 
     def __getitem__(self, grid: Any) -> Any:
-        return lambda *_, **options: self.options.update(options)
+        return self._launch
+
+    def _launch(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
 
 
 @needs_cuda
@@ -63,6 +67,28 @@ def test_tiles_of_few_rows_fit_smaller_cards(
     tile = fp8_few.SMALL
     used = (made.options["num_stages"] - 1) * tile.k * (tile.m * x.element_size() + 2 * tile.n)
     assert 0 < used <= n_bytes
+
+
+@needs_cuda
+def test_wide_numbers_fit_smaller_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of f32 models: the first factors of adapters, and compressed keys."""
+    import torch
+
+    from tahr.backends.cuda.kernels import attention, latent, lora
+
+    made = Launches()
+    monkeypatch.setattr(latent, "latent_kernel", made)
+    for module in (lora, latent):
+        monkeypatch.setattr(module, "shared_bytes", lambda device: ADA_BYTES)
+    cpu, numbers = torch.device("cpu"), torch.zeros(4, dtype=torch.int32)
+    assert lora.splits(4096, torch.float32, cpu) == (512, 8)
+    assert lora.splits(4096, torch.bfloat16, cpu) == (1024, 4)
+    inputs = SimpleNamespace(query_start=numbers, positions=numbers, counts=numbers)
+    for dtype, n_keys in ((torch.float32, 16), (torch.bfloat16, 32)):
+        q, store = torch.zeros((1, 2 * 576), dtype=dtype), torch.zeros((1, 1, 1, 16, 576), dtype=dtype)
+        call = attention.AttentionCall(q, store, numbers[None], inputs, AttentionSpec(1.0), dtype)
+        latent.attend_latent(call, 512)
+        assert made.arguments[-3:] == (n_keys, 64, 512)
 
 
 @needs_torch

@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 
 from tahr.backends.cuda.kernels.attention import AttentionCall
+from tahr.backends.cuda.kernels.card import shared_bytes
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.experts import EXACT, down_kernel
 from tahr.backends.cuda.kernels.linear import FEW, TYPES
 from tahr.backends.cuda.kernels.rows import narrow
 
 HEADS = 16  # of a program: the smallest tile matrix units take
-KEYS = 32  # of a tile
+KEYS, FEW_KEYS = 32, 16  # of a tile; few, where numbers are so wide that smaller cards hold no more
 
 
 @triton.jit
@@ -77,12 +78,13 @@ def latent_kernel(
 def attend_latent(call: AttentionCall, latent: int) -> torch.Tensor:
     """Attention of any step over one latent layer; rows of padding are zero."""
     n_tokens, n_rope = len(call.q), call.dim - latent
+    block_r, block_l = (max(16, triton.next_power_of_2(width)) for width in (n_rope, latent))
+    fits = (HEADS + KEYS) * (block_r + block_l) * call.dtype.itemsize <= shared_bytes(call.q.device)
     out = call.q.new_zeros((n_tokens, call.n_q * latent))
     latent_kernel[(n_tokens, triton.cdiv(call.n_q, HEADS))](
         out, call.q, call.store[0], call.pages, call.inputs.query_start, call.inputs.positions, call.inputs.counts,
         call.spec.scale, call.pages.stride(0), call.n_q, call.dim, n_rope, latent, call.page_size, TYPES[call.dtype],
-        HEADS, KEYS, max(16, triton.next_power_of_2(n_rope)), max(16, triton.next_power_of_2(latent)), num_warps=4,
-        num_stages=1, **OVERLAP,
+        HEADS, KEYS if fits else FEW_KEYS, block_r, block_l, num_warps=4, num_stages=1, **OVERLAP,
     )  # fmt: skip
     return out
 

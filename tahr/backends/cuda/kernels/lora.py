@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import LORA_TILE
+from tahr.backends.cuda.kernels.card import shared_bytes
 from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
 from tahr.backends.cuda.kernels.linear import TYPES
 from tahr.backends.cuda.kernels.rows import narrow
@@ -169,15 +170,19 @@ class ShrunkRows(NamedTuple):
     low: torch.Tensor  # [n_splits, most_tiles, LORA_TILE, n_targets, most_rank]
 
 
-def splits(n_cols: int) -> tuple[int, int]:
-    """The columns of x that a program of `shrink_kernel` takes, and how many programs share them."""
-    block_k = min(SPLIT_COLS, max(16, triton.next_power_of_2(n_cols)))
+def splits(n_cols: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int]:
+    """The columns of x that a program of `shrink_kernel` takes, and how many programs share them.
+
+    Both factors go through shared memory: smaller cards take half as many columns of f32 numbers.
+    """
+    fits = 2 * LORA_TILE * SPLIT_COLS * dtype.itemsize <= shared_bytes(device)
+    block_k = min(SPLIT_COLS if fits else SPLIT_COLS // 2, max(16, triton.next_power_of_2(n_cols)))
     return block_k, triton.cdiv(n_cols, block_k)
 
 
 def room(x: torch.Tensor, call: LoraCall) -> ShrunkRows:
     """Memory for what `shrink` makes of x."""
-    shape = (splits(x.shape[1])[1], call.most_tiles, LORA_TILE, len(call.heights), call.most_rank)
+    shape = (splits(x.shape[1], call.dtype, x.device)[1], call.most_tiles, LORA_TILE, len(call.heights), call.most_rank)
     return ShrunkRows(call, x.new_empty(shape, dtype=torch.float32))
 
 
@@ -185,7 +190,7 @@ def shrink(x: torch.Tensor, rows: ShrunkRows) -> None:
     """Let rows of x meet the first factors."""
     call, low = rows
     tiles, n_targets, n_cols = call.tiles, len(call.heights), x.shape[1]
-    block_k, n_splits = splits(n_cols)
+    block_k, n_splits = splits(n_cols, call.dtype, x.device)
     shrink_kernel[(n_programs(call), n_targets * call.most_rank // LORA_TILE, n_splits)](
         low, x, tiles.factors[call.first :], tiles.records, tiles.n, x.stride(0), n_cols, call.most_tiles,
         len(tiles.records), n_targets, call.most_rank, TYPES[call.dtype], block_k, num_warps=4, **OVERLAP,
