@@ -1,6 +1,7 @@
 """Threads for work on texts that would hold up the event loop: tokenising, templates, large responses."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-N_THREADS = 2  # the number follows nothing a client can send
+# A text of megabytes may take minutes, so work waits for work of about its own size only: (most bytes, threads). The
+# numbers follow nothing a client can send.
+THREADS = ((1 << 16, 2), (1 << 20, 1), (sys.maxsize, 1))
 # Handing work to a thread costs more than a short text does. After a short text that took long, the next go to threads.
 SHORT_BYTES = 2048
 SHORT_S = 0.005
@@ -19,7 +22,7 @@ class TextPool:
     """Runs short work on the loop and everything else on threads."""
 
     def __init__(self, always_threads: bool = False):
-        self._pool = ThreadPoolExecutor(N_THREADS, thread_name_prefix="tahr-text")
+        self._pools = [(most, ThreadPoolExecutor(n, thread_name_prefix="tahr-text")) for most, n in THREADS]
         self._always_threads = always_threads
         self._n_cautious = 0  # how many of the next short texts go to a thread all the same
 
@@ -27,7 +30,8 @@ class TextPool:
         """What `work` returns; `n_bytes` is the size of what it reads."""
         if n_bytes > SHORT_BYTES or self._n_cautious or self._always_threads:
             self._n_cautious = max(0, self._n_cautious - 1)
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            pool = next(pool for most, pool in self._pools if n_bytes <= most)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         began = time.thread_time()
         try:
             return work()
@@ -35,4 +39,5 @@ class TextPool:
             self._n_cautious = N_CAUTIOUS if time.thread_time() - began > SHORT_S else 0
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for _, pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,32 @@ def test_large_responses_are_not_made_on_the_loop(server: HttpServer, monkeypatc
     assert httpx.post(server.address + TEXT, json=asked | {"prompt_logprobs": 3}).status_code == 200
     assert httpx.post(server.address + "/v1/embeddings", json={"input": ["x"] * 100}).status_code == 200
     assert len(threads) >= 6 and all(name.startswith("tahr-text") for name in threads)
+
+
+def test_long_texts_hold_up_no_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenising megabytes takes minutes at worst: ordinary prompts, and streams of log-probabilities, go on."""
+    engine, begun, freed = ScriptedEngine(context_size=1 << 20), threading.Event(), threading.Event()
+    encode = engine.tokenizer.encode
+
+    def slow(text: str, **options: Any) -> list[int]:
+        if len(text) > 1 << 16:
+            begun.set()
+            assert freed.wait(20)
+        return list(encode(text, **options))
+
+    monkeypatch.setattr(engine.tokenizer, "encode", slow, raising=False)
+    sizes = [1 << 17] * 4 + [3 << 20] * 4
+    with serving(engine, settings=settings()) as server, ThreadPoolExecutor(len(sizes)) as clients:
+        longs = [clients.submit(httpx.post, server.address + "/tokenize", json={"prompt": "x" * n}) for n in sizes]
+        try:
+            assert begun.wait(5)
+            time.sleep(0.2)
+            asked = {"prompt": "x" * 4000, "max_tokens": 1, "logprobs": 5}
+            for more in ({}, {"stream": True}):
+                assert httpx.post(server.address + TEXT, json=asked | more, timeout=5).status_code == 200
+        finally:
+            freed.set()
+        assert [each.result().status_code for each in longs] == [200] * len(sizes)
 
 
 # ---- embeddings ---------------------------------------------------------------------------------------------

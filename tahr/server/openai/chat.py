@@ -197,8 +197,9 @@ def check_stream(body: GenerationBody) -> None:
 
 async def apply_template(request: HttpRequest, state: ServerState) -> None:
     """The prompt a conversation becomes."""
-    work = partial(rendered, state.models, await request.body())
-    await request.respond_json(TemplateReply(await state.text_pool.run(work)))
+    data = await request.body()
+    work = partial(rendered, state.models, data)
+    await request.respond_json(TemplateReply(await state.text_pool.run(work, len(data))))
 
 
 def rendered(models: ModelRegistry, data: bytes) -> str:

@@ -44,7 +44,8 @@ class EmbeddingRequest:
 
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
-    asked = await state.text_pool.run(partial(prepare, state.models, await request.body()))
+    sent = await request.body()
+    asked = await state.text_pool.run(partial(prepare, state.models, sent), len(sent))
     with state.admission.admitted(request, asked.model), request.cancellable():
         vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
         data = await state.text_pool.run(partial(written, vectors, asked))

@@ -22,7 +22,8 @@ DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
 
 async def tokenize(request: HttpRequest, state: ServerState) -> None:
     """The tokens of a text or of a rendered conversation."""
-    await request.respond(await state.text_pool.run(partial(tokenized, state.models, await request.body())))
+    data = await request.body()
+    await request.respond(await state.text_pool.run(partial(tokenized, state.models, data), len(data)))
 
 
 def tokenized(models: ModelRegistry, data: bytes) -> bytes:
@@ -63,7 +64,8 @@ def piece_of(engine: ServedEngine, token: int) -> TokenPiece:
 
 async def detokenize(request: HttpRequest, state: ServerState) -> None:
     """The text of tokens."""
-    await request.respond(await state.text_pool.run(partial(detokenized, state.models, await request.body())))
+    data = await request.body()
+    await request.respond(await state.text_pool.run(partial(detokenized, state.models, data), len(data)))
 
 
 def detokenized(models: ModelRegistry, data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from tahr.server.responses.items import as_items
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
 from tahr.server.responses.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.state import ServerState
+from tahr.server.text_pool import SHORT_BYTES
 
 BODY = msgspec.json.Decoder(ResponsesBody)
 COUNT_BODY = msgspec.json.Decoder(InputTokensBody)
@@ -62,7 +63,7 @@ class Continued:
 async def create_response(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as OpenAI's Responses API does."""
     store = state.responses  # a conversation may be as long as all it holds
-    await reply_to_chat(request, state, partial(read, store, owner_of(request)), store.n_bytes)
+    await reply_to_chat(request, state, partial(read, store, owner_of(request)), stored_bytes(store))
 
 
 def owner_of(request: HttpRequest) -> str:
@@ -140,7 +141,12 @@ async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
         chat, _ = chat_body(body, conversation_of(state.responses, owner, body).items())
         return InputTokensReply(n_prompt_tokens(state, chat))
 
-    await request.respond_json(await state.text_pool.run(work, len(data) + state.responses.n_bytes))
+    await request.respond_json(await state.text_pool.run(work, len(data) + stored_bytes(state.responses)))
+
+
+def stored_bytes(store: ResponseStore) -> int:
+    """Enough to keep a request off the event loop if anything is stored that it may go on from."""
+    return min(store.n_bytes, SHORT_BYTES)
 
 
 # ---- stored responses ---------------------------------------------------------------------------------------
