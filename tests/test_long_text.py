@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tahr.text import long_text
 from tahr.text.gguf import models as gguf_models
 from tahr.text.long_text import LONG, parts
-from tahr.text.merge import MAX_WORD
+from tahr.text.merge import MAX_WORD, MergeModel
 from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer
 from test_json_vocab import BYTE_LEVEL, SOUND, changed
@@ -92,6 +92,21 @@ def test_parts_are_short_where_there_are_words() -> None:
 def test_a_word_longer_than_any_is_merged_in_parts() -> None:
     tokenizer = Tokenizer.from_gguf(tiny())
     assert tokenizer.encode("ab" * MAX_WORD, add_special=False) == tokenizer.encode("ab", add_special=False) * MAX_WORD
+
+
+def test_equal_parts_of_a_long_word_are_merged_once() -> None:
+    asked = 0
+
+    def rank(left: str, right: str) -> float | None:
+        nonlocal asked
+        asked += 1
+        return 0.0 if left + right == "aa" else None
+
+    model = MergeModel({"a": 0, "aa": 1}, rank, unknown=lambda symbol: ())
+    assert model.encode(["a" * MAX_WORD]) == [1] * (MAX_WORD // 2)
+    once, asked = asked, 0
+    assert model.encode(["a" * 20 * MAX_WORD + "a"]) == [1] * (10 * MAX_WORD) + [0]
+    assert asked <= once, "a megabyte of spaces took as long as a megabyte of words"
 
 
 # ---- other threads ----------------------------------------------------------------------------------------------

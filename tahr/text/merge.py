@@ -42,12 +42,17 @@ class MergeModel:
         if self._whole_words and word in self._ids:
             found = [self._ids[word]]
         else:
-            found = [token for part in _bounded(word) for symbol in self._merge(part) for token in self._lookup(symbol)]
+            parts = _bounded(word)
+            merged = {part: self._part(part) for part in dict.fromkeys(parts)}  # a megabyte of spaces has equal parts
+            found = [token for part in parts for token in merged[part]]
         if len(word) <= _MAX_CACHED_LETTERS:
             if len(self._cache) >= _MAX_CACHED_WORDS:
                 self._cache.clear()
             self._cache[word] = found
         return found
+
+    def _part(self, part: str) -> list[int]:
+        return [token for symbol in self._merge(part) for token in self._lookup(symbol)]
 
     def _lookup(self, symbol: str) -> Sequence[int]:
         token = self._ids.get(symbol)
