@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,19 +279,20 @@ def test_long_texts_hold_up_no_short_ones(monkeypatch: pytest.MonkeyPatch) -> No
     def slow(text: str, **options: Any) -> list[int]:
         if len(text) > 1 << 16:
             begun.set()
-            assert freed.wait(20)
+            assert freed.wait(50)
         return list(encode(text, **options))
 
     monkeypatch.setattr(engine.tokenizer, "encode", slow, raising=False)
     sizes = [1 << 17] * 4 + [3 << 20] * 4
     with serving(engine, settings=settings()) as server, ThreadPoolExecutor(len(sizes)) as clients:
-        longs = [clients.submit(httpx.post, server.address + "/tokenize", json={"prompt": "x" * n}) for n in sizes]
+        ask = partial(httpx.post, server.address + "/tokenize", timeout=60)
+        longs = [clients.submit(ask, json={"prompt": "x" * n}) for n in sizes]
         try:
-            assert begun.wait(5)
+            assert begun.wait(15)
             time.sleep(0.2)
             asked = {"prompt": "x" * 4000, "max_tokens": 1, "logprobs": 5}
             for more in ({}, {"stream": True}):
-                assert httpx.post(server.address + TEXT, json=asked | more, timeout=5).status_code == 200
+                assert httpx.post(server.address + TEXT, json=asked | more, timeout=15).status_code == 200
         finally:
             freed.set()
         assert [each.result().status_code for each in longs] == [200] * len(sizes)
