@@ -17,7 +17,7 @@ launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); ru
 # Backends, then what runs on them. The first is alone on the card, since it counts its memory; compiling kernels is
 # what takes time in the others, so they run side by side.
 tests=(
-    "cuda tests/test_cuda_options.py"
+    "cuda tests/test_cuda_options.py tests/test_cuda_cards.py"
     "reference,cuda tests/test_ops.py tests/test_ops_families.py"
     "reference,cuda tests/test_cuda.py -k adapters"
     "reference,cuda tests/test_cuda.py -k not(adapters)"
