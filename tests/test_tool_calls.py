@@ -262,8 +262,9 @@ def test_every_dialect_has_recorded_replies() -> None:
         ([{"name": "a", "parameters": []}], "must be a JSON schema"),
         ([{"name": "a", "strict": 1}], "strict must be"),
         ([{"name": "a", "description": 1}], "description must be"),
-        ([{"name": "a", "inputSchema": {"type": "object"}}], r"tools\[0\].inputSchema is another API's name"),
-        ([{"type": "function", "function": {"name": "a"}, "parameters": {}}], "stands beside the function"),
+        ([{"name": "a", "inputSchema": {"type": "object"}}], r"tools\[0\].inputSchema is not where"),
+        ([{"type": "function", "function": {"name": "a"}, "parameters": {}}], r"\.parameters is not where"),
+        ([{"function": {"name": "a", "input_schema": {}}}], r"\.input_schema is not where"),
         ([{"name": f"f{i}"} for i in range(MAX_TOOLS + 1)], "is the most"),
     ],
 )
@@ -279,4 +280,6 @@ def test_deep_schemas_are_refused_and_missing_ones_filled_in() -> None:
     with pytest.raises(ConfigError, match="levels deep"):
         tools_of([{"name": "a", "parameters": deep}])
     assert tools_of([{"name": "a"}])[0].parameters == {"type": "object", "properties": {}}
+    both = {"name": "a", "parameters": {"type": "object", "required": []}, "schema": "any"}
+    assert tools_of([both])[0].parameters == both["parameters"]
     assert len(tools_of([{"name": f"f{i}"} for i in range(1000)])) == 1000

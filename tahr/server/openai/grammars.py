@@ -1,6 +1,6 @@
 """The fields of a request that name a grammar, in the spellings of OpenAI, vLLM and llama.cpp."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,8 @@ from tahr.grammar.source import parsed
 from tahr.grammar.spec import JSON_KINDS
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import GenerationBody
+
+SCHEMA_FIELDS = ("name", "description", "schema", "strict")  # a grammar is always strict
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,17 @@ def response_format(field: str, value: Any) -> AskedGrammar | None:
         raise bad_field(field, f'{field} must be an object such as {{"type": "json_object"}}.')
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in FORMATS:
-        raise bad_field(f"{field}.type", f"{field}.type is {kind!r}, but it must be one of {', '.join(FORMATS)}.")
+        raise bad_field(f"{field}.type", f"{field}.type is {kind!r:.80}, but it must be one of {', '.join(FORMATS)}.")
     known, read = FORMATS[kind]
-    for name in value:
-        if name not in ("type", *known):
-            message = f"{field}.{name} does not belong to a {field} of type {kind}: leave it out."
-            raise bad_field(f"{field}.{name}", message)
+    refuse_others(field, value, ("type", *known))
     return read(field, value)
 
 
-SCHEMA_FIELDS = ("name", "description", "schema", "strict")  # a grammar is always strict
+def refuse_others(field: str, given: dict[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            where = f"{field}.{name[:64]}"
+            raise bad_field(where, f"{where} does not belong here, where {', '.join(known)} may stand: leave it out.")
 
 
 def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
@@ -116,9 +119,7 @@ def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
     inner = value.get("json_schema")
     if not isinstance(inner, dict) or inner.get("schema") is None:
         raise bad_field(field, f"{field} must be an object with a name and a schema.")
-    unknown = next((name for name in inner if name not in SCHEMA_FIELDS), None)
-    if unknown is not None:
-        raise bad_field(f"{field}.{unknown}", f"{field}.{unknown} is not a field this route knows: leave it out.")
+    refuse_others(field, inner, SCHEMA_FIELDS)
     return made(field, "json_schema", inner["schema"])
 
 

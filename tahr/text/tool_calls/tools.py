@@ -89,9 +89,17 @@ def tool_of(given: Any, where: str) -> Tool:
     function = given.get("function", given)
     if not isinstance(function, Mapping):
         raise ConfigError(f"{where}.function must be an object with a name.")
-    if function is not given and given.get("parameters") is not None:
-        raise ConfigError(f"{where}.parameters stands beside the function: put it into {where}.function.")
+    refuse_lost_schema(given, function, where)
     return function_of(function, f"{where}.function" if "function" in given else where)
+
+
+def refuse_lost_schema(given: Mapping[str, Any], function: Mapping[str, Any], where: str) -> None:
+    """A schema that stands where it is not looked for: without it the tool would be offered without parameters."""
+    if function.get("parameters") is not None:
+        return
+    for name in ("parameters", *SCHEMAS_ELSEWHERE):
+        if given.get(name) is not None or function.get(name) is not None:
+            raise ConfigError(f"{where}.{name} is not where a schema belongs: call it parameters, beside the name.")
 
 
 def function_of(function: Mapping[str, Any], where: str) -> Tool:
@@ -103,9 +111,6 @@ def function_of(function: Mapping[str, Any], where: str) -> Tool:
             f"{where}.name is {name[:64]!r}, but a name has up to 128 letters, digits and _ . : / - and begins with "
             "one of the first three."
         )
-    for other in SCHEMAS_ELSEWHERE:
-        if function.get(other) is not None:  # the tool would be offered without parameters
-            raise ConfigError(f"{where}.{other} is another API's name of the schema: call it parameters.")
     description, strict = function.get("description"), function.get("strict")
     if not isinstance(description, str | None):
         raise ConfigError(f"{where}.description must be a text.")
