@@ -71,7 +71,7 @@ if [[ ${STEPS:-tests cells} == *sanitize* ]]; then
     kernels+=" or behind_matrices and 17 or mixed_rows and 300 or mask_of_nothing or of_another"
     # Where warps of a program have tasks of their own, races are reported that are none: in the vendor's products of
     # 8-bit floats, and where Triton hands a task its numbers, between two barriers. A test of equal bits stands for these.
-    tasks="of_another or 8_bit_floats and (33 or 40 or 200 or 300)"
+    tasks="of_another or 8_bit_floats and (17 or 32 or 33 or 40 or 200 or 300)"
     sanitize() { # tool, tests
         TAHR_TEST_BACKENDS=reference,cuda PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTEST_TIMEOUT=0 \
             timeout "${SANITIZE_S:-90}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \

@@ -64,6 +64,7 @@ SPLITS = {
     64: Splits(8, 1),
     128: Splits(4, 1),
     256: Splits(4, 2),
+    512: Splits(4, 6),
     1024: Splits(2, 12),
     1 << 31: Splits(1, 1),
 }
