@@ -207,9 +207,7 @@ WARM = replace(PLAIN, temperature=0.6)
 def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams) -> Times:
     """Submit requests of (tokens in, tokens out) at once, step until nothing is left."""
     rng = np.random.default_rng(len(lengths))
-    requests = [
-        (rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out)) for n_in, n_out in lengths
-    ]
+    requests = [(rng.integers(0, N_VOCAB, n_in).tolist(), replace(params, max_tokens=n_out)) for n_in, n_out in lengths]
     begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
     with rare_collections():  # as `LLM` does
         for tokens, asked in requests:
