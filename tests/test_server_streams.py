@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -227,6 +228,24 @@ def test_a_client_that_never_reads_frees_its_sequence() -> None:
         assert until(lambda: bool(engine.live))
         assert until(lambda: not engine.live and not running.state.admission.active, 10)
         assert engine.seen[-1].aborted and httpx.get(running.address + "/health").status_code == 200
+
+
+def test_a_client_that_reads_slowly_gets_all_of_it_in_order() -> None:
+    engine = ScriptedEngine("x" * 1000, context_size=20_000)
+    asked = {"prompt": "x", "max_tokens": 5000, "ignore_eos": True}
+    body = json.dumps({**asked, "stream": True}).encode()
+    with serving(engine, settings=Settings(port=0, log_interval_s=0)) as running, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", int(running.address.rsplit(":", 1)[1])))
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        time.sleep(0.5)  # meanwhile the system takes a part of an event and then nothing
+        response = HTTPResponse(connection)
+        response.begin()
+        made = events(response.read().decode())
+        whole = httpx.post(running.address + TEXT, json=asked).json()["choices"][0]["text"]
+    assert "".join(choice["text"] for event in made for choice in event["choices"]) == whole
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body(server: HttpServer, client: httpx.Client) -> None:

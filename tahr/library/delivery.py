@@ -15,9 +15,10 @@ import asyncio
 import atexit
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from tahr.library.outputs import Chunk, Request
@@ -27,6 +28,7 @@ OnChunk = Callable[[Chunk], bool]  # whether the reader wants more at once
 Outcome = tuple["asyncio.Future[Any]", Any, Exception | None]  # of a command: whose future, its result, its error
 MOST_SHARE = 1 / 8  # of its time that the loop may spend on deliveries before the interval grows,
 MOST_LONGER = 4  # up to so many times what it is with few streams
+AT_ONCE = 16  # streams that get their delayed chunks before the loop turns to what cannot wait
 
 
 class Dispatcher:
@@ -79,11 +81,20 @@ class Dispatcher:
         with self.lock:
             queues, self._delayed = self._delayed, {}
             self._in_interval = bool(queues)
-        began = time.thread_time()
-        for queue in queues:
-            queue.deliver()
-        self._delivery_s = time.thread_time() - began
+        self._delivery_s = 0.0
         if queues:
+            self._deliver_delayed(iter(queues))
+
+    def _deliver_delayed(self, queues: "Iterator[OutputQueue]") -> None:
+        """Deliver some, and others when the loop has done what came meanwhile: requests, first chunks, ends."""
+        some = list(islice(queues, AT_ONCE))
+        began = time.thread_time()
+        for queue in some:
+            queue.deliver()
+        self._delivery_s += time.thread_time() - began
+        if len(some) == AT_ONCE:
+            self.loop.call_soon(self._deliver_delayed, queues)
+        else:
             self._begin_interval()
 
 

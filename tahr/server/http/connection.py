@@ -1,7 +1,9 @@
 """A client's connection: what handlers may know of it, and the transport under it."""
 
 import asyncio
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 CONNECTION, COMPLETE = "tahr.connection", "tahr.complete"  # keys of the scope: a `Connection`; the body has arrived
@@ -63,6 +65,7 @@ class CoalescingTransport:
         self._transport, self._loop, self._reader_timeout_s = transport, loop, reader_timeout_s
         self._parts: list[bytes] = []
         self._reader_timer: asyncio.TimerHandle | None = None
+        self._fd: int = transport.get_extra_info("socket").fileno()
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
         self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
 
@@ -75,8 +78,22 @@ class CoalescingTransport:
         """Write without waiting for more of this turn; in order, if something waits already."""
         if self._parts:
             self._parts.append(data)
-        elif not self._transport.is_closing():
-            self._transport.write(data)
+        else:
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        """Let the system take what it takes at once, and the transport the rest.
+
+        uvloop would keep the interpreter's lock during the system call, and the engine's thread wants to go on.
+        """
+        if self._transport.is_closing():
+            return
+        n_sent = 0
+        if not self._transport.get_write_buffer_size():
+            with suppress(OSError):  # it takes nothing now, or the client has gone: the transport will see
+                n_sent = os.write(self._fd, data)
+        if n_sent < len(data):
+            self._transport.write(data[n_sent:])
 
     def close(self) -> None:
         """Close once everything is sent."""
@@ -100,8 +117,7 @@ class CoalescingTransport:
     def _flush(self) -> None:
         if self._parts:
             parts, self._parts = self._parts, []
-            if not self._transport.is_closing():
-                self._transport.write(b"".join(parts))
+            self._send(b"".join(parts))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
