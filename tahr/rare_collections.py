@@ -11,12 +11,14 @@ N_NEW_OBJECTS = 10_000
 
 
 class Collector:
-    """The collector of the process, which runs rarely while any engine is at work."""
+    """The collector of the process, which runs rarely while any engine is at work, and at times not at all."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._n_holders = 0
         self._before = gc.get_threshold()
+        self._n_off = 0  # those who want it not to run
+        self._was_on = True  # before the first of them
 
     @contextmanager
     def rare(self) -> Iterator[None]:
@@ -41,5 +43,22 @@ class Collector:
             if not self._n_holders:
                 gc.set_threshold(*self._before)
 
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Nothing is collected until the last holder leaves."""
+        with self._lock:
+            self._n_off += 1
+            if self._n_off == 1:
+                self._was_on = gc.isenabled()
+                gc.disable()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_off -= 1
+                if not self._n_off and self._was_on:
+                    gc.enable()
 
-rare_collections = Collector().rare
+
+COLLECTOR = Collector()
+rare_collections, no_collections = COLLECTOR.rare, COLLECTOR.off

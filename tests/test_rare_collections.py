@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tahr import LLM, SamplingParams
+from tahr.errors import TahrError
 from tahr.library.outputs import Request
 from tahr.rare_collections import N_NEW_OBJECTS, Collector
 
@@ -36,6 +37,28 @@ def test_a_program_that_collects_less_keeps_its_threshold(own: int) -> None:
     with Collector().rare():
         assert gc.get_threshold()[0] == own
     assert gc.get_threshold()[0] == own
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_nothing_is_collected_until_the_last_holder_leaves(was_on: bool) -> None:
+    collector, first, second = Collector(), ExitStack(), ExitStack()
+    (gc.enable if was_on else gc.disable)()
+    try:
+        first.enter_context(collector.off())
+        second.enter_context(collector.off())
+        first.close()
+        assert not gc.isenabled()
+        second.close()
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()
+
+
+def test_a_model_that_cannot_be_opened_leaves_the_collector_on(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(TahrError):
+        LLM(tmp_path / "model.gguf")
+    assert gc.isenabled()
 
 
 def test_a_batch_is_generated_with_few_collections(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load, open_model
 from tahr.models.runnable import refuse_unsupported
+from tahr.rare_collections import no_collections
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named
@@ -155,10 +156,11 @@ def assemble(
     if config.tool_call_parser:
         call_format_named(config.tool_call_parser)  # refused before anything is fetched
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
-    source = open_model(files.weights, files.directory)
-    tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
-    logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
-    backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
+    with no_collections():  # vocabularies and torch's modules are many objects that stay, and would be looked through
+        source = open_model(files.weights, files.directory)
+        tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
+        logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
+        backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
     loaded = load(source, backend, quantize=config.quantize, lora_rows=kept_lora_rows(config, backend))
     check_vocabulary(tokenizer, loaded.config, files.name)
     draft = load_draft(config, backend, tokenizer, progress)

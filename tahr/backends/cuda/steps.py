@@ -1,9 +1,8 @@
 """What changes from step to step on a CUDA device: inputs that arrive in one copy, and plans that replay a step."""
 
-import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -15,6 +14,7 @@ import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
 from tahr.backends.cuda.compiling import compiling
+from tahr.rare_collections import no_collections
 
 log = logging.getLogger("tahr.backends")
 
@@ -274,7 +274,8 @@ class GraphMemory:
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
         # Other threads may use the device meanwhile (another engine loads): only this thread must behave.
-        with uncollected(), torch.cuda.stream(self.stream):
+        # A graph that the collector found to be garbage would be freed, which ends a capture.
+        with no_collections(), torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
                 result = run()
@@ -335,18 +336,6 @@ class GraphPlan:
                 "--gpu-memory-utilization leaves some.",
                 self._inputs.limits.n_tokens,
             )
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Keeps Python's collector from running: a graph it found to be garbage would be freed, which ends a capture."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def computed_from(inputs: StepInputs, result: Tensor) -> Tensor:
