@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_cells import HEAD_DIM, N_VOCAB, SHAPES, Shape, tensors
-from server_process import serving
+from server_process import cpu_s, serving
 from tahr.models.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf import open_gguf
@@ -104,7 +104,9 @@ def main() -> None:
                     "--fail-on-error",
                     "--default-sampling",
                 ]
+                before = cpu_s(server.pid)
                 subprocess.run([*TAHR, "bench-serve", "--base-url", server.address, *load], check=True)
+                print(f"{n} clients: {cpu_s(server.pid) - before:.2f} s of the server's CPU time", flush=True)
 
 
 if __name__ == "__main__":
