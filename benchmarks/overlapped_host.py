@@ -5,7 +5,7 @@ usage: benchmarks/overlapped_host.py [n_seqs ...] [--collect-every N]      (PYTH
 CPU time of the engine's thread. "Alike": all requests begin together, so that decode steps have the same sequences,
 and many of these fill a page in the same step. "Mixed": lengths differ and each request that ends is followed by a new
 one, so that nearly every step has other sequences and some prompts. Python's collector runs every N new objects
-(default 10,000, as while any engine works: `tahr/rare_collections.py`, which older checkouts do not have).
+(default 10,000, as while any engine works: `tahr/collector.py`, which older checkouts do not have).
 """
 
 import argparse

@@ -40,7 +40,7 @@ PAGE_SIZE, N_PAGES_PER_SEQ, CONTEXT, N_SEQS = 32, 40, 1024, 256
 N_IN, N_OUT = 256, 128  # tokens of a request, as of bench-serve
 WIDTH, HEAD_DIM, N_VOCAB = 64, 32, 151936
 STEP_S, DECODE_S, PREFILL_S, SAMPLE_S = 0.9e-3, 4e-6, 3e-6, 0.1e-3  # of a step; of each sequence and prompt token in it
-N_CALLS = 6  # of torch and Triton in running a step and in sampling, each: all of them let go of the interpreter's lock
+N_CALLS = 6  # of torch and Triton in running a step, and in sampling, about: they let go of the interpreter's lock
 SOME_IDS = (1000, 4000)  # as many words as texts have
 
 

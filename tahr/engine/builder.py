@@ -8,6 +8,7 @@ from functools import partial
 from tahr import hub
 from tahr.backends import LogitWidth, open_backend
 from tahr.backends.api import LORA_TILE, Backend, MemoryLayout, StepLimits
+from tahr.collector import no_collections
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.capacity import (
@@ -45,7 +46,6 @@ from tahr.models.config import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader import OpenedModel, load, open_model
 from tahr.models.runnable import refuse_unsupported
-from tahr.rare_collections import no_collections
 from tahr.text.chat import ChatTemplate, template_for
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named

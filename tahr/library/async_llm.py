@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tahr.backends.api import Floats
+from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.adapters.stack import LoadedAdapter
@@ -31,7 +32,6 @@ from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
-from tahr.rare_collections import rare_collections
 from tahr.text.tool_calls.parser import ReplyFormat
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`

@@ -8,7 +8,8 @@ what the task does with it, so readers pass a callback and the loop calls it dir
 On a machine whose cores all compute, each wake-up pushes a kernel off its core and finds the caches cold. With an
 interval between two deliveries, what comes meanwhile is delivered as one chunk, and the engine need not even wake the
 loop; only the first chunk of a stream and its last are never delayed. The interval grows with the number of streams:
-the loop and the engine share one interpreter, and what a delivery takes is taken from the engine.
+the loop and the engine share one interpreter, and what a delivery takes is taken from the engine. What was delayed is
+delivered some streams at a time, so that requests, first chunks and ends need not wait for all.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class Dispatcher:
             self._deliver_delayed(iter(queues))
 
     def _deliver_delayed(self, queues: "Iterator[OutputQueue]") -> None:
-        """Deliver some, and others when the loop has done what came meanwhile: requests, first chunks, ends."""
+        """Deliver to some, and to the others when the loop has done what came meanwhile."""
         some = list(islice(queues, AT_ONCE))
         began = time.thread_time()
         for queue in some:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
+from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
 from tahr.engine.adapters.stack import NO_STACK, LoadedAdapter
 from tahr.engine.builder import Assembled, assemble
@@ -47,7 +48,6 @@ from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.texts.text_inputs import TextInputs
-from tahr.rare_collections import rare_collections
 from tahr.text.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 

@@ -14,7 +14,7 @@ import torch
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
 from tahr.backends.cuda.compiling import compiling
-from tahr.rare_collections import no_collections
+from tahr.collector import no_collections
 
 log = logging.getLogger("tahr.backends")
 

@@ -93,7 +93,7 @@ class CoalescingTransport:
             with suppress(OSError):  # it takes nothing now, or the client has gone: the transport will see
                 n_sent = os.write(self._fd, data)
         if n_sent < len(data):
-            self._transport.write(data[n_sent:])
+            self._transport.write(memoryview(data)[n_sent:])  # without a copy: a reply may have megabytes
 
     def close(self) -> None:
         """Close once everything is sent."""

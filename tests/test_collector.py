@@ -1,4 +1,4 @@
-"""The collector runs rarely while an engine works, and as the program wants it afterwards."""
+"""The collector runs rarely while an engine works, at times not at all, and as the program wants it afterwards."""
 
 import gc
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tahr import LLM, SamplingParams
+from tahr.collector import N_NEW_OBJECTS, Collector
 from tahr.errors import TahrError
 from tahr.library.outputs import Request
-from tahr.rare_collections import N_NEW_OBJECTS, Collector
 
 
 @pytest.fixture(autouse=True)

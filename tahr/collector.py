@@ -1,4 +1,4 @@
-"""Python's garbage collector beside an engine."""
+"""Python's garbage collector: it runs rarely beside an engine, and not at all where it would do harm or nothing."""
 
 import gc
 from collections.abc import Iterator
