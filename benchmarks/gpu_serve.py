@@ -1,10 +1,10 @@
 """A GPU behind `tahr run` and `tahr serve`: seconds until the first token, and tokens/s over HTTP.
 
-usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold] [--idle S]
+usage: benchmarks/gpu_serve.py VOCAB.gguf [0.6B|8B] [--clients 1,32,256] [--skip-cold] [--at-once]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). The model is a file of random
 bf16 weights in the page cache. Cold means that no kernel has been compiled before, warm that all have.
-After so many idle seconds a server has compiled and captured its steps; without them the first clients wait for that.
+Clients come when the server has compiled and captured its steps; with --at-once they come before, and wait for that.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_cells import HEAD_DIM, N_VOCAB, SHAPES, Shape, tensors
-from server_process import cpu_s, serving
+from server_process import cpu_s, serving, wait_until_warm
 from tahr.models.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf import open_gguf
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("shape", nargs="?", default="0.6B", choices=SHAPES)
     parser.add_argument("--clients", default="1,32,256")
     parser.add_argument("--skip-cold", action="store_true")
-    parser.add_argument("--idle", type=float, default=0.0)
+    parser.add_argument("--at-once", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / f"qwen3-{args.shape}.gguf"
@@ -92,7 +92,8 @@ def main() -> None:
         began = time.perf_counter()
         with serving(str(model), "--backend", "cuda") as server:
             print(f"{args.shape}: the server is ready after {time.perf_counter() - began:.1f} s", flush=True)
-            time.sleep(args.idle)
+            if not args.at_once:
+                print(f"{args.shape}: all steps are prepared {wait_until_warm(server.address):.1f} s later", flush=True)
             for n in map(int, args.clients.split(",")):
                 load = [
                     "--concurrency",

@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+WARM = "tahr_models_warming 0"
 READY = re.compile(r"^Ready on (\S+) ")
 
 
@@ -49,6 +52,17 @@ def ready_address(process: "subprocess.Popen[str]") -> str:
         if found := READY.match(line):
             return found[1]
     sys.exit("The server did not start:\n" + "".join(lines))
+
+
+def wait_until_warm(address: str, most_s: float = 180.0) -> float:
+    """Seconds until a server has prepared all sizes of steps, as it does while it is idle."""
+    began = time.perf_counter()
+    while (seconds := time.perf_counter() - began) < most_s:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as reply:
+            if WARM in reply.read().decode().splitlines():
+                return seconds
+        time.sleep(0.2)
+    sys.exit(f"The server still prepares steps after {most_s:.0f} s.")
 
 
 def cpu_s(pid: int) -> float:

@@ -215,7 +215,7 @@ class ScriptedEngine:
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
-        self.alive, self.cpu_s = True, 0.0
+        self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []
@@ -259,7 +259,7 @@ class ScriptedEngine:
         return rows / np.linalg.norm(rows, axis=1, keepdims=True) if options.normalize else rows
 
     def warm_when_idle(self) -> None:
-        pass
+        self.warms = True
 
     def snapshot(self) -> StatsSnapshot:
         return replace(self.stats, requests_running=len(self.live))

@@ -37,17 +37,17 @@ def test_kernels_are_compiled_and_not_launched() -> None:
     from tahr.backends.cuda.compiling import compiling
 
     out, others = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
-    with compiling() as mode:
+    with compiling() as walk:
         ones_kernel[(4,)](out)
         ones_kernel[(4,)](out)
         with ThreadPoolExecutor(1) as pool:  # another thread launches as always
             pool.submit(lambda: ones_kernel[(4,)](others)).result()
-    assert mode.n_kernels == 1 and not out.any() and others.all()
+    assert len(walk.kernels) == 1 and not out.any() and others.all()
     ones_kernel[(4,)](out)
     assert out.all()
-    with compiling() as mode:
+    with compiling() as walk:
         ones_kernel[(4,)](out)
-    assert mode.n_kernels == 0
+    assert not walk.kernels
 
 
 def test_a_kernel_that_does_not_compile_fails_where_it_is_launched() -> None:
@@ -76,9 +76,45 @@ def test_an_interruption_leaves_launches_as_they_were() -> None:
         raise KeyboardInterrupt
     ones_kernel[(4,)](out)
     assert out.all()
-    with compiling() as mode:
+    with compiling() as walk:
         ones_kernel[(4,)](torch.zeros(4, dtype=torch.bfloat16, device="cuda"))
-    assert mode.n_kernels == 1
+    assert len(walk.kernels) == 1
+
+
+def test_a_walk_does_not_wait() -> None:
+    """Kernels become Triton's when someone asks for them; whoever launches one that is on its way waits for it."""
+    import torch
+
+    from some_kernels import ones_kernel
+    from tahr.backends.cuda.compiling import Compiler
+
+    compiler, out = Compiler(), torch.zeros(4, dtype=torch.int64, device="cuda")
+    with compiler.walking() as walk:
+        ones_kernel[(4,)](out)
+    with compiler.walking() as again:
+        ones_kernel[(4,)](out)
+    assert len(walk.kernels) == 1 and again.kernels == walk.kernels and not out.any()
+    compiler.wait(walk.kernels)
+    assert compiler.settle(walk.kernels) and not compiler.is_full
+    with compiler.walking() as walk:
+        ones_kernel[(4,)](out)
+    assert not walk.kernels and not out.any()
+    ones_kernel[(4,)](out)
+    assert out.all()
+
+
+def test_products_are_left_out_where_they_are_large() -> None:
+    import torch
+
+    from tahr.backends.cuda.compiling import Compiler
+
+    x, w = (torch.ones(n, 16, dtype=torch.bfloat16, device="cuda") for n in (3, 5))
+    with Compiler().walking(multiplies=False):
+        products = x @ w.T, torch.mm(x, w.T, out_dtype=torch.float32)
+    for product, dtype in zip(products, (torch.bfloat16, torch.float32), strict=True):
+        assert product.shape == (3, 5) and product.dtype == dtype and not product.any()
+    with Compiler().walking():
+        assert (x @ w.T == 16).all()
 
 
 def test_sampling_finds_the_kernels_that_were_compiled_ahead(

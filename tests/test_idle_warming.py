@@ -19,8 +19,9 @@ from tahr import AsyncLLM, EngineConfig, SamplingParams
 from tahr.backends.api import Backend, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.runner import N_FIRST_RUNS, PATIENCE, warming_order
+from tahr.engine.runner import N_FIRST_RUNS, PATIENCE
 from tahr.engine.speculation.setup import Draft
+from tahr.engine.warming import warming_order
 from tahr.server import idle_warming
 from tahr.server.idle_warming import IdleWarming, warm_next
 from tahr.server.llm_engine import LlmEngine
@@ -53,6 +54,7 @@ class ColdBackend:
         self._inner = inner
         self.plans: list[ColdPlan] = []
         self.has_room = True
+        self.n_looks: dict[int, int] = {}  # by plan: how often it is asked for before it is prepared
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -62,6 +64,11 @@ class ColdBackend:
 
     def wants_warming(self) -> bool:
         return self.has_room
+
+    def prepare(self, plan: Plan) -> bool:
+        n_left = self.n_looks.get(id(plan), 0)
+        self.n_looks[id(plan)] = n_left - 1
+        return n_left <= 0
 
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> ColdPlan:
         self.plans.append(ColdPlan(self._inner.record(step, inputs), inputs))
@@ -105,6 +112,22 @@ def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
     assert sizes == [1, 16, 2, 32], "both ends come first, and last what has more rows than are sampled"
 
 
+def test_plans_run_as_soon_as_they_are_prepared(stories: Path) -> None:
+    """Nobody waits for the kernels of one, neither a request nor the plans behind it."""
+    eng, device = cold_engine(stories)
+    plans = [eng.runner.plan_for(bucket) for bucket in warming_order(eng.runner.buckets, 1)]
+    device.n_looks = {id(plans[0]): 3, id(plans[1]): 1}
+    ran = []
+    while len(ran) < 4:
+        before = [len(plan.n_tokens) for plan in device.plans]
+        assert warm_next(eng)
+        ran += [i for i, plan in enumerate(device.plans) if len(plan.n_tokens) > before[i]]
+    assert ran == [2, 1, 1, 0]
+    device.n_looks = {id(plan): 10**9 for plan in device.plans}
+    began = time.perf_counter()
+    assert warm_next(eng) and time.perf_counter() - began < 1, "there is more, but not now"
+
+
 def test_a_step_takes_a_larger_plan_while_only_that_is_warm(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a first run where a plan of a quarter more tokens will do; but not for ever."""
     eng, device = cold_engine(stories)
@@ -112,7 +135,7 @@ def test_a_step_takes_a_larger_plan_while_only_that_is_warm(stories: Path, monke
     buckets = [replace(eng.runner.step.limits, n_tokens=n, n_rows=n, n_seqs=1) for n in sizes]
     monkeypatch.setattr(eng.runner._logits, "buckets", buckets)
     for _ in range(N_FIRST_RUNS):
-        eng.runner._run_empty(plan := eng.runner.plan_for(buckets[2]))
+        eng.runner.run_empty(plan := eng.runner.plan_for(buckets[2]))
         eng.runner._take_first_run(plan)
 
     def sizes_run(prompt: list[int]) -> list[int]:
@@ -264,9 +287,9 @@ class Waits:
 def test_it_waits_for_quiet_and_looks_for_work_after_every_run() -> None:
     eng, wait = ScriptedWarming(10), Waits(4)
     warming = IdleWarming(eng, "it")  # type: ignore[arg-type]
-    assert warming.run(wait) and eng.n_left == 7
+    assert warming.run(wait) and eng.n_left == 7 and not warming.finished
     assert wait.seconds == [idle_warming.QUIET_S, 0, 0, 0]
-    assert not warming.run(Waits(-1)) and eng.n_left == 0
+    assert not warming.run(Waits(-1)) and eng.n_left == 0 and warming.finished
 
 
 def test_a_fault_ends_it_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,7 +133,7 @@ def test_the_least_recently_used_model_makes_room() -> None:
         assert [len(loader.engines) for loader in pool.loaders.values()] == [1, 1, 1]
         text = pool.client.get("/metrics").text
         assert "tahr_model_loads_total 3" in text and "tahr_model_unloads_total 1" in text
-        assert "tahr_models_bytes 2000" in text
+        assert "tahr_models_bytes 2000" in text and "tahr_models_warming 2" in text
 
 
 def test_random_requests_stay_within_the_budget_and_reach_their_model() -> None:

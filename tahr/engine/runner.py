@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import sub
 from threading import Lock
 from time import perf_counter
@@ -17,6 +17,7 @@ from tahr.engine.sampler import PendingTokens, Sample, Sampler, SampleRequest
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sequence import Output, Sequence
 from tahr.engine.speculation.verify import Drafts, drafted_request
+from tahr.engine.warming import first_prepared, warming_order
 from tahr.engine.work import StepWork
 from tahr.grammar.masks import Forced, GrammarToken
 from tahr.kv.tables import PageCopy
@@ -29,7 +30,7 @@ LEAST_HIDDEN = 64  # tokens of the smallest of these
 N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
 MOST_LARGER = 1.25  # times the tokens of the smallest bucket, of one that is taken because its plan is warm
 PATIENCE = 16  # steps that take such a bucket, until the smallest one makes its first runs after all
-STRIDES = (8, 4, 2, 1)  # in which buckets are warmed: soon there is a warm one not much larger than any
+N_AHEAD = 32  # plans that are prepared while the first of them wait for that
 
 
 class StepOutput(NamedTuple):
@@ -213,24 +214,23 @@ class Runner:
         return n_left > 0
 
     def warm_next(self) -> bool:
-        """Make one of the first runs of a plan that no step has needed yet; False if there is none to make.
+        """Make one of the first runs of a plan that no step has needed yet, if one is prepared; False if none is left.
 
         Nothing may be in flight. It runs on a step without tokens, which changes no page and no state, and is waited
         for.
         """
-        plan = self._cold_plan() if self.backend.wants_warming() else None
-        if plan is None:
-            return False
-        self._run_empty(plan)
-        self._take_first_run(plan)
-        return True
+        plans = self._cold_plans() if self.backend.wants_warming() else []
+        if plan := first_prepared(self.backend, plans) if plans else None:
+            self.run_empty(plan)
+            self._take_first_run(plan)
+        return bool(plans)
 
-    def rehearse(self, bucket: StepLimits, bank: LoraBank) -> None:
-        """Run a step without tokens whose linears add the adapters of this bank, and forget its plan."""
+    def rehearsed(self, bucket: StepLimits, bank: LoraBank) -> Plan:
+        """A plan of a step whose linears add the adapters of this bank; it is not kept."""
         forward, step = adapted(self._logits.forward, bank, 1), self.step.within(bucket)
-        self._run_empty(self.backend.record(lambda: forward(self.backend, step, self.kv), step))
+        return self.backend.record(lambda: forward(self.backend, step, self.kv), step)
 
-    def _run_empty(self, plan: Plan) -> None:
+    def run_empty(self, plan: Plan) -> None:
         """Run a plan on a step without tokens, and wait for it."""
         counts = self.step.counts.copy()
         self.step.counts[:] = 0
@@ -240,17 +240,15 @@ class Runner:
         finally:
             self.step.counts[:] = counts  # the next step may have the same, and then leaves them as they are
 
-    def _cold_plan(self) -> Plan | None:
-        """The first plan that has first runs left, whether it has made any or not."""
+    def _cold_plans(self) -> list[Plan]:
+        """The first plans that have first runs left, whether they have made any or not."""
         plans = self._hidden if self.decoder.encoding else self._logits
         if self._cold is None:
             self._cold = warming_order(plans.buckets, self._n_decode_tokens)
-        while self._cold:
-            plan = self.plan_for(self._cold[0], plans)
-            if id(plan) in self._fresh:
-                return plan
+        while self._cold and plans.is_warm(self._cold[0], self._fresh):
             self._cold.popleft()
-        return None
+        found = (self.plan_for(bucket, plans) for bucket in islice(self._cold, N_AHEAD))
+        return [plan for plan in found if id(plan) in self._fresh]
 
     def adapter_rows(self) -> AdapterRows:
         """Where adapters are kept, and which rows of a step meet them; made when the first one is loaded."""
@@ -308,21 +306,6 @@ class Runner:
             self._fresh[id(plan)] = N_FIRST_RUNS
         plans.last = bucket, plan
         return plan
-
-
-def warming_order(buckets: ListOf[StepLimits], n_decode_tokens: int) -> deque[StepLimits]:
-    """Steps in which all decode, then others of all sizes, from both ends, then those between: prompts come alone, or
-    bursts fill whole steps.
-
-    Those with more rows than are sampled from are seldom wanted and come last.
-    """
-    most = buckets[-1].n_tokens_per_seq
-    decoding = [each for each in buckets if each.n_tokens_per_seq < most]
-    usual = [each for each in buckets if each.n_tokens_per_seq == most and each.n_rows <= each.n_seqs * n_decode_tokens]
-    spread = [
-        each for stride in STRIDES for pair in zip(usual[::stride], usual[::-stride], strict=True) for each in pair
-    ]
-    return deque(dict.fromkeys([*decoding, *spread, *buckets]))
 
 
 def hidden_buckets(most: StepLimits) -> list[StepLimits]:

@@ -93,6 +93,10 @@ class ServedEngine(Protocol):
     def warm_when_idle(self) -> None:
         """From now on, prepare while there is nothing to do what requests would have to wait for."""
 
+    @property
+    def warms(self) -> bool:
+        """Whether something of that is left to prepare."""
+
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""
 

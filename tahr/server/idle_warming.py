@@ -45,7 +45,8 @@ class IdleWarming:
 
     def __init__(self, engine: "Engine", name: str):
         self._engine, self._name = engine, name
-        self._n_runs, self._seconds = 0, 0.0
+        self._seconds = 0.0
+        self.finished = False
         ENGINES.add(engine)
 
     def run(self, wait: Callable[[float], bool]) -> bool:
@@ -55,13 +56,14 @@ class IdleWarming:
             if ENGINES.busy:
                 seconds = QUIET_S
             elif not self._warm_next():
+                self.finished = True
                 return False
             else:
                 seconds = 0.0
         return True
 
     def _warm_next(self) -> bool:
-        """Prepare one; whether there may be more."""
+        """Prepare one, or wait a moment for its kernels; whether there may be more."""
         began = time.perf_counter()
         try:
             more = warm_next(self._engine)
@@ -69,14 +71,14 @@ class IdleWarming:
             log.warning("Preparing steps of %s ahead failed; requests go on without.", self._name, exc_info=True)
             return False
         if more:
-            self._n_runs, self._seconds = self._n_runs + 1, self._seconds + time.perf_counter() - began
-        elif self._n_runs:
-            log.info("warmed model=%s runs=%d seconds=%.2f", self._name, self._n_runs, self._seconds)
+            self._seconds += time.perf_counter() - began
+        elif self._seconds:
+            log.info("warmed model=%s seconds=%.2f", self._name, self._seconds)
         return more
 
 
 def warm_next(engine: "Engine") -> bool:
-    """Prepare one more kind of step of an engine that has nothing in flight; False if none is left."""
+    """Go on with the steps of an engine that has nothing in flight, for a moment; False if none is left to prepare."""
     speculator = engine.speculator
     drafts = speculator.proposer.warm_next if speculator else lambda: False
     return engine.runner.warm_next() or drafts() or engine.adapters.rehearse_next()

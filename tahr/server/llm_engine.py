@@ -47,6 +47,7 @@ class LlmEngine:
 
     def __init__(self, llm: AsyncLLM):
         self._llm = llm
+        self._warming: IdleWarming | None = None
         inner = llm.llm
         self.name = inner.name
         self.tokenizer = inner.tokenizer
@@ -88,7 +89,12 @@ class LlmEngine:
 
     def warm_when_idle(self) -> None:
         """Prepare steps of all sizes while there is nothing to do."""
-        self._llm.when_idle(IdleWarming(self._llm.llm.engine, self.name).run)
+        self._warming = IdleWarming(self._llm.llm.engine, self.name)
+        self._llm.when_idle(self._warming.run)
+
+    @property
+    def warms(self) -> bool:
+        return self._warming is not None and not self._warming.finished
 
     def snapshot(self) -> "StatsSnapshot":
         """All counters at this moment."""

@@ -55,6 +55,10 @@ class ModelPool:
         return len(self._models.loaded)
 
     @property
+    def n_warming(self) -> int:
+        return sum(model.engine.warms for model in self._models.loaded)
+
+    @property
     def is_in_native_code(self) -> bool:
         """Whether a thread still loads a model, which cannot be stopped."""
         return self._thread is not None and self._thread.is_alive()

@@ -170,6 +170,9 @@ class CudaBackend(api.Backend):
     def wants_warming(self) -> bool:
         return self._graphs is not None and self._graphs.make_room()
 
+    def prepare(self, plan: api.Plan) -> bool:
+        return not isinstance(plan, GraphPlan) or plan.prepare()
+
     # ---- sampling ---------------------------------------------------------------------------------------------
 
     def sample(self, logits: Tensor | Floats, rows: SampleRows) -> Sampled:

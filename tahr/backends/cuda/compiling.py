@@ -1,19 +1,21 @@
-"""Compiles the kernels of a step side by side, before the step launches them one after the other."""
+"""Compiles the kernels of steps side by side, before these launch them one after the other."""
 
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence as ListOf
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from triton import AsyncCompileMode
-from triton.runtime._async_compile import active_mode
+from triton.runtime._async_compile import FutureKernel, active_mode
 from triton.runtime.jit import JITFunction
 
-MAX_THREADS = 16
+N_THREADS = min(16, os.cpu_count() or 1)
+PRODUCTS = (torch.Tensor.matmul, torch.mm)
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 
 
@@ -49,35 +51,41 @@ INSTALLATION = Installation()
 
 
 class ZeroMemory(TorchFunctionMode):  # type: ignore[misc]
-    """New memory holds zeros. What kernels would have written there may be used as indices, and zero is always one."""
+    """New memory holds zeros. What kernels would have written there may be used as indices, and zero is always one.
+
+    Large products of the library need not be computed either.
+    """
+
+    def __init__(self, multiplies: bool = True) -> None:
+        super().__init__()
+        self._multiplies = multiplies
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in PRODUCTS and not self._multiplies and args[0].ndim == args[1].ndim == 2:
+            dtype = (kwargs or {}).get("out_dtype", args[0].dtype)
+            return torch.zeros((len(args[0]), args[1].shape[1]), dtype=dtype, device=args[0].device)
         result = func(*args, **(kwargs or {}))
         return result.zero_() if func in EMPTY else result
 
 
-class LoadingMode(AsyncCompileMode):  # type: ignore[misc]
-    """Loads each kernel on the thread that compiled it: the first launch would compile its launcher, and wait.
-
-    A kernel that does not compile is left to its launch, which fails with the reason.
+class Walk(AsyncCompileMode):  # type: ignore[misc]
+    """Within, the kernels that a thread would launch begin to be compiled, and are loaded on the threads that compile
+    them: the first launch would compile a launcher, and wait.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        super().__init__(pool, ignore_errors=True)
-        self.n_kernels = 0  # that were not compiled before
+    def __init__(self, pool: ThreadPoolExecutor, begun: dict[Any, FutureKernel]) -> None:
+        super().__init__(pool)
+        self.future_kernels = begun
+        self.kernels: list[FutureKernel] = []  # that are not compiled yet, each once
 
     def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:
-        self.n_kernels += key not in self.future_kernels
-        return super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
+        kernel = super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
+        if kernel not in self.kernels:
+            self.kernels.append(kernel)
+        return kernel
 
     def __exit__(self, *reason: Any) -> None:
-        if reason[0]:
-            for future in self.raw_futures:
-                future.cancel()
-        try:
-            super().__exit__(*reason)
-        finally:
-            active_mode.set(None)  # even if the waiting is interrupted
+        active_mode.set(None)
 
 
 def loaded(kernel: Any) -> Any:
@@ -86,21 +94,75 @@ def loaded(kernel: Any) -> Any:
     return kernel
 
 
-@contextmanager
-def compiling() -> Iterator[LoadingMode]:
-    """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them.
+class Compiler:
+    """Compiles kernels on several threads, which live as long as there is something to compile.
 
-    Memory that they would have written holds zeros, or what it held before. An exception waits only for those that
-    are being compiled.
+    A kernel that does not compile is left to its launch, which fails with the reason.
     """
-    n_threads, device = min(MAX_THREADS, os.cpu_count() or 1), torch.cuda.current_device()
-    pool = ThreadPoolExecutor(n_threads, "tahr-compile", torch.cuda.set_device, (device,))
-    INSTALLATION.change(1)
-    COMPILE_ONLY.active = True
-    try:
-        with ZeroMemory(), LoadingMode(pool) as mode:
-            yield mode
-    finally:
-        COMPILE_ONLY.active = False
-        INSTALLATION.change(-1)
-        pool.shutdown()
+
+    def __init__(self) -> None:
+        self._begun: dict[Any, FutureKernel] = {}  # by Triton's keys, those that Triton has not got yet
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all threads have something to do."""
+        return sum(not kernel.future.done() for kernel in self._begun.values()) >= N_THREADS
+
+    @contextmanager
+    def walking(self, multiplies: bool = True) -> Iterator[Walk]:
+        """Within, the kernels that this thread would launch begin to be compiled instead.
+
+        Memory that they would have written holds zeros, or what it held before.
+        """
+        if self._pool is None:
+            device = torch.cuda.current_device()
+            self._pool = ThreadPoolExecutor(N_THREADS, "tahr-compile", torch.cuda.set_device, (device,))
+        INSTALLATION.change(1)
+        COMPILE_ONLY.active = True
+        try:
+            with ZeroMemory(multiplies), Walk(self._pool, self._begun) as walk:
+                yield walk
+        finally:
+            COMPILE_ONLY.active = False
+            INSTALLATION.change(-1)
+
+    def settle(self, kernels: ListOf[FutureKernel]) -> bool:
+        """Give Triton what is compiled; whether all of these are."""
+        for key, kernel in list(self._begun.items()):
+            if kernel.future.done():
+                kernel.result(ignore_errors=True)
+                del self._begun[key]
+        if self._pool and not self._begun:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+        return all(kernel.future.done() for kernel in kernels)
+
+    def wait(self, kernels: ListOf[FutureKernel]) -> None:
+        """Return when these are compiled. An interrupt waits only for those that are being compiled."""
+        try:
+            wait([kernel.future for kernel in kernels])
+        except BaseException:
+            self.give_up(kernels)
+            raise
+        self.settle(kernels)
+
+    def give_up(self, kernels: ListOf[FutureKernel]) -> None:
+        """Compile those that have not been begun when they are launched."""
+        for kernel in kernels:
+            kernel.future.cancel()
+        wait([kernel.future for kernel in kernels])
+        self.settle(kernels)
+
+
+@contextmanager
+def compiling() -> Iterator[Walk]:
+    """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them."""
+    compiler = Compiler()
+    with compiler.walking() as walk:
+        try:
+            yield walk
+        except BaseException:
+            compiler.give_up(walk.kernels)
+            raise
+    compiler.wait(walk.kernels)

@@ -11,9 +11,10 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from triton.runtime._async_compile import FutureKernel
 
 from tahr.backends.api import Floats, Ints, StepInputs, StepLimits, Tensor
-from tahr.backends.cuda.compiling import compiling
+from tahr.backends.cuda.compiling import Compiler
 from tahr.collector import no_collections
 
 log = logging.getLogger("tahr.backends")
@@ -33,8 +34,10 @@ SEQ_COUNTS, FEW_SEQ_COUNTS = [1, 8, 64], [1, 64]
 LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer prompts are cut into such steps
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
-MAX_VAIN = 4  # steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched
-MOST_COMPILED = 512  # tokens of a step whose kernels are compiled before it runs: the library's products run twice
+# Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
+# waits for the step, and where nobody does.
+MAX_VAIN, MAX_VAIN_IDLE = 4, 32
+MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
 
@@ -246,19 +249,21 @@ class GraphMemory:
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream()
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
-        self._n_vain = 0  # calls of `compile` in a row that found nothing to compile
+        self.compiler = Compiler()
+        self._n_vain = 0  # walks in a row that found nothing to compile
 
-    def compile(self, run: Callable[[], Tensor]) -> None:
-        """Compile the kernels that `run` launches, all at once; not any more when nothing new is met for a while.
+    def begin_compiling(self, run: Callable[[], Tensor], n_tokens: int, max_vain: int) -> list[FutureKernel]:
+        """Begin to compile the kernels that `run` launches; not any more when nothing new is met for a while.
 
         What fails here fails again when the step runs, where it counts.
         """
-        if self._n_vain == MAX_VAIN:
-            return
+        if self._n_vain >= max_vain:
+            return []
         self._n_vain += 1
-        with suppress(Exception), compiling() as mode:
+        with self.compiler.walking(n_tokens <= MOST_MULTIPLIED) as walk, suppress(Exception):
             run()
-            self._n_vain = 0 if mode.n_kernels else self._n_vain
+        self._n_vain = 0 if walk.kernels else self._n_vain
+        return walk.kernels
 
     def make_room(self) -> bool:
         """Whether there is memory for a capture, which cannot take back by itself what torch keeps for later."""
@@ -304,6 +309,7 @@ class GraphPlan:
         self._inputs, self._memory = inputs, memory
         self._graph: torch.cuda.CUDAGraph | None = None
         self._has_room = True
+        self._kernels: list[FutureKernel] | None = None  # that are being compiled; None: they are not known yet
         self._result: Tensor | None = None
 
     @property
@@ -311,11 +317,25 @@ class GraphPlan:
         assert self._result is not None, "the plan has not run yet"
         return self._result
 
+    def prepare(self) -> bool:
+        """Begin to compile what the first run launches, unless enough is being compiled; whether the plan can run."""
+        compiler = self._memory.compiler
+        if self._result is None and self._kernels is None:
+            if compiler.is_full:
+                return False
+            self._begin_compiling(MAX_VAIN_IDLE)
+        return compiler.settle(self._kernels or ())
+
+    def _begin_compiling(self, max_vain: int) -> list[FutureKernel]:
+        n_tokens = self._inputs.limits.n_tokens
+        self._kernels = self._memory.begin_compiling(self._run_ops, n_tokens, max_vain)
+        return self._kernels
+
     def run(self) -> None:
         self._inputs.device.upload(self._inputs)
         if self._result is None:
-            if self._inputs.limits.n_tokens <= MOST_COMPILED:
-                self._memory.compile(self._run_ops)
+            known = self._kernels
+            self._memory.compiler.wait(self._begin_compiling(MAX_VAIN) if known is None else known)
         elif self._graph is None and self._has_room:
             self._capture()
         if self._graph is None:

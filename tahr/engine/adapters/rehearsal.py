@@ -11,6 +11,7 @@ import numpy as np
 
 from tahr.backends.api import LORA_TILE, LinearShape, LoraFactors, StepLimits
 from tahr.engine.runner import Runner
+from tahr.engine.warming import first_prepared
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
@@ -19,7 +20,7 @@ SLOT = 1
 
 
 def rehearsal(runner: Runner) -> Iterator[bool]:
-    """Each turn runs a step of one more size, without tokens, and says True; nothing may be in flight then.
+    """Each turn runs a step of one more size, if one is prepared, and says True; nothing may be in flight then.
 
     The bank is its own, so that nothing stays of the adapter. It has rows behind matrices if no other one has them yet.
     """
@@ -31,8 +32,12 @@ def rehearsal(runner: Runner) -> Iterator[bool]:
     for rows in bank.rows.values():  # a tile that no row of the step belongs to
         rows.tiles[0, 0], rows.n_tiles[0] = (SLOT, 0, 0), 1
     bank.send()
-    for bucket in dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(runner, n)):
-        runner.rehearse(bucket, bank)
+    buckets = dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(runner, n))
+    plans = [runner.rehearsed(bucket, bank) for bucket in buckets]
+    while plans:
+        if plan := first_prepared(runner.backend, plans):
+            runner.run_empty(plan)
+            plans.remove(plan)
         yield True
 
 

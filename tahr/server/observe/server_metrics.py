@@ -71,6 +71,7 @@ SESSION_METRICS = (
 # The same, of `ModelPool`.
 POOL_METRICS = (
     ("models_loaded", "gauge", "Models in memory.", "n_loaded"),
+    ("models_warming", "gauge", "Models some of whose steps are still to be prepared ahead.", "n_warming"),
     ("models_bytes", "gauge", "Memory of the models that are loaded or being loaded.", "n_bytes"),
     ("model_loads_total", "counter", "Models loaded.", "n_loads"),
     ("model_unloads_total", "counter", "Models unloaded.", "n_unloads"),
