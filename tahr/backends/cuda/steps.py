@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from math import prod
+from math import inf, prod
 from weakref import WeakSet
 
 import numpy as np
@@ -35,7 +35,7 @@ LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
-# waits for the step, and where nobody does.
+# waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
 MAX_VAIN, MAX_VAIN_IDLE = 4, 32
 MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
@@ -252,7 +252,7 @@ class GraphMemory:
         self.compiler = Compiler()
         self._n_vain = 0  # walks in a row that found nothing to compile
 
-    def begin_compiling(self, run: Callable[[], Tensor], n_tokens: int, max_vain: int) -> list[FutureKernel]:
+    def begin_compiling(self, run: Callable[[], Tensor], n_tokens: int, max_vain: float) -> list[FutureKernel]:
         """Begin to compile the kernels that `run` launches; not any more when nothing new is met for a while.
 
         What fails here fails again when the step runs, where it counts.
@@ -323,10 +323,10 @@ class GraphPlan:
         if self._result is None and self._kernels is None:
             if compiler.is_full:
                 return False
-            self._begin_compiling(MAX_VAIN_IDLE)
+            self._begin_compiling(inf if self._inputs.limits.n_tokens <= MOST_MULTIPLIED else MAX_VAIN_IDLE)
         return compiler.settle(self._kernels or ())
 
-    def _begin_compiling(self, max_vain: int) -> list[FutureKernel]:
+    def _begin_compiling(self, max_vain: float) -> list[FutureKernel]:
         n_tokens = self._inputs.limits.n_tokens
         self._kernels = self._memory.begin_compiling(self._run_ops, n_tokens, max_vain)
         return self._kernels
