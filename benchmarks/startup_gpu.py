@@ -1,10 +1,11 @@
 """Starting on a GPU: seconds until `tahr run` has written its first token, and what they go to.
 
-usage: benchmarks/startup_gpu.py VOCAB.gguf [0.6B] [8B]
+usage: benchmarks/startup_gpu.py VOCAB.gguf [0.6B] [8B] [--plain]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). Models are files of random
 bf16 weights in memory (or in the page cache). Cold means that no kernel has been compiled before, warm that all have.
-The command is timed as it is first, then again with marks: seconds since the start of the process, and what just ended.
+The command is timed as it is first, then, unless --plain is given, again with marks: seconds since the start of the
+process, and what just ended.
 The processes that compile ahead are not marked, but the wait for them is.
 """
 
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TRACE, BEGAN = "--trace", "TAHR_STARTUP_BEGAN"
+TRACE, PLAIN, BEGAN = "--trace", "--plain", "TAHR_STARTUP_BEGAN"
 ARGUMENTS = ["--raw", "-p", "Hi", "-n", "1", "--backend", "cuda"]
 N_WARM = 3
 LEAST_MARKED = 0.001  # seconds
@@ -136,7 +137,8 @@ def measure(shape: str, model: Path, folder: Path) -> None:
     """Print the times of one model."""
     plain = [sys.executable, "-m", "tahr", "run", str(model), *ARGUMENTS]
     traced = [sys.executable, __file__, TRACE, str(model)]
-    for how, command, n_warm in (("plain", plain, N_WARM), ("with marks", traced, 1)):
+    ways = (("plain", plain, N_WARM), ("with marks", traced, 1))
+    for how, command, n_warm in ways[:1] if PLAIN in sys.argv else ways:
         for state in ("cold", *["warm"] * n_warm):
             first_s, all_s, printed = run(command, folder / f"kernels-{shape}-{how}")
             print(f"{shape}, {state}, {how}: first token after {first_s:.2f} s, end after {all_s:.2f} s", flush=True)
@@ -168,8 +170,9 @@ def main() -> None:
     from gpu_cells import SHAPES
     from gpu_serve import write_model
 
-    vocabulary, shapes = Path(sys.argv[1]), sys.argv[2:] or ["0.6B", "8B"]
-    show_imports()
+    vocabulary, shapes = Path(sys.argv[1]), [name for name in sys.argv[2:] if name != PLAIN] or ["0.6B", "8B"]
+    if PLAIN not in sys.argv:
+        show_imports()
     for shape in shapes:
         with memory_folder(32 << 30) as folder:
             began, model = time.perf_counter(), folder / f"qwen3-{shape}.gguf"

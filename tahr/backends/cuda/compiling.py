@@ -111,7 +111,7 @@ class Compiler:
 
     @contextmanager
     def walking(self, multiplies: bool = True) -> Iterator[Walk]:
-        """Within, the kernels that this thread would launch begin to be compiled instead.
+        """Within, the kernels that this thread would launch begin to be compiled instead; an exception takes that back.
 
         Memory that they would have written holds zeros, or what it held before.
         """
@@ -122,7 +122,11 @@ class Compiler:
         COMPILE_ONLY.active = True
         try:
             with ZeroMemory(multiplies), Walk(self._pool, self._begun) as walk:
-                yield walk
+                try:
+                    yield walk
+                except BaseException:
+                    self.give_up(walk.kernels)
+                    raise
         finally:
             COMPILE_ONLY.active = False
             INSTALLATION.change(-1)
@@ -160,9 +164,5 @@ def compiling() -> Iterator[Walk]:
     """Within, the kernels that this thread would launch are compiled on several threads; the end waits for them."""
     compiler = Compiler()
     with compiler.walking() as walk:
-        try:
-            yield walk
-        except BaseException:
-            compiler.give_up(walk.kernels)
-            raise
+        yield walk
     compiler.wait(walk.kernels)
