@@ -20,8 +20,6 @@ from tahr.collector import no_collections
 log = logging.getLogger("tahr.backends")
 
 POWERS = [1 << i for i in range(31)]
-# Sequences of a step in which all decode: where their rows take more time than the matrices, halves are worth a plan.
-DECODING = [*POWERS[:6], *(n for i in range(6, 30) for n in (1 << i, 3 << (i - 1)))]
 # Tokens of a step. Small ones: half as many again between powers of two, because launches cost more than padding. Where
 # products take the time, padding costs a sixteenth at most; they are cut into tiles of 128 rows anyway.
 FINE, ROW_TILE = 10, 128  # the power of two from which sizes lie close together
@@ -147,7 +145,7 @@ def buckets(limits: StepLimits, n_decode_tokens: int) -> list[StepLimits]:
     decoding = [
         replace(limits, n_tokens=n * k, n_seqs=n, n_rows=n * k, n_tokens_per_seq=k)
         for k in sorted({1, n_decode_tokens})
-        for n in up_to(most, DECODING)
+        for n in up_to(most, POWERS)
     ]
     mixed = [
         replace(limits, n_tokens=n, n_seqs=n_seqs, n_rows=min(n_seqs * n_decode_tokens, n, limits.n_rows))
