@@ -1,16 +1,17 @@
 """Starting on a GPU: seconds until `tahr run` has written its first token, and what they go to.
 
-usage: benchmarks/startup_gpu.py VOCAB.gguf [0.6B] [8B] [--plain]
+usage: benchmarks/startup_gpu.py VOCAB.gguf [0.6B] [8B] [--plain] [--bytecode]
 
 VOCAB.gguf is a GGUF with Qwen's vocabulary (`ggml-vocab-qwen2.gguf` of the tests' data). Models are files of random
 bf16 weights in memory (or in the page cache). Cold means that no kernel has been compiled before, warm that all have.
 The command is timed as it is first, then, unless --plain is given, again with marks: seconds since the start of the
 process, and what just ended.
-The processes that compile ahead are not marked, but the wait for them is.
+The processes that compile ahead are not marked, but the wait for them is. With --bytecode, Python's own cache is filled
+before anything is timed, as pip does when it installs; an image may be without it, and each start then compiles torch.
 """
 
 import functools
-import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,10 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-TRACE, PLAIN, BEGAN = "--trace", "--plain", "TAHR_STARTUP_BEGAN"
+TRACE, PLAIN, BYTECODE, BEGAN = "--trace", "--plain", "--bytecode", "TAHR_STARTUP_BEGAN"
 ARGUMENTS = ["--raw", "-p", "Hi", "-n", "1", "--backend", "cuda"]
 N_WARM = 3
 LEAST_MARKED = 0.001  # seconds
@@ -88,7 +90,7 @@ def mark_steps() -> None:
 
     steps, sampling = (importlib.import_module(f"tahr.backends.cuda.{name}") for name in ("steps", "sampling"))
     marked(CompiledKernel, "_init_handles")
-    marked(steps.GraphMemory, "compile")
+    marked(importlib.import_module("tahr.backends.cuda.compiling").Compiler, "wait")
     marked(steps.GraphPlan, "run")
     marked(sampling.CudaSampler, "_load_kernels")
     marked(sampling.CudaSampler, "sample")
@@ -136,6 +138,8 @@ def run(command: list[str], kernels: Path) -> tuple[float, float, str]:
 def measure(shape: str, model: Path, folder: Path) -> None:
     """Print the times of one model."""
     plain = [sys.executable, "-m", "tahr", "run", str(model), *ARGUMENTS]
+    if BYTECODE in sys.argv:
+        run(plain, folder / "untimed")
     traced = [sys.executable, __file__, TRACE, str(model)]
     ways = (("plain", plain, N_WARM), ("with marks", traced, 1))
     for how, command, n_warm in ways[:1] if PLAIN in sys.argv else ways:
@@ -148,7 +152,9 @@ def measure(shape: str, model: Path, folder: Path) -> None:
 
 def show_imports() -> None:
     """Print how long imports take alone, and the modules that take most of it themselves."""
-    for _ in range(2):  # the first reads them from disk
+    has_cache = Path(importlib.util.cache_from_source(str(find_spec("torch").origin))).exists()  # type: ignore[union-attr]
+    print(f"torch's bytecode is {'' if has_cache else 'not '}cached", flush=True)
+    for _ in range(2):  # the first reads them from disk, and writes bytecode where it may
         began = time.perf_counter()
         code = [sys.executable, "-X", "importtime", "-c", "import torch, triton"]
         done = subprocess.run(code, capture_output=True, text=True, check=True)
@@ -168,11 +174,20 @@ def memory_folder(n_bytes: int) -> Iterator[Path]:
 
 def main() -> None:
     from gpu_cells import SHAPES
-    from gpu_serve import write_model
 
-    vocabulary, shapes = Path(sys.argv[1]), [name for name in sys.argv[2:] if name != PLAIN] or ["0.6B", "8B"]
+    shapes = [name for name in sys.argv[2:] if name in SHAPES] or ["0.6B", "8B"]
     if PLAIN not in sys.argv:
         show_imports()
+    with tempfile.TemporaryDirectory() as folder:
+        if BYTECODE in sys.argv:
+            os.environ |= {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
+        measure_all(Path(sys.argv[1]), shapes)
+
+
+def measure_all(vocabulary: Path, shapes: list[str]) -> None:
+    from gpu_cells import SHAPES
+    from gpu_serve import write_model
+
     for shape in shapes:
         with memory_folder(32 << 30) as folder:
             began, model = time.perf_counter(), folder / f"qwen3-{shape}.gguf"
