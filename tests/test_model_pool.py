@@ -19,7 +19,7 @@ import pytest
 
 from scripted_engine import ByteTokenizer, ScriptedEngine, serving
 from tahr.config import SamplingParams
-from tahr.engine.model_facts import ModelFacts
+from tahr.engine.files.model_facts import ModelFacts
 from tahr.engine.stats import StatsSnapshot
 from tahr.errors import ConfigError, LoadError
 from tahr.server.lifecycle import HttpServer

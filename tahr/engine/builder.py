@@ -21,10 +21,10 @@ from tahr.engine.capacity import (
     with_step_defaults,
 )
 from tahr.engine.engine import Engine
+from tahr.engine.files.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.engine.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduler import Scheduler
-from tahr.engine.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
 from tahr.engine.speculation.setup import (
     Draft,
     check_room,

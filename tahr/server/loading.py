@@ -10,7 +10,7 @@ from tahr.server.engine_port import ServedEngine
 from tahr.server.models import ServedModel
 
 if TYPE_CHECKING:
-    from tahr.engine.model_facts import ModelFacts
+    from tahr.engine.files.model_facts import ModelFacts
     from tahr.engine.step_log import StepLog
 
 KV_SHARE = 4  # a model takes at most this part of the budget for keys and values, unless its settings say how much
@@ -106,7 +106,7 @@ class LlmLoader:
 
     def facts(self) -> "ModelFacts":
         """What the files of the model say of it."""
-        from tahr.engine.model_facts import model_facts
+        from tahr.engine.files.model_facts import model_facts
 
         return model_facts(self.choice.source, self.choice.quantization)
 

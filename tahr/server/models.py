@@ -15,7 +15,7 @@ from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError
 
 if TYPE_CHECKING:
-    from tahr.engine.model_facts import ModelFacts
+    from tahr.engine.files.model_facts import ModelFacts
 
 MAX_NAMES = 64  # of one model
 MAX_LISTED = 32  # in an error

@@ -15,6 +15,7 @@ from triton.runtime._async_compile import FutureKernel, active_mode
 from triton.runtime.jit import JITFunction
 
 N_THREADS = min(16, os.cpu_count() or 1)
+MOST_BEHIND = 6  # kernels that are compiled while nobody waits: a request that comes shares the interpreter with them
 PRODUCTS = (torch.Tensor.matmul, torch.mm)
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 
@@ -106,8 +107,8 @@ class Compiler:
 
     @property
     def is_full(self) -> bool:
-        """Whether all threads have something to do."""
-        return sum(not kernel.future.done() for kernel in self._begun.values()) >= N_THREADS
+        """Whether enough is being compiled where nobody waits for it."""
+        return sum(not kernel.future.done() for kernel in self._begun.values()) >= MOST_BEHIND
 
     @contextmanager
     def walking(self, multiplies: bool = True) -> Iterator[Walk]:

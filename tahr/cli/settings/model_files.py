@@ -29,7 +29,7 @@ def find(model: str) -> "ModelFiles":
 
 def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:
     """The sampling settings the model's own files and family recommend, by path; nothing is fetched for them."""
-    from tahr.engine.sidecars import recommended_sampling
+    from tahr.engine.files.sidecars import recommended_sampling
     from tahr.hub import resolve
     from tahr.models import open_model
 

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from tahr import __version__, hub
-from tahr.engine.model_facts import ModelFacts
+from tahr.engine.files.model_facts import ModelFacts
 from tahr.errors import ConfigError, ModelNotFound, TahrError
 from tahr.library.chat_options import can_think
 from tahr.server.http.errors import HttpError, bad_field

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr import hub
-from tahr.engine.sidecars import sidecar
+from tahr.engine.files.sidecars import sidecar
 from tahr.hub.refs import quant_of
 from tahr.models.loader import OpenedModel, open_model
 

@@ -1,0 +1,1 @@
+"""What is read of the files of a model besides its weights."""
