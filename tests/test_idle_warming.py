@@ -28,7 +28,7 @@ from tahr.server.llm_engine import LlmEngine
 from test_engine import prompts
 from toy_state_space import ToyBackend, toy
 
-MOST_RUNS = 1000
+MOST_RUNS = 20_000  # with those that wait for a kernel
 
 
 class ColdPlan:
