@@ -10,8 +10,9 @@ The processes that compile ahead are not marked, but the wait for them is. With 
 before anything is timed, as pip does when it installs; an image may be without it, and each start then compiles torch.
 """
 
+import argparse
 import functools
-import importlib.util
+import importlib
 import os
 import shutil
 import subprocess
@@ -20,11 +21,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
-TRACE, PLAIN, BYTECODE, BEGAN = "--trace", "--plain", "--bytecode", "TAHR_STARTUP_BEGAN"
+TRACE, BEGAN = "--trace", "TAHR_STARTUP_BEGAN"
 ARGUMENTS = ["--raw", "-p", "Hi", "-n", "1", "--backend", "cuda"]
 N_WARM = 3
 LEAST_MARKED = 0.001  # seconds
@@ -135,14 +136,14 @@ def run(command: list[str], kernels: Path) -> tuple[float, float, str]:
     return first_s, all_s, printed
 
 
-def measure(shape: str, model: Path, folder: Path) -> None:
+def measure(shape: str, model: Path, folder: Path, args: argparse.Namespace) -> None:
     """Print the times of one model."""
     plain = [sys.executable, "-m", "tahr", "run", str(model), *ARGUMENTS]
-    if BYTECODE in sys.argv:
+    if args.bytecode:
         run(plain, folder / "untimed")
     traced = [sys.executable, __file__, TRACE, str(model)]
     ways = (("plain", plain, N_WARM), ("with marks", traced, 1))
-    for how, command, n_warm in ways[:1] if PLAIN in sys.argv else ways:
+    for how, command, n_warm in ways[:1] if args.plain else ways:
         for state in ("cold", *["warm"] * n_warm):
             first_s, all_s, printed = run(command, folder / f"kernels-{shape}-{how}")
             print(f"{shape}, {state}, {how}: first token after {first_s:.2f} s, end after {all_s:.2f} s", flush=True)
@@ -152,7 +153,8 @@ def measure(shape: str, model: Path, folder: Path) -> None:
 
 def show_imports() -> None:
     """Print how long imports take alone, and the modules that take most of it themselves."""
-    has_cache = Path(importlib.util.cache_from_source(str(find_spec("torch").origin))).exists()  # type: ignore[union-attr]
+    torch = find_spec("torch")
+    has_cache = torch and torch.origin and Path(cache_from_source(torch.origin)).exists()
     print(f"torch's bytecode is {'' if has_cache else 'not '}cached", flush=True)
     for _ in range(2):  # the first reads them from disk, and writes bytecode where it may
         began = time.perf_counter()
@@ -175,29 +177,34 @@ def memory_folder(n_bytes: int) -> Iterator[Path]:
 def main() -> None:
     from gpu_cells import SHAPES
 
-    shapes = [name for name in sys.argv[2:] if name in SHAPES] or ["0.6B", "8B"]
-    if PLAIN not in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vocabulary", type=Path)
+    parser.add_argument("shapes", nargs="*", choices=[*SHAPES, []], metavar="SHAPE")  # argparse checks no shapes, too
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--bytecode", action="store_true")
+    args = parser.parse_args()
+    if not args.plain:
         show_imports()
     with tempfile.TemporaryDirectory() as folder:
-        if BYTECODE in sys.argv:
+        if args.bytecode:
             os.environ |= {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
-        measure_all(Path(sys.argv[1]), shapes)
+        measure_all(args)
 
 
-def measure_all(vocabulary: Path, shapes: list[str]) -> None:
+def measure_all(args: argparse.Namespace) -> None:
     from gpu_cells import SHAPES
     from gpu_serve import write_model
 
-    for shape in shapes:
+    for shape in args.shapes or ["0.6B", "8B"]:
         with memory_folder(32 << 30) as folder:
             began, model = time.perf_counter(), folder / f"qwen3-{shape}.gguf"
-            write_model(model, vocabulary, SHAPES[shape])
+            write_model(model, args.vocabulary, SHAPES[shape])
             with model.open("rb") as file:
                 while file.read(1 << 26):
                     pass
             print(f"{model}: {model.stat().st_size / 1e9:.1f} GB in {time.perf_counter() - began:.1f} s", flush=True)
-            measure(shape, model, folder)
+            measure(shape, model, folder, args)
 
 
 if __name__ == "__main__":
-    trace(sys.argv[2]) if sys.argv[1] == TRACE else main()
+    trace(sys.argv[2]) if sys.argv[1:2] == [TRACE] else main()

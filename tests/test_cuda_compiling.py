@@ -1,6 +1,5 @@
 """Kernels that are compiled before they are launched."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,27 +101,6 @@ def test_a_walk_does_not_wait() -> None:
     assert not walk.kernels and not out.any()
     ones_kernel[(4,)](out)
     assert out.all()
-
-
-def test_kernels_that_are_there_at_once_need_no_compiler() -> None:
-    """Where all come from a cache, nobody need look for more of them."""
-    from tahr.backends.cuda.compiling import N_QUICK, QUICK_S, Compiler
-
-    class Kernel:
-        run = None
-
-    def slow() -> Kernel:
-        time.sleep(QUICK_S)
-        return Kernel()
-
-    compiler = Compiler()
-    for _ in range(N_QUICK - 1):
-        compiler._load(Kernel)
-    assert not compiler.is_idle
-    compiler._load(Kernel)
-    assert compiler.is_idle
-    compiler._load(slow)
-    assert not compiler.is_idle
 
 
 def test_products_are_left_out_where_they_are_large() -> None:

@@ -65,7 +65,7 @@ class ColdBackend:
     def wants_warming(self) -> bool:
         return self.has_room
 
-    def prepare(self, plan: Plan, thorough: bool = False) -> bool:
+    def prepare(self, plan: Plan) -> bool:
         n_left = self.n_looks.get(id(plan), 0)
         self.n_looks[id(plan)] = n_left - 1
         return n_left <= 0

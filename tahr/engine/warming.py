@@ -26,14 +26,14 @@ def warming_order(buckets: ListOf[StepLimits], n_decode_tokens: int) -> deque[St
     return deque(dict.fromkeys([*decoding, *spread, *buckets]))
 
 
-def first_prepared(backend: Backend, plans: Iterable[Plan], thorough: bool = False) -> Plan | None:
+def first_prepared(backend: Backend, plans: Iterable[Plan]) -> Plan | None:
     """The first plan whose run waits for nothing, while the backend prepares those behind it; None: look again.
 
-    This takes little time whatever is being prepared, because a request may come. See `Backend.prepare`.
+    This takes little time whatever is being prepared, because a request may come.
     """
     began = time.perf_counter()
     for plan in plans:
-        if backend.prepare(plan, thorough):
+        if backend.prepare(plan):
             return plan
         if time.perf_counter() - began > LOOK_S:
             return None

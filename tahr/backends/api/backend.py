@@ -208,12 +208,10 @@ class Backend(ABC):
         """Whether plans should run before steps need them, because their first runs are slow, and memory is left."""
         return False
 
-    def prepare(self, plan: Plan, thorough: bool = False) -> bool:
+    def prepare(self, plan: Plan) -> bool:
         """Begin to make on other threads what the first run of a plan needs; whether it need not wait any more.
 
-        Nothing may be in flight. False may also mean that those threads have enough to do: ask again. To look for what
-        is missing takes time as well, and is left out where nothing seems to be, unless it is to be `thorough`: for
-        plans unlike those before.
+        Nothing may be in flight. False may also mean that those threads have enough to do: ask again.
         """
         return True
 

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,8 +15,6 @@ from triton.runtime._async_compile import FutureKernel, active_mode
 from triton.runtime.jit import JITFunction
 
 N_THREADS = min(16, os.cpu_count() or 1)
-QUICK_S, N_QUICK = 0.15, 16  # a kernel that is ready so soon was in Triton's cache; after so many in a row, all are
-MOST_BEHIND = 6  # kernels that are compiled while nobody waits: a request that comes shares the interpreter with them
 PRODUCTS = (torch.Tensor.matmul, torch.mm)
 EMPTY = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 
@@ -76,21 +73,25 @@ class Walk(AsyncCompileMode):  # type: ignore[misc]
     them: the first launch would compile a launcher, and wait.
     """
 
-    def __init__(
-        self, pool: ThreadPoolExecutor, begun: dict[Any, FutureKernel], load: Callable[[Callable[[], Any]], Any]
-    ) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, begun: dict[Any, FutureKernel]) -> None:
         super().__init__(pool)
-        self.future_kernels, self._load = begun, load
+        self.future_kernels = begun
         self.kernels: list[FutureKernel] = []  # that are not compiled yet, each once
 
     def submit(self, key: Any, compile_kernel: Callable[[], Any], *callbacks: Any) -> Any:
-        kernel = super().submit(key, lambda: self._load(compile_kernel), *callbacks)
+        kernel = super().submit(key, lambda: loaded(compile_kernel()), *callbacks)
         if kernel not in self.kernels:
             self.kernels.append(kernel)
         return kernel
 
     def __exit__(self, *reason: Any) -> None:
         active_mode.set(None)
+
+
+def loaded(kernel: Any) -> Any:
+    """A compiled kernel, ready to be launched."""
+    kernel.run  # noqa: B018
+    return kernel
 
 
 class Compiler:
@@ -102,17 +103,11 @@ class Compiler:
     def __init__(self) -> None:
         self._begun: dict[Any, FutureKernel] = {}  # by Triton's keys, those that Triton has not got yet
         self._pool: ThreadPoolExecutor | None = None
-        self._n_quick = 0  # kernels in a row that were there at once
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there seems to be nothing to compile, only to load, which launches do."""
-        return self._n_quick >= N_QUICK
 
     @property
     def is_full(self) -> bool:
-        """Whether enough is being compiled where nobody waits for it."""
-        return sum(not kernel.future.done() for kernel in self._begun.values()) >= MOST_BEHIND
+        """Whether all threads have something to do."""
+        return sum(not kernel.future.done() for kernel in self._begun.values()) >= N_THREADS
 
     @contextmanager
     def walking(self, multiplies: bool = True) -> Iterator[Walk]:
@@ -126,7 +121,7 @@ class Compiler:
         INSTALLATION.change(1)
         COMPILE_ONLY.active = True
         try:
-            with ZeroMemory(multiplies), Walk(self._pool, self._begun, self._load) as walk:
+            with ZeroMemory(multiplies), Walk(self._pool, self._begun) as walk:
                 try:
                     yield walk
                 except BaseException:
@@ -135,14 +130,6 @@ class Compiler:
         finally:
             COMPILE_ONLY.active = False
             INSTALLATION.change(-1)
-
-    def _load(self, compile_kernel: Callable[[], Any]) -> Any:
-        """On one of the threads: a compiled kernel, ready to be launched."""
-        began = time.perf_counter()
-        kernel = compile_kernel()
-        kernel.run  # noqa: B018
-        self._n_quick = self._n_quick + 1 if time.perf_counter() - began < QUICK_S else 0
-        return kernel
 
     def settle(self, kernels: ListOf[FutureKernel]) -> bool:
         """Give Triton what is compiled; whether all of these are."""

@@ -35,7 +35,7 @@ LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
-# waits for the step, and where nobody does.
+# waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
 MAX_VAIN, MAX_VAIN_IDLE = 4, 32
 MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
@@ -317,13 +317,13 @@ class GraphPlan:
         assert self._result is not None, "the plan has not run yet"
         return self._result
 
-    def prepare(self, thorough: bool) -> bool:
+    def prepare(self) -> bool:
         """Begin to compile what the first run launches, unless enough is being compiled; whether the plan can run."""
         compiler = self._memory.compiler
-        if self._result is None and self._kernels is None and (thorough or not compiler.is_idle):
+        if self._result is None and self._kernels is None:
             if compiler.is_full:
                 return False
-            self._begin_compiling(inf if thorough else MAX_VAIN_IDLE)
+            self._begin_compiling(inf if self._inputs.limits.n_tokens <= MOST_MULTIPLIED else MAX_VAIN_IDLE)
         return compiler.settle(self._kernels or ())
 
     def _begin_compiling(self, max_vain: float) -> list[FutureKernel]:

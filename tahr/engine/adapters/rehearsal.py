@@ -35,7 +35,7 @@ def rehearsal(runner: Runner) -> Iterator[bool]:
     buckets = dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(runner, n))
     plans = [runner.rehearsed(bucket, bank) for bucket in buckets]
     while plans:
-        if plan := first_prepared(runner.backend, plans, thorough=True):
+        if plan := first_prepared(runner.backend, plans):
             runner.run_empty(plan)
             plans.remove(plan)
         yield True
