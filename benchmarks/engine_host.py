@@ -13,13 +13,13 @@ import numpy as np
 
 from tahr.backends import open_backend
 from tahr.backends.api import Floats, MemoryLayout, Plan, Rows, StepLimits, Tensor
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.work import SchedulerLimits
+from tahr.engine.running.runner import Runner
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 

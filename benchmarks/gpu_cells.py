@@ -22,19 +22,19 @@ import torch
 
 from silent import Silent
 from tahr.backends.api import Weight
-from tahr.backends.cuda import packed
 from tahr.backends.cuda.backend import CudaBackend
-from tahr.backends.cuda.fp8 import fp8_matrix
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
+from tahr.backends.cuda.layouts import packed
+from tahr.backends.cuda.layouts.fp8 import fp8_matrix
 from tahr.backends.cuda.steps import EagerPlan
 from tahr.backends.cuda.weights import has_room
 from tahr.collector import rare_collections
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
+from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
-from tahr.models.loader import OpenedModel, load
-from tahr.models.requantise import gguf_name_of
+from tahr.models.loader.load import OpenedModel, load
+from tahr.models.loader.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS, Format
 from tahr.weights.quantise.recipes import Recipe, mix_named
 from tahr.weights.tensor import HostTensor

@@ -20,11 +20,11 @@ from silent import Silent
 from step_parts import DeviceParts, StepParts
 from tahr.backends.cuda.sampling import CudaSampler, KeptFields
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.runner import Runner
+from tahr.engine.running.runner import Runner
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.loading.builder import build_engine
 from told_texts import Path, following, parts_of_step, path_of, records
 
 N_IN, N_OUT, N_ROUNDS = 256, 128, 4

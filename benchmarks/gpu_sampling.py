@@ -15,7 +15,8 @@ import torch
 from tahr.backends import open_backend
 from tahr.backends.api import Tensor
 from tahr.config import SamplingParams
-from tahr.engine.sampler import Sampler, SampleRequest, SamplingState
+from tahr.engine.running.sampler import Sampler
+from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 
 ROWS = (1, 8, 32, 128, 256)
 N_RUNS = 50

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpu_cells import HEAD_DIM, N_VOCAB, SHAPES, Shape, tensors
 from server_process import cpu_s, serving, wait_until_warm
-from tahr.models.requantise import gguf_name_of
+from tahr.models.loader.requantise import gguf_name_of
 from tahr.weights.formats import FORMATS
 from tahr.weights.gguf import open_gguf
 from tahr.weights.gguf_write import Entry, stored_metadata, write_gguf

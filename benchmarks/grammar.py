@@ -25,7 +25,7 @@ from tahr import LLM, EngineConfig, SamplingParams
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.masks import MaskFiller
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.weights.gguf import open_gguf
 

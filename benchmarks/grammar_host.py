@@ -17,13 +17,13 @@ from grammar import RECORDS, tokenizer_of
 from silent import Silent
 from step_parts import StepParts
 from tahr.backends.api import MemoryLayout, Plan, StepLimits, Tensor
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.work import SchedulerLimits
+from tahr.engine.running.runner import Runner
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.kv.pages import PagePool

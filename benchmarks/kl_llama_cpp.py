@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from make_llama_cpp_fixture import TEXT, llama_cpp_logits, log_softmax  # noqa: E402
 from tahr.backends import open_backend  # noqa: E402
 from tahr.backends.api import Backend, Weight  # noqa: E402
-from tahr.backends.reference import DenseMatrix, ReferenceBackend  # noqa: E402
-from tahr.models.loader import load, open_model  # noqa: E402
+from tahr.backends.reference.backend import DenseMatrix, ReferenceBackend  # noqa: E402
+from tahr.models.loader.load import load, open_model  # noqa: E402
 from tahr.tools.full_logits import all_logits  # noqa: E402
 from tahr.weights.tensor import HostTensor  # noqa: E402
 

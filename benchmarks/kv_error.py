@@ -12,8 +12,8 @@ import numpy as np
 from perplexity import dense
 from tahr.backends import open_backend
 from tahr.backends.api import Floats
-from tahr.models.loader import load, open_model
-from tahr.text.tokenizer import Tokenizer
+from tahr.models.loader.load import load, open_model
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.tools.full_logits import FullLogits
 from tahr.tools.perplexity import logprobs
 from tahr.weights import open_gguf

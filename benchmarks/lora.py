@@ -31,10 +31,10 @@ from tahr.backends import open_backend
 from tahr.backends.api import Backend, LinearShape, LoraFactors
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.adapters.registry import PreparedAdapter
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
+from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from tahr.models.lora import Adapter
 from tahr.tools.environment import environment, line
 from tahr.weights.formats import FORMATS

@@ -21,9 +21,9 @@ from served_share import CONTEXT, N_IN, N_OUT, N_VOCAB, PAGE_SIZE, Device
 from tahr.backends.api import MemoryLayout, StepLimits
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.work import SchedulerLimits
+from tahr.engine.running.runner import Runner
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from tahr import hub
 from tahr.backends import open_backend
-from tahr.models.loader import load, open_model
-from tahr.text.tokenizer import Tokenizer
+from tahr.models.loader.load import load, open_model
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.tools.full_logits import FullLogits
 from tahr.tools.gguf_export import export

@@ -49,9 +49,9 @@ def serve(args: argparse.Namespace) -> None:
     """In a process of its own: a server, and for every line that comes a run of the library."""
     from tahr import LLM, AsyncLLM
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.llm_engine import LlmEngine
-    from tahr.server.models import ServedModel
-    from tahr.server.settings import Settings
+    from tahr.server.models.llm_engine import LlmEngine
+    from tahr.server.models.registry import ServedModel
+    from tahr.server.state.settings import Settings
 
     llm, settings = LLM(args.model), Settings(port=0, log_interval_s=0, stream_interval_s=args.stream_interval)
     served = [ServedModel(("model",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]

@@ -27,9 +27,9 @@ from tahr import LLM, AsyncLLM, SamplingParams
 from tahr.backends.api import MemoryLayout, Plan, StepLimits, Tensor
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
-from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.work import SchedulerLimits
+from tahr.engine.running.runner import Runner
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 from tahr.weights.formats import FORMATS
@@ -128,9 +128,9 @@ def timed_llm(model: str, slower: float) -> LLM:
 def serve(model: str, slower: float) -> None:
     """In a process of its own."""
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.llm_engine import LlmEngine
-    from tahr.server.models import ServedModel
-    from tahr.server.settings import Settings
+    from tahr.server.models.llm_engine import LlmEngine
+    from tahr.server.models.registry import ServedModel
+    from tahr.server.state.settings import Settings
 
     def load() -> list[ServedModel]:
         llm = AsyncLLM(llm=timed_llm(model, slower), stream_interval_s=settings.stream_interval_s)

@@ -22,10 +22,10 @@ import uvloop
 from lean_client import connect, ended_well, events_of, request
 from server_process import cpu_s
 from tahr import LLM, AsyncLLM, SamplingParams
-from tahr.engine.detokenize import Writer
 from tahr.engine.engine import Event
-from tahr.engine.sequence import Sequence as EngineSequence
-from tahr.engine.stats import StatsSnapshot
+from tahr.engine.sequences.sequence import Sequence as EngineSequence
+from tahr.engine.sequences.stats import StatsSnapshot
+from tahr.engine.sequences.writer import Writer
 from tahr.tools.environment import Neighbours
 
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -83,9 +83,9 @@ class Script:
 def serve(model: str | None, step_s: float, interval_s: float) -> None:
     """In a process of its own."""
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.llm_engine import LlmEngine
-    from tahr.server.models import ServedModel
-    from tahr.server.settings import Settings
+    from tahr.server.models.llm_engine import LlmEngine
+    from tahr.server.models.registry import ServedModel
+    from tahr.server.state.settings import Settings
 
     def load() -> list[ServedModel]:
         llm = LLM(model)

@@ -23,22 +23,22 @@ from statistics import median
 import numpy as np
 
 import tahr.engine.engine as engine_module
-import tahr.engine.runner as runner_module
+import tahr.engine.running.runner as runner_module
 import tahr.engine.speculation.draft_model as draft_module
 from silent import Silent
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, Weight
 from tahr.config import GREEDY, EngineConfig, precedence
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sampler import Sample
-from tahr.engine.sequence import Sequence
+from tahr.engine.sampling.sampling_state import Sample
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.setup import Draft
 from tahr.engine.speculation.speculator import Speculator
-from tahr.engine.speculation.verify import AcceptedTokens, Drafts
+from tahr.engine.step.drafts import AcceptedTokens, Drafts
+from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
-from tahr.models.loader import OpenedModel, load
+from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

@@ -103,7 +103,7 @@ def trace(model: str) -> None:
     mark("python has started")
     from tahr import backends
     from tahr.cli.main import main
-    from tahr.engine import builder
+    from tahr.loading import builder
 
     mark("tahr imported")
     for name in ("open_model", "open_tokenizer", "open_backend", "load", "build_engine", "assemble"):

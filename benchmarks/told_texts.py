@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from tahr.engine.engine import Engine
-from tahr.engine.runner import InFlight, Runner
-from tahr.engine.sampler import PendingTokens, Sample, SampleRequest
+from tahr.engine.running.runner import InFlight, Runner
+from tahr.engine.running.sampler import PendingTokens
 from tahr.engine.sampling.sample_batch import SampleBatch
-from tahr.engine.scheduler import Scheduler
+from tahr.engine.sampling.sampling_state import Sample, SampleRequest
+from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["amber", "birch", "clay", "dune", "elm", "fern", "gorse", "heath", "iris", "kelp", "moss", "nettle", "quartz"]
 N_LETTERS = 1000  # of a text that are encoded at once

@@ -12,10 +12,10 @@ from types import SimpleNamespace as Thing
 from typing import Any
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
-from tahr.engine.sequence import Sequence
-from tahr.engine.stats import RequestStats
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.sequence import Sequence
+from tahr.engine.sequences.stats import RequestStats
 from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
-from tahr.engine.work import StepWork
 from tahr.errors import ConfigError
 from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.observe.tracing import Tracer

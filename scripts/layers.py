@@ -18,7 +18,8 @@ Graph = dict[str, set[str]]
 
 def parts() -> list[str]:
     """The folders of Python code in the package."""
-    return sorted(p.parent.name for p in (ROOT / "tahr").glob("*/__init__.py"))
+    found = {p.parent.name for p in (ROOT / "tahr").glob("*/__init__.py")}
+    return sorted(found.difference(BELOW_ALL))
 
 
 def imports(path: Path) -> set[str]:

@@ -20,7 +20,7 @@ import encoder_cases  # noqa: E402
 import model_cases  # noqa: E402
 import model_files  # noqa: E402
 from tahr.models.family import Family  # noqa: E402
-from tahr.models.registry import ARCHITECTURES, FAMILIES  # noqa: E402
+from tahr.models.loader.registry import ARCHITECTURES, FAMILIES  # noqa: E402
 
 SAID_TO_BE = {"ministral": "llama", "bert": "bert", "roberta": "bert"}  # what the tests do not say of GGUFs
 HEAD = """# Models

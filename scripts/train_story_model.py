@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import story_model  # noqa: E402
 from make_model_fixtures import expected_story  # noqa: E402
-from tahr.text.tokenizer import Tokenizer  # noqa: E402
+from tahr.text.tokens.tokenizer import Tokenizer  # noqa: E402
 
 N_STEPS, N_LEARNED = 500, 512 - 259
 SPACE = "▁"

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tahr.library.async_llm import AsyncLLM
     from tahr.library.beam import BeamSearchConfig
     from tahr.library.embeddings import Pooling
-    from tahr.library.inference_config import InferenceConfig
-    from tahr.library.inference_engine import InferenceEngine
+    from tahr.library.inference.config import InferenceConfig
+    from tahr.library.inference.engine import InferenceEngine
+    from tahr.library.inference.prefix_store import PrefixStore
+    from tahr.library.inference.session_progress import CancellationToken
     from tahr.library.llm import LLM, Chunk, Completion
-    from tahr.library.prefix_store import PrefixStore
-    from tahr.library.session_progress import CancellationToken
     from tahr.library.speculative.speculative_engine import SpeculativeEngine
 
 # Imported on first use: `tahr --version` must not wait for NumPy.
@@ -23,14 +23,14 @@ _HOME = {
     "LLM": "tahr.library.llm",
     "AsyncLLM": "tahr.library.async_llm",
     "BeamSearchConfig": "tahr.library.beam",
-    "CancellationToken": "tahr.library.session_progress",
+    "CancellationToken": "tahr.library.inference.session_progress",
     "Chunk": "tahr.library.llm",
     "Completion": "tahr.library.llm",
     "EngineConfig": "tahr.config",
-    "InferenceConfig": "tahr.library.inference_config",
-    "InferenceEngine": "tahr.library.inference_engine",
+    "InferenceConfig": "tahr.library.inference.config",
+    "InferenceEngine": "tahr.library.inference.engine",
     "Pooling": "tahr.library.embeddings",
-    "PrefixStore": "tahr.library.prefix_store",
+    "PrefixStore": "tahr.library.inference.prefix_store",
     "SamplingParams": "tahr.config",
     "SpeculativeEngine": "tahr.library.speculative.speculative_engine",
     "TahrError": "tahr.errors",

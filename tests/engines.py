@@ -11,12 +11,12 @@ from backends_here import NAMES, backend, kv_store
 from late_backend import LateBackend, blank_free_pages
 from tahr.backends.api import Backend, Plan, Tensor
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
-from tahr.engine.work import StepWork
-from tahr.models.loader import Loaded, load, open_model
-from tahr.text.tokenizer import Tokenizer
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.sequence import Sequence
+from tahr.loading.builder import build_engine
+from tahr.models.loader.load import Loaded, load, open_model
+from tahr.text.tokens.tokenizer import Tokenizer
 
 BACKEND = "cpu" if "cpu" in NAMES else NAMES[0]
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from backends_here import kv_store
 from tahr.backends.api import Backend, KVStore, StepInputs, StepLimits
-from tahr.engine.capacity import kv_groups
-from tahr.models import Loaded
+from tahr.loading.capacity import kv_groups
+from tahr.models.loader import Loaded
 
 PAGE_SIZE = 4
 Part = tuple[int, Sequence[int]]  # of one sequence: position of its first token, its tokens

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tahr.models.arrange import Tensors
-from tahr.models.checkpoints.schemes import join_parts, scheme_of
+from tahr.models.files.schemes import join_parts, scheme_of
+from tahr.models.parts.arrange import Tensors
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

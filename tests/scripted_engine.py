@@ -17,22 +17,22 @@ import httpx
 import numpy as np
 
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
-from tahr.engine.adapters.stack import LoadedAdapter
-from tahr.engine.detokenize import ReplyWriter, TextWriter, line_limits
-from tahr.engine.sampler import SampledToken
-from tahr.engine.stats import RequestStats, StatsSnapshot
+from tahr.engine.sampling.sampling_state import SampledToken
+from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.stats import RequestStats, StatsSnapshot
 from tahr.errors import AdapterError, ConfigError, GenerateError
-from tahr.library.delivery import OnChunk
+from tahr.generation.delivery import OnChunk
+from tahr.generation.outputs import Chunk, Completion
+from tahr.generation.writers import ReplyWriter, TextWriter, line_limits
 from tahr.library.embeddings import EmbeddingOptions
-from tahr.library.outputs import Chunk, Completion
-from tahr.library.texts.text_inputs import TextInputs
-from tahr.server.engine_port import PromptProgress
+from tahr.library.inputs.text_inputs import TextInputs
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import ServedModel
-from tahr.server.settings import Settings
-from tahr.server.state import MakeModel
-from tahr.text.chat import ChatTemplate
-from tahr.text.stream import Detokenizer
+from tahr.server.models.engine_port import PromptProgress
+from tahr.server.models.registry import ServedModel
+from tahr.server.state.settings import Settings
+from tahr.server.state.state import MakeModel
+from tahr.text.replies.stream import Detokenizer
+from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 
 BOS, EOS, N_VOCAB = 256, 257, 258

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 Message = dict[str, Any]
 Play = Callable[[list[Message], list[dict[str, Any]]], str]

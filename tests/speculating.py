@@ -7,14 +7,14 @@ from pathlib import Path
 from engines import here, loaded
 from late_backend import LateBackend
 from tahr.config import EngineConfig
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.setup import Draft
 from tahr.engine.speculation.speculator import Speculator
+from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 
 KINDS = ["ngram", "itself", "another", "wrong", "script"]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, client_of
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 from tahr.text.tool_calls.json_text import loaded_prefix
 from tool_replies import CALLS, ROME, THOUGHT, TOOL_TEMPLATE, WEATHER, WX, hermes
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from scripted_engine import ScriptedEngine, reply_to, serving
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 N_CLIENTS, N_REQUESTS = 16, 2  # of each API, and of each client
 Json = dict[str, Any]

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.detokenize import DeferredTextWriter
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError
-from tahr.library.delivery import Dispatcher
-from tahr.library.outputs import MOST_DEFERRED, Request
+from tahr.generation.delivery import Dispatcher
+from tahr.generation.outputs import MOST_DEFERRED, Request
+from tahr.generation.writers import DeferredTextWriter
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)

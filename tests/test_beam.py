@@ -15,8 +15,8 @@ from tahr.errors import ConfigError
 from tahr.grammar import Grammar
 from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.library.beam import EngineBeams, Hypothesis, beam_search
-from tahr.library.session import Session
-from tahr.text.deltas import tool_calls_of
+from tahr.library.inference.session import Session
+from tahr.text.replies.deltas import tool_calls_of
 from tahr.text.tool_calls.call_formats import BY_NAME
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
 from tahr.text.tool_calls.tools import tools_of

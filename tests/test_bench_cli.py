@@ -16,10 +16,10 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.cli.bench.bench_gate import judge, key_of
 from tahr.cli.main import main
-from tahr.engine.runner import InFlight
-from tahr.engine.work import StepWork
-from tahr.models import open_model
-from tahr.models.convert import convert
+from tahr.engine.running.runner import InFlight
+from tahr.engine.scheduling.work import StepWork
+from tahr.models.loader import open_model
+from tahr.models.loader.convert import convert
 from tahr.tools import environment
 from tahr.tools.bench import Bench, Result, Shape
 from tahr.tools.comparison import Compared, table, worst_first

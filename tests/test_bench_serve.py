@@ -23,7 +23,7 @@ from tahr.bench_serve.plan import BenchPlan, Level, parse_slo
 from tahr.bench_serve.report import env_hash
 from tahr.cli.main import main
 from tahr.errors import ConfigError, ServerError
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 FIRST_S, GAP_S = 0.08, 0.02
 

@@ -5,7 +5,7 @@ import pytest
 
 from backends_here import NAMES, backend, kv_store
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, StepInputs, StepLimits
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 
 PAGE_SIZE, SHAPE = 16, KVShape(2, 32)
 LENGTHS = (3, 700, 1, 65, 513)

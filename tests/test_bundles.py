@@ -16,7 +16,7 @@ from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import main
 from tahr.errors import ConfigError
 from tahr.server.observe import request_dumps as bundles
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 SECRET, KEY = "the-butler-did-it", "sk-very-secret"
 

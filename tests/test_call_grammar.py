@@ -9,7 +9,7 @@ import pytest
 
 from tahr.errors import GrammarError
 from tahr.grammar.call_grammar import CallGrammar, call_grammar
-from tahr.text.deltas import text_of, tool_calls_of
+from tahr.text.replies.deltas import text_of, tool_calls_of
 from tahr.text.tool_calls.call_formats import BY_NAME
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
 from tahr.text.tool_calls.tagged_calls import TaggedForm

@@ -11,7 +11,7 @@ import pytest
 
 from assets import need
 from tahr.errors import TemplateError
-from tahr.text.chat import ChatTemplate, template_for
+from tahr.text.templates.chat import ChatTemplate, template_for
 
 EXPECTED = json.loads((Path(__file__).parent / "fixtures" / "chat" / "expected.json").read_text(encoding="utf-8"))
 # It turns a generator into JSON, which transformers refuses and we read as a list.

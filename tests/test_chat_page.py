@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.server.chat_page.routes import FILES, PREFIX, page_files
+from tahr.server.page.routes import FILES, PREFIX, page_files
 
 MODULES = sorted(FILES.glob("*.mjs"))
 # Ways by which a text becomes HTML, a script or a style.

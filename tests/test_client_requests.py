@@ -9,7 +9,7 @@ import pytest
 
 from scripted_engine import serving
 from scripted_model import Message, ScriptedModel, call, text_of
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 KEY = {"authorization": "Bearer secret"}
 TOOL = {

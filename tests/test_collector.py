@@ -10,7 +10,7 @@ import pytest
 from tahr import LLM, SamplingParams
 from tahr.collector import N_NEW_OBJECTS, Collector
 from tahr.errors import TahrError
-from tahr.library.outputs import Request
+from tahr.generation.outputs import Request
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,14 @@ from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Runs
 from tahr import hub
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.cli.main import main
 from tahr.errors import CorruptFile, LoadError, QuantError, TokenizerError, UnsupportedModel, WeightsChanged
-from tahr.models import Loaded, load, open_model
-from tahr.models.convert import convert
-from tahr.text.gguf.fields import gguf_fields
-from tahr.text.pretokenizers import PRE_TOKENIZERS
-from tahr.text.tokenizer import Tokenizer as OurTokenizer
+from tahr.models.loader import Loaded, load, open_model
+from tahr.models.loader.convert import convert
+from tahr.text.gguf_fields import gguf_fields
+from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
+from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
 from tahr.tools.convert_check import refuse_unloadable
 from tahr.tools.gguf_export import export
 from tahr.weights import FORMATS, HostTensor, open_gguf

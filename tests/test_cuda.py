@@ -33,10 +33,10 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
-from tahr.backends.cuda import presence as cuda_presence
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.cuda.layouts import presence as cuda_presence
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import ConfigError
-from tahr.models import load, open_model
+from tahr.models.loader import load, open_model
 from test_ops import PAGE, full_store, rows, step_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")

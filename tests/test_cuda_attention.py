@@ -20,8 +20,8 @@ from tahr.backends.api import (
     Rotation,
     StepLimits,
 )
-from tahr.backends.cuda import presence as cuda_presence
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.cuda.layouts import presence as cuda_presence
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.weights.formats import FORMATS
 from test_cuda import EIGHT_BITS, HALVES, LOOSE, check, half_rows, needs_cuda
 from test_ops import PAGE, full_store, rows, step_of

@@ -17,7 +17,7 @@ import backends_here
 from random_weights import random_tensor
 from tahr.backends import automatic, open_backend
 from tahr.backends.api import AttentionSpec, Linear
-from tahr.backends.cuda import presence
+from tahr.backends.cuda.layouts import presence
 from tahr.errors import ConfigError, LoadError
 
 needs_torch = pytest.mark.skipif(bool(presence.missing_packages()), reason="torch or Triton is missing")
@@ -50,8 +50,9 @@ def test_tiles_of_few_rows_fit_smaller_cards(
 ) -> None:
     import torch
 
-    from tahr.backends.cuda.fp8 import Fp8Matrix
-    from tahr.backends.cuda.kernels import card, fp8_few, linear
+    from tahr.backends.cuda.kernels import fp8_few, linear
+    from tahr.backends.cuda.kernels.common import card
+    from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
 
     made = Launches()
     monkeypatch.setattr(card, "shared_bytes", lambda device: n_bytes)

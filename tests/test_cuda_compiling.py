@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import backends_here
-from tahr.backends.cuda.presence import capability, interprets
+from tahr.backends.cuda.layouts.presence import capability, interprets
 
 pytestmark = pytest.mark.skipif(
     "cuda" not in backends_here.NAMES or interprets(), reason="no GPU; the interpreter compiles nothing"

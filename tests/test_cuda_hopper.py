@@ -18,7 +18,7 @@ def on_hopper() -> bool:
         return False
     import torch
 
-    from tahr.backends.cuda.kernels.card import has_warp_groups
+    from tahr.backends.cuda.kernels.common.card import has_warp_groups
 
     return torch.cuda.is_available() and has_warp_groups(torch.device("cuda"))
 

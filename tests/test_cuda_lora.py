@@ -14,16 +14,16 @@ from model_files import write_hf
 from model_runs import Runs
 from random_weights import random_tensor
 from tahr.backends.api import Backend, Linear, LinearShape, LoraBank, Rows, StepLimits, Tensor
-from tahr.backends.cuda import presence as cuda_presence
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.cuda.layouts import presence as cuda_presence
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import EngineConfig
 from tahr.engine.adapters.registry import PreparedAdapter
-from tahr.engine.builder import build_engine, kept_lora_rows
 from tahr.errors import ConfigError
-from tahr.models import load, open_model
+from tahr.loading.builder import build_engine, kept_lora_rows
+from tahr.models.loader import load, open_model
+from tahr.models.loader.registry import from_hf
 from tahr.models.lora import AdapterTarget
 from tahr.models.lora.adapter import ADAPTED
-from tahr.models.registry import from_hf
 from test_cuda import HALVES, check, half_rows, needs_cuda, typical_error
 
 HEIGHTS, WIDTH = {"q": 40, "k": 24, "v": 24, "o": 72}, 96

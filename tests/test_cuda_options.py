@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 import backends_here
-from tahr.backends import memory_budget, open_backend
+from tahr.backends import open_backend
 from tahr.backends.api import KVShape, StateShape, StepDefaults
-from tahr.backends.cuda import presence as cuda_presence
-from tahr.backends.memory_budget import device_kv_budget
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.cuda.layouts import presence as cuda_presence
+from tahr.backends.host import budget as memory_budget
+from tahr.backends.host.budget import device_kv_budget
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.cli.main import main
 from tahr.config import EngineConfig
-from tahr.engine.capacity import kv_budget, kv_groups, measure, state_bytes, with_step_defaults
 from tahr.errors import ConfigError
+from tahr.loading.capacity import kv_budget, kv_groups, measure, state_bytes, with_step_defaults
 
 GB = 1 << 30
 CARD = 60 * GB, 80 * GB  # free and in all: 20 GB of weights are there already

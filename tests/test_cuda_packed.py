@@ -12,9 +12,9 @@ from model_files import write_hf
 from quantised_files import CASES, joined
 from random_weights import random_tensor
 from tahr.backends.api import Backend, Linear, Tensor
-from tahr.backends.cuda import presence as cuda_presence
+from tahr.backends.cuda.layouts import presence as cuda_presence
 from tahr.errors import QuantError
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from test_ops import step_of
 
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")

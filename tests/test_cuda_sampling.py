@@ -7,13 +7,13 @@ import pytest
 import backends_here
 from engines import submit
 from tahr.backends.api import Backend, Tensor
-from tahr.backends.cuda.presence import interprets
+from tahr.backends.cuda.layouts.presence import interprets
 from tahr.backends.sampling import numpy_sampler
 from tahr.backends.sampling.sample_rows import SampledAtOnce, SampleRows
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.models.loader import load, open_model
+from tahr.loading.builder import build_engine
+from tahr.models.loader.load import load, open_model
 
 pytestmark = pytest.mark.skipif(
     "cuda" not in backends_here.NAMES or interprets(), reason="no GPU, or torch and Triton are missing"

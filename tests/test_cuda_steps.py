@@ -16,12 +16,12 @@ from model_runs import Part, Runs
 from random_weights import random_tensor
 from tahr.backends import open_backend
 from tahr.backends.api import StepLimits
-from tahr.backends.cuda.presence import interprets
+from tahr.backends.cuda.layouts.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.engine.speculation.setup import Draft
-from tahr.models import load, open_model
+from tahr.loading.builder import build_engine
+from tahr.models.loader import load, open_model
 from test_idle_warming import facts_of, memory_of, warm_all
 
 pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
@@ -200,7 +200,7 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
     asked = EngineConfig(context_size=16, page_size=4, max_batch_size=2, kv_dtype="f32", prefill_chunk_size=4)
     eng = build_engine(be, load(source, be).decoder, asked)[0]
     if interprets():  # two sizes, and plans that have nothing to capture: steps take seconds
-        monkeypatch.setattr("tahr.engine.runner.N_FIRST_RUNS", 1)
+        monkeypatch.setattr("tahr.engine.running.runner.N_FIRST_RUNS", 1)
         monkeypatch.setattr(eng.runner._logits, "buckets", [eng.runner.buckets[1], eng.runner.buckets[-1]])
 
     def reply() -> list[int]:

@@ -9,9 +9,9 @@ import pytest
 from encoder_files import modules, write_json
 from model_cases import CASES, Config, make_weights, token_ids
 from model_files import to_gguf, write_hf
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import CorruptFile, UnsupportedModel
-from tahr.models import Loaded, OpenedModel, from_hf, load, open_model
+from tahr.models.loader import Loaded, OpenedModel, from_hf, load, open_model
 from test_encoders import states
 
 MISTRAL: Config = {**CASES["mistral"], "sliding_window": None, "architectures": ["MistralModel"]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tahr.library.delivery import AT_ONCE, Dispatcher
+from tahr.generation.delivery import AT_ONCE, Dispatcher
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -6,9 +6,18 @@ import time
 import pytest
 
 from tahr.config import SamplingParams
-from tahr.engine.sequence import Sequence
-from tahr.library.outputs import Request
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCall, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.engine.sequences.sequence import Sequence
+from tahr.generation.outputs import Request
+from tahr.text.replies.deltas import (
+    Delta,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    merge,
+    reasoning_of,
+    text_of,
+    tool_calls_of,
+)
 
 REPLY: tuple[Delta, ...] = (
     ReasoningDelta("Let me "),

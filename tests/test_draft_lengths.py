@@ -6,11 +6,11 @@ import pytest
 
 from speculating import Script
 from tahr.config import GREEDY
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.draft_state import DraftState
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.speculator import Speculator
-from tahr.engine.speculation.state import DraftState
 
 
 def costs(base: float, per_token: float, sizes: tuple[int, ...] = (1, 5, 16, 80)) -> StepCosts:

@@ -9,7 +9,7 @@ import pytest
 from tahr import InferenceConfig, InferenceEngine, Pooling
 from tahr.errors import ConfigError
 from tahr.library.embeddings import Pooler, normalized, pool
-from tahr.library.loaded_model import N_SEQS
+from tahr.library.inference.loaded_model import N_SEQS
 
 STATES = np.array([[3, 0, 4], [0, 2, 0], [0, 0, -5]], np.float32)
 TEXTS = ["Once upon a time", "the dog", "a", "The sun was shining. " * 60, "She loved to play"]

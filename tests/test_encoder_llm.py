@@ -16,13 +16,13 @@ from gguf_maker import safetensors
 from model_files import stored_hf
 from tahr import LLM, AsyncLLM
 from tahr.backends.api import StepLimits
-from tahr.backends.reference import ReferenceBackend
-from tahr.engine.runner import hidden_buckets
+from tahr.backends.reference.backend import ReferenceBackend
+from tahr.engine.running.runner import hidden_buckets
 from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, UnsupportedModel
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
-from tahr.models import load, open_model
-from tahr.server.llm_engine import LlmEngine
-from tahr.server.model_pool import warm_up
+from tahr.models.loader import load, open_model
+from tahr.server.models.llm_engine import LlmEngine
+from tahr.server.models.pool import warm_up
 from test_encoders import states
 
 TEXTS = ["cat", "dog cat dog", "a b c d e f g", "zebra", "cat " * 40]

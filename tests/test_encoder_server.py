@@ -15,8 +15,8 @@ from encoder_files import write_sentence_model
 from scripted_engine import ScriptedEngine, serving
 from tahr import AsyncLLM
 from tahr.library.embeddings import EmbeddingOptions
-from tahr.models.encoders.encoding import Encoding
-from tahr.server.llm_engine import LlmEngine
+from tahr.models.parts.encoding import Encoding
+from tahr.server.models.llm_engine import LlmEngine
 
 PROMPTS = {"query": "q: ", "document": "d: "}
 

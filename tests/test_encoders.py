@@ -11,10 +11,10 @@ from encoder_cases import CASES, FIXTURES, N_FIRST, RANKERS, make_weights, text_
 from model_files import write_hf
 from model_runs import Runs
 from tahr.backends.api import Backend
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import TahrError
-from tahr.models import Loaded, OpenedModel, load, open_model
 from tahr.models.encoders.layers import of_floats
+from tahr.models.loader import Loaded, OpenedModel, load, open_model
 from tahr.weights import HostTensor
 
 TOLERANCE = 1e-4

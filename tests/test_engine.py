@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from engines import Tally, alone, engine, greedy, here, loaded, page_bytes, poison, run, submit
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
-from tahr.engine.batch import FEW
-from tahr.engine.builder import build_engine, check_kv_dtype
-from tahr.engine.capacity import Capacity, step_sizes
 from tahr.engine.engine import Engine
-from tahr.engine.runner import InFlight
-from tahr.engine.sampler import Sampler
-from tahr.engine.sequence import Sequence, State
-from tahr.engine.work import StepWork
+from tahr.engine.running.runner import InFlight
+from tahr.engine.running.sampler import Sampler
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.sequence import Sequence, State
+from tahr.engine.step.batch import FEW
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.loading.builder import build_engine, check_kv_dtype
+from tahr.loading.capacity import Capacity, step_sizes
 
 TEXTS = [
     "Once upon a time there was a little girl named Lily. She loved to play in the park with her red ball.",

@@ -14,15 +14,15 @@ from model_cases import make_weights, token_ids
 from model_files import stored_hf, write_hf
 from model_runs import greedy as alone
 from tahr.backends.api import Backend
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import EngineConfig
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
 from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
-from tahr.library.inference_config import InferenceConfig
-from tahr.library.session import Session
-from tahr.library.snapshot import put_back, take, unpack
-from tahr.models import Loaded, from_hf, load, open_model
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.session import Session
+from tahr.library.inference.snapshot import put_back, take, unpack
+from tahr.loading.builder import build_engine
+from tahr.models.loader import Loaded, from_hf, load, open_model
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 

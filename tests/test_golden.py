@@ -7,7 +7,7 @@ import pytest
 
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from tahr.tools.full_logits import all_logits
 
 FIXTURE = Path(__file__).parent / "fixtures" / "smollm2_llama_cpp.npz"

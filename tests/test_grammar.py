@@ -12,16 +12,16 @@ from engines import engine, loaded, run
 from late_backend import LateBackend
 from tahr.backends.api import Plan
 from tahr.config import SamplingParams
-from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
-from tahr.engine.work import StepWork
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GrammarError
+from tahr.generation.writers import TextWriter
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.masks import MaskFiller
 from tahr.grammar.state import GrammarState
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 PERSON = {
     "type": "object",

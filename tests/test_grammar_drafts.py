@@ -7,8 +7,8 @@ import pytest
 from assets import stories
 from engines import engine, run
 from speculating import speculating
-from tahr.engine.speculation.grammars import cut_drafts
-from tahr.engine.speculation.state import DraftState
+from tahr.engine.sequences.draft_state import DraftState
+from tahr.engine.step.draft_grammars import cut_drafts
 from tahr.grammar import Grammar
 from test_grammar import PERSON, hot, submit, tokenizer
 

@@ -14,7 +14,7 @@ from tahr.grammar.alternatives import MAX_APART, apart
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.ecma_regex import to_rust
 from tahr.grammar.json_rule import json_rule
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights.gguf import open_gguf
 
 FREE = {"type": "string"}

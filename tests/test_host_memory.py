@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from random_weights import random_tensor
-from tahr.backends import host_memory, open_backend
-from tahr.backends.host_memory import VERSION_1, VERSION_2, host_free_bytes, host_total_bytes
+from tahr.backends import open_backend
+from tahr.backends.host import memory as host_memory
+from tahr.backends.host.memory import VERSION_1, VERSION_2, host_free_bytes, host_total_bytes
 from tahr.errors import LoadError
 
 MB = 1 << 20

@@ -15,7 +15,7 @@ from fake_hub import Hub, Registry
 from tahr import LLM, hub
 from tahr.errors import LoadError, TahrError, UnsupportedModel
 from tahr.hub import hf_cache
-from tahr.models.runnable import refuse_unsupported
+from tahr.models.loader.runnable import refuse_unsupported
 from test_hub import GGUF, SMALL, fake, places, registry, verb
 
 __all__ = ["fake", "places", "registry"]  # fixtures

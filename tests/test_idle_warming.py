@@ -17,14 +17,14 @@ from engines import alone, engine, greedy, here, loaded, run, submit
 from late_backend import arrays_of
 from tahr import AsyncLLM, EngineConfig, SamplingParams
 from tahr.backends.api import Backend, LoraBank, Plan, StepInputs, StepLimits, Tensor
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.runner import N_FIRST_RUNS, PATIENCE
+from tahr.engine.running.runner import N_FIRST_RUNS, PATIENCE
+from tahr.engine.running.warming import warming_order
 from tahr.engine.speculation.setup import Draft
-from tahr.engine.warming import warming_order
-from tahr.server import idle_warming
-from tahr.server.idle_warming import IdleWarming, warm_next
-from tahr.server.llm_engine import LlmEngine
+from tahr.loading.builder import build_engine
+from tahr.server.models import idle_warming
+from tahr.server.models.idle_warming import IdleWarming, warm_next
+from tahr.server.models.llm_engine import LlmEngine
 from test_engine import prompts
 from toy_state_space import ToyBackend, toy
 

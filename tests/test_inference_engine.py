@@ -12,9 +12,9 @@ import pytest
 from tahr import LLM, CancellationToken, EngineConfig, InferenceConfig, InferenceEngine, PrefixStore, SamplingParams
 from tahr.config import GREEDY, NEUTRAL_SAMPLING
 from tahr.errors import ConfigError, KvCacheFull, ModelNotFound, ModelNotLoaded, TahrError
-from tahr.library.inference_metrics import Metrics
-from tahr.library.session import KvCopy
-from tahr.library.session_progress import GenerationProgress, ProgressReporter
+from tahr.library.inference.metrics import Metrics
+from tahr.library.inference.session import KvCopy
+from tahr.library.inference.session_progress import GenerationProgress, ProgressReporter
 
 PROMPT = "Once upon a time"
 SAMPLED = SamplingParams(temperature=1.5, seed=3).over(NEUTRAL_SAMPLING)  # nothing left to a model's makers

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tahr.errors import ConfigError, TahrError, TokenizerError, printable
-from tahr.text.tokenizer import Tokenizer
-from tahr.text.vocab import MAX_VOCAB
+from tahr.text.tokens.tokenizer import Tokenizer
+from tahr.text.tokens.vocab import MAX_VOCAB
 
 PAD = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"}
 CUT = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}

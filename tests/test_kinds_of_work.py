@@ -12,9 +12,9 @@ from engines import alone, engine, greedy, loaded, page_bytes, poison, run, subm
 from null_model import NullModel, scheduler, sequence
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.feeder import Feeder, LastRow
-from tahr.engine.runner import InFlight
-from tahr.engine.sequence import Output
-from tahr.engine.work import StepWork
+from tahr.engine.running.runner import InFlight
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.sequence import Output
 from tahr.errors import ConfigError, GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
 

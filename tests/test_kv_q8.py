@@ -9,16 +9,16 @@ import pytest
 from backends_here import NAMES, backend, kv_store, oracle
 from model_cases import CASES, make_weights
 from model_files import write_hf
-from tahr.backends import reference
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, RopeStyle, Rotation
+from tahr.backends.reference import backend as reference
 from tahr.config import EngineConfig
-from tahr.engine.builder import build_engine
-from tahr.engine.capacity import kv_groups, measure
 from tahr.engine.feeder import Feeder, LastRow
 from tahr.errors import ConfigError
-from tahr.library.session import Session
-from tahr.models import load, open_model
-from tahr.models.rope import RopeConfig, mean_rotated
+from tahr.library.inference.session import Session
+from tahr.loading.builder import build_engine
+from tahr.loading.capacity import kv_groups, measure
+from tahr.models.config.rope import RopeConfig, mean_rotated
+from tahr.models.loader import load, open_model
 from test_ops import PAGE, full_store, step_of
 
 WITH_Q8 = [name for name in NAMES if "q8_0" in backend(name).kv_dtypes]

@@ -10,12 +10,12 @@ from engines import Tally, alone, engine, greedy, here, loaded, page_bytes, pois
 from late_backend import LateBackend, blank_free_pages
 from speculating import speculating
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence, State
+from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
-from tahr.library.session import Session
+from tahr.library.inference.session import Session
+from tahr.loading.builder import build_engine
 from test_engine import TEXTS, prompts
 
 

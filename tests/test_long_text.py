@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tahr.text import long_text
-from tahr.text.gguf import models as gguf_models
-from tahr.text.long_text import LONG, parts
-from tahr.text.merge import MAX_WORD, MergeModel
-from tahr.text.pretokenizers import PRE_TOKENIZERS
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens import gguf_models, long_text
+from tahr.text.tokens.long_text import LONG, parts
+from tahr.text.tokens.merge import MAX_WORD, MergeModel
+from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
+from tahr.text.tokens.tokenizer import Tokenizer
 from test_json_vocab import BYTE_LEVEL, SOUND, changed
 from test_tokenizer import VOCABULARIES, tiny, tokenizer_of
 
@@ -63,7 +62,7 @@ def test_every_rule_cuts_long_texts_alike(name: str, text: str, n: int) -> None:
 def test_the_beginning_of_a_text_has_its_first_tokens(name: str, text: str, n: int) -> None:
     tokenizer, whole = tokenizer_of(name), f"{text} of words {text}\n" * 60
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tahr.text.tokenizer.LONG", 100)
+        patch.setattr("tahr.text.tokens.tokenizer.LONG", 100)
         begun = tokenizer.beginning(whole, n)
     assert len(begun) < len(whole) / 2 or len(whole) < 6000
     assert tokenizer.encode(begun)[:n] == tokenizer.encode(whole)[:n]

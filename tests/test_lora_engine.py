@@ -13,10 +13,10 @@ from lora_files import peft_tensors, random_adapter, write_peft
 from tahr.backends.api import LoraRows
 from tahr.config import SamplingParams
 from tahr.engine.adapters.registry import PreparedAdapter
-from tahr.engine.adapters.rows import write
-from tahr.engine.adapters.stack import NO_STACK, AdapterStack
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Output
+from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
+from tahr.engine.sequences.sequence import Output
+from tahr.engine.step.adapter_rows import write
 from tahr.errors import ConfigError, TahrError
 from tahr.library.embeddings import EmbeddingJob
 from tahr.models.lora import Adapter, AdapterTarget

@@ -17,11 +17,11 @@ from model_cases import CASES, FAMILY_CASES, N_TOKENS, NO_GGUF, Config, make_wei
 from model_files import ARCHITECTURES, gguf_arrays, to_gguf, write_hf
 from model_runs import Runs
 from tahr.backends.api import Backend, LinearShape, Rows
-from tahr.backends.cuda.presence import interprets
+from tahr.backends.cuda.layouts.presence import interprets
 from tahr.cli.main import main
 from tahr.errors import AdapterError, LoadError, TahrError
-from tahr.models import Loaded, load, open_model
-from tahr.models.convert import convert
+from tahr.models.loader import Loaded, load, open_model
+from tahr.models.loader.convert import convert
 from tahr.models.lora import Adapter, AdapterTarget, open_adapter
 from tahr.models.lora.adapter import ADAPTED, make_adapter
 from tahr.tools.lora_merge import merged as merged_parts

@@ -18,12 +18,12 @@ from lora_files import peft_tensors, write_peft
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, AsyncLLM, SamplingParams
 from tahr.config import EngineConfig
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from tahr.models.lora import open_adapter
 from tahr.server.http.guard import is_loopback
-from tahr.server.llm_engine import LlmEngine
-from tahr.server.loading import ModelChoice, served_models
-from tahr.server.settings import Settings
+from tahr.server.models.llm_engine import LlmEngine
+from tahr.server.models.loading import ModelChoice, served_models
+from tahr.server.state.settings import Settings
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 PROMPT = {"prompt": "Once upon a time", **GREEDY}

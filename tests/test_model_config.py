@@ -11,13 +11,15 @@ import pytest
 from model_cases import CASES, LLAMA, LLAMA3_ROPE, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf
 from model_runs import Runs
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import GREEDY, SamplingParams
 from tahr.errors import CorruptFile, ModelNotFound, QuantError, TahrError, UnsupportedModel
-from tahr.models import FAMILIES, Family, ModelConfig, from_gguf, from_hf, load, open_model
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import Yarn
 from tahr.models.families import llama
-from tahr.models.rope import Yarn
-from tahr.models.sampling import recommended
+from tahr.models.family import Family
+from tahr.models.loader import FAMILIES, from_gguf, from_hf, load, open_model
+from tahr.models.loader.sampling import recommended
 from tahr.weights import FORMATS, HostTensor
 
 # ---- which family -------------------------------------------------------------------------------------------

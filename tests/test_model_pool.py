@@ -19,13 +19,13 @@ import pytest
 
 from scripted_engine import ByteTokenizer, ScriptedEngine, serving
 from tahr.config import SamplingParams
-from tahr.engine.files.model_facts import ModelFacts
-from tahr.engine.stats import StatsSnapshot
+from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.errors import ConfigError, LoadError
+from tahr.loading.model_facts import ModelFacts
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 
 @dataclass

@@ -11,9 +11,9 @@ import backends_here
 from model_cases import CASES, NO_GGUF, make_weights, token_ids
 from model_files import to_gguf, write_hf, write_sharded
 from model_runs import Runs, greedy
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import CorruptFile
-from tahr.models import Loaded, OpenedModel, load, open_model
+from tahr.models.loader import Loaded, OpenedModel, load, open_model
 
 FIXTURES = Path(__file__).parent / "fixtures" / "models"
 TOLERANCE = 1e-4

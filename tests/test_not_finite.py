@@ -21,7 +21,7 @@ from tahr.backends.api import (
     Tensor,
 )
 from tahr.backends.cpu.backend import CpuBackend
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 
 
 @pytest.fixture(params=native.isas())

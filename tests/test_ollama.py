@@ -10,10 +10,10 @@ import pytest
 from scripted_engine import ByteTokenizer, ScriptedEngine, reply_to, serving
 from tahr.server.http.errors import HttpError
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import ServedModel
+from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.fields import keep_alive_s
 from tahr.server.ollama.pull import source_of
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 from test_model_pool import ScriptedLoader, until
 from tool_replies import ROME, TOOL_TEMPLATE, WEATHER, hermes
 

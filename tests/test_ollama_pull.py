@@ -15,8 +15,8 @@ from tahr import hub
 from tahr.config import EngineConfig
 from tahr.hub import transfer
 from tahr.server.lifecycle import HttpServer
-from tahr.server.loading import LoadOptions, ModelChoice, served_model
-from tahr.server.models import ServedModel
+from tahr.server.models.loading import LoadOptions, ModelChoice, served_model
+from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.pull import MAX_PULLS
 
 CONFIG = EngineConfig(n_threads=1, context_size=64, max_batch_size=1)

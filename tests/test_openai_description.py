@@ -19,7 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 from assets import find
 from scripted_engine import ScriptedEngine, serving
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 from tool_replies import TOOL_TEMPLATE, hermes
 
 ARCHIVE = find("openai-openapi.tar.xz")

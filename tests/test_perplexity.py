@@ -10,8 +10,8 @@ import pytest
 from tahr.backends import open_backend
 from tahr.cli.main import main
 from tahr.errors import ConfigError
-from tahr.models.loader import load, open_model
-from tahr.text.tokenizer import Tokenizer
+from tahr.models.loader.load import load, open_model
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.tools.full_logits import FullLogits, all_logits
 from tahr.tools.perplexity import Perplexity, Window, measure, windows
 

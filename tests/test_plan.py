@@ -10,7 +10,7 @@ from model_cases import CASES, FAMILY_CASES, make_weights, token_ids
 from model_files import write_hf
 from model_runs import Part, Runs
 from tahr.backends.api import Plan, StateShape, StepLimits
-from tahr.models import load, open_model
+from tahr.models.loader import load, open_model
 
 IDS = token_ids()
 OTHER = list(reversed(IDS))

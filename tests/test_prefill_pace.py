@@ -2,7 +2,7 @@
 
 import pytest
 
-from tahr.engine.work import PrefillPace
+from tahr.engine.scheduling.work import PrefillPace
 
 
 def taught(*steps: tuple[int, int, float]) -> PrefillPace:

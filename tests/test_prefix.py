@@ -7,10 +7,10 @@ import pytest
 from engines import alone, engine, greedy, loaded, run, submit
 from null_model import PAGE, NullModel, expected, scheduler, sequence
 from tahr.config import EngineConfig
-from tahr.engine.capacity import Capacity, cache_pages
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
+from tahr.loading.capacity import Capacity, cache_pages
 
 
 class Cached:

@@ -12,7 +12,7 @@ from tahr.backends import open_backend
 from tahr.backends.cpu import profile as profiling
 from tahr.backends.cpu.queue import new_tape
 from tahr.errors import ConfigError
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from tahr.tools.full_logits import all_logits
 
 native = pytest.importorskip("tahr._native")

@@ -13,9 +13,9 @@ from tokenizers.processors import TemplateProcessing
 from scripted_engine import ScriptedEngine, serving
 from tahr import LLM, EngineConfig, SamplingParams
 from tahr.errors import TemplateError
-from tahr.text.chat import ChatTemplate
-from tahr.text.prompt import encode_chat
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.templates.chat import ChatTemplate
+from tahr.text.templates.prompt import encode_chat
+from tahr.text.tokens.tokenizer import Tokenizer
 from test_tokenizer import KINDS, VOCABULARIES, library_json, tokenizer_of
 
 CHATML = ChatTemplate(

@@ -12,10 +12,10 @@ from model_cases import CASES, make_weights, token_ids
 from model_files import to_gguf, write_hf
 from model_runs import Runs
 from tahr import hub
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.cli.main import main
 from tahr.errors import QuantError
-from tahr.models import Loaded, load, open_model
+from tahr.models.loader import Loaded, load, open_model
 from tahr.tools.full_logits import all_logits
 from tahr.tools.gguf_export import export, target
 from tahr.weights import FORMATS, HostTensor

@@ -15,14 +15,14 @@ from model_cases import CASES as ALL_FAMILIES
 from model_cases import LLAMA, make_weights
 from model_runs import Runs
 from quantised_files import CASES, Case, Packed, Stored, joined, stored, tensor
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import CorruptFile, QuantError
-from tahr.models.arrange import Make, Tensors
-from tahr.models.checkpoints.schemes import join_parts, scheme_of
-from tahr.models.convert import convert
-from tahr.models.loader import load, open_model
-from tahr.models.registry import from_hf
-from tahr.models.weights import Weights, check_format
+from tahr.models.files.schemes import join_parts, scheme_of
+from tahr.models.loader.convert import convert
+from tahr.models.loader.load import load, open_model
+from tahr.models.loader.registry import from_hf
+from tahr.models.parts.arrange import Make, Tensors
+from tahr.models.parts.weights import Weights, check_format
 from tahr.weights.tensor import HostTensor
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}

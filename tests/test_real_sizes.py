@@ -10,7 +10,7 @@ import pytest
 from gguf_maker import Gguf, Stored, Typed, with_header
 from tahr import InferenceConfig
 from tahr.errors import CorruptFile
-from tahr.library.snapshot import SnapshotInfo, pack, unpack
+from tahr.library.inference.snapshot import SnapshotInfo, pack, unpack
 from tahr.weights import open_gguf, open_safetensors, verify
 
 GiB = 1 << 30

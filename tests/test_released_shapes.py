@@ -18,9 +18,9 @@ from gguf_maker import Gguf, Stored, Typed, with_header
 from model_cases import Config, shapes
 from model_files import ARCHITECTURES, gguf_keys
 from tahr.backends.api import Weight
-from tahr.backends.reference import ReferenceBackend
-from tahr.models import weights as model_weights
-from tahr.models.loader import Loaded, load, open_model
+from tahr.backends.reference.backend import ReferenceBackend
+from tahr.models.loader.load import Loaded, load, open_model
+from tahr.models.parts import weights as model_weights
 from tahr.weights import FORMATS, HostTensor
 
 Shapes = dict[str, tuple[int, ...]]

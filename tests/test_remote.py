@@ -17,7 +17,7 @@ from tahr.cli.main import main
 from tahr.config import SamplingParams
 from tahr.grammar import Grammar
 from tahr.server.lifecycle import HttpServer
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 WEATHER = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
 

@@ -18,12 +18,12 @@ import assets
 from tahr import Chunk, Completion, SamplingParams
 from tahr.cli.chat import chat_files as saved
 from tahr.cli.chat.commands import Leave, obey
-from tahr.cli.chat.console import JsonlOutput, TextOutput
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.chat.repl import read_message, repl
-from tahr.engine.stats import RequestStats
+from tahr.cli.terminal.console import JsonlOutput, TextOutput
+from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
 ROOT = Path(__file__).parent.parent
 STORIES = assets.stories()

@@ -10,7 +10,8 @@ import pytest
 
 from backends_here import NAMES, backend
 from tahr.config import Range, SamplingParams
-from tahr.engine.sampler import SampledToken, Sampler, SampleRequest, SamplingState
+from tahr.engine.running.sampler import Sampler
+from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 
 N_VOCAB = 64
 TEXT = [1, 2, 3, 4] * 20  # repeats, for the penalties

@@ -16,7 +16,7 @@ from tahr.config import (
     sampling_names,
 )
 from tahr.errors import ConfigError
-from tahr.library.inference_config import InferenceConfig
+from tahr.library.inference.config import InferenceConfig
 
 BAD: dict[str, list[Any]] = {
     "temperature": [-1, float("nan"), float("inf"), 101, "hot", True],

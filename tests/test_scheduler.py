@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from null_model import N_VOCAB, PAGE, NullModel, expected, scheduler, sequence
 from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
-from tahr.engine.policies import POLICIES
-from tahr.engine.sequence import NEXT, OVER, Output, Sequence, State
-from tahr.engine.waiting_queue import PATIENCE
-from tahr.engine.work import PrefillPace
+from tahr.engine.scheduling.policies import POLICIES
+from tahr.engine.scheduling.waiting_queue import PATIENCE
+from tahr.engine.scheduling.work import PrefillPace
+from tahr.engine.sequences.sequence import NEXT, OVER, Output, Sequence, State
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
 

@@ -7,8 +7,8 @@ import pytest
 
 from encoder_files import MODULES, modules, write_dense, write_encoder, write_json, write_sentence_model
 from tahr.errors import UnsupportedModel
-from tahr.models import open_model
-from tahr.models.encoders.encoding import Encoding
+from tahr.models.loader import open_model
+from tahr.models.parts.encoding import Encoding
 
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
 

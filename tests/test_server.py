@@ -16,8 +16,8 @@ from tahr.config import SamplingParams, sampling_names
 from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import bodies
 from tahr.server.openai.sampling import SPELLED
-from tahr.server.route import Route
 from tahr.server.routes import ROUTES
+from tahr.server.state.route import Route
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

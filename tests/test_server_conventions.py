@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from scripted_engine import BOS, ScriptedEngine, ScriptedReply, pick_of, serving
-from tahr.library.outputs import Chunk
+from tahr.generation.outputs import Chunk
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import ServedModel
+from tahr.server.models.registry import ServedModel
 from tahr.server.routes import ROUTES
-from tahr.server.settings import Settings
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta
+from tahr.server.state.settings import Settings
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]

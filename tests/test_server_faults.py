@@ -13,12 +13,12 @@ import pytest
 from engines import poison
 from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.server.http.request import HttpRequest
 from tahr.server.lifecycle import HttpServer
-from tahr.server.llm_engine import LlmEngine
+from tahr.server.models.llm_engine import LlmEngine
 from tahr.server.openai import chat as chat_route
-from tahr.text.chat import ChatTemplate
+from tahr.text.templates.chat import ChatTemplate
 
 CHAT = "/v1/chat/completions"
 N, VICTIM = 32, 13

@@ -15,14 +15,14 @@ import pytest
 
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError, ServerError
-from tahr.server import models as served_models
 from tahr.server.http import protocol, rate_limit
 from tahr.server.http.errors import HttpError
 from tahr.server.http.rate_limit import RateLimit
 from tahr.server.lifecycle import HttpServer
-from tahr.server.models import STALLED_AFTER_S, Health, ServedModel
+from tahr.server.models import registry as served_models
+from tahr.server.models.registry import STALLED_AFTER_S, Health, ServedModel
 from tahr.server.routes import ROUTES
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}

@@ -13,7 +13,7 @@ import pytest
 
 from scripted_engine import ScriptedEngine, reply_to, serving
 from tahr.server.lifecycle import HttpServer
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

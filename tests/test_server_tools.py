@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 from tool_replies import NOW, ROME, TOOL_TEMPLATE, WEATHER, WX, hermes
 
 CHAT = "/v1/chat/completions"

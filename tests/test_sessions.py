@@ -11,7 +11,7 @@ import pytest
 from scripted_engine import TEMPLATE, ScriptedEngine, reply_to, serving
 from tahr.errors import ConfigError
 from tahr.server.lifecycle import HttpServer
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 CHAT = "/v1/chat/completions"
 

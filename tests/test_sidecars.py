@@ -8,11 +8,11 @@ import pytest
 from fake_hub import Hub, Registry
 from tahr import LLM, EngineConfig
 from tahr.cli.main import main
-from tahr.engine import builder
 from tahr.errors import CorruptFile, TokenizerError
 from tahr.hub.ollama_template import Untranslatable, to_jinja
-from tahr.text.chat import ChatTemplate
-from tahr.text.tokenizer import Tokenizer
+from tahr.loading import builder
+from tahr.text.templates.chat import ChatTemplate
+from tahr.text.tokens.tokenizer import Tokenizer
 from test_hub import fake, places, registry
 
 __all__ = ["fake", "places", "registry"]  # fixtures

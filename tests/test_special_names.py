@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tahr.errors import TokenizerError
-from tahr.text.special_names import MAX_NAME, SpecialNames
+from tahr.text.tokens.special_names import MAX_NAME, SpecialNames
 
 LETTERS = "ab<|1]^-"
 
@@ -29,7 +29,7 @@ def test_all_names_are_found(names: list[str], text: str) -> None:
 
 @pytest.mark.parametrize("long", [2, 3, 5])
 def test_names_are_found_across_the_parts_of_a_text(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tahr.text.special_names.LONG", long)
+    monkeypatch.setattr("tahr.text.tokens.special_names.LONG", long)
     names = ["<s>", "<sep>", "x", "<|end|>"]
     text = "a<s>b<sep><se>x<|end|>" * 4
     assert [*SpecialNames({name: i for i, name in enumerate(names)}).find(text)] == found_by_hand(names, text)

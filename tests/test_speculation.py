@@ -10,13 +10,13 @@ from engines import alone, engine, greedy, loaded, page_bytes, run, submit
 from late_backend import blank_free_pages
 from speculating import KINDS, Script, speculating
 from tahr.config import SamplingParams
-from tahr.engine.detokenize import TextWriter
 from tahr.engine.engine import Engine
-from tahr.engine.sampler import Sample
-from tahr.engine.sequence import Output, Sequence
+from tahr.engine.sampling.sampling_state import Sample
+from tahr.engine.sequences.sequence import Output, Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
-from tahr.engine.speculation.verify import AcceptedTokens, Drafts, verify
+from tahr.engine.step.drafts import AcceptedTokens, Drafts, verify
+from tahr.generation.writers import TextWriter
 from test_engine import prompts
 
 LENGTHS = [1, 3, 8]

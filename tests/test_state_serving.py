@@ -11,13 +11,13 @@ from late_backend import LateBackend, blank_free_pages
 from model_runs import greedy as one_shot
 from tahr.cli.chat.prefix_files import PrefixFiles
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.builder import build_engine
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, SnapshotIncompatible
-from tahr.library.inference_config import InferenceConfig
-from tahr.library.session import Session
-from tahr.library.snapshot import pack, put_back, take, unpack
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.session import Session
+from tahr.library.inference.snapshot import pack, put_back, take, unpack
+from tahr.loading.builder import build_engine
 from toy_state_space import ToyBackend, toy
 
 N_NEW = 12
@@ -239,7 +239,7 @@ def test_a_conversation_goes_on_where_its_last_prompt_ended(late: bool) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_requests_with_few_checkpoints(late: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Common beginnings, forks, aborts and preemptions, with two checkpoints and little room."""
-    monkeypatch.setattr("tahr.engine.capacity.MOST_CHECKPOINTS", 2)
+    monkeypatch.setattr("tahr.loading.capacity.MOST_CHECKPOINTS", 2)
     rng = np.random.default_rng(seed)
     prompts = [[*TURNS[i % 5][:n], 11 + i] for i, n in enumerate(rng.integers(3, 24, 12))]
     wanted = dict(zip(map(tuple, prompts), replies_to(prompts), strict=True))

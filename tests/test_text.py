@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import need
-from tahr.engine.detokenize import DeferredTextWriter, TextWriter
 from tahr.errors import ConfigError
-from tahr.text.deltas import text_of
-from tahr.text.stream import Detokenizer, LineLimits, StopMatcher
-from tahr.text.tokenizer import Tokenizer
+from tahr.generation.writers import DeferredTextWriter, TextWriter
+from tahr.text.replies.deltas import text_of
+from tahr.text.replies.stream import Detokenizer, LineLimits, StopMatcher
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights import open_gguf
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-spm")

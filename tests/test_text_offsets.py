@@ -7,7 +7,7 @@ import pytest
 import assets
 from scripted_engine import ScriptedEngine, client_of
 from tahr.server.openai.logprobs import prompt_parts
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights.gguf import open_gguf
 
 

@@ -9,13 +9,13 @@ from engines import engine as make_engine
 from engines import loaded
 from speculating import speculating
 from tahr import LLM, SamplingParams
-from tahr.engine.detokenize import ReplyWriter, ThinkingBudget
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
-from tahr.text.chat import ChatTemplate
-from tahr.text.deltas import Delta, reasoning_of, text_of
-from tahr.text.thinking import KNOWN
+from tahr.generation.writers import ReplyWriter, ThinkingBudget
+from tahr.text.replies.deltas import Delta, reasoning_of, text_of
+from tahr.text.replies.thinking import KNOWN
+from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 from tool_replies import NOW, WEATHER
 

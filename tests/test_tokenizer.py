@@ -14,10 +14,10 @@ from tokenizers import Tokenizer as Library
 
 from assets import need
 from tahr.errors import TokenizerError
-from tahr.text.gguf.models import _word_splitter
-from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
-from tahr.text.tokenizer import Tokenizer
-from tahr.text.vocab import END_MARKERS, byte_level, end_markers
+from tahr.text.tokens.gguf_models import _word_splitter
+from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
+from tahr.text.tokens.tokenizer import Tokenizer
+from tahr.text.tokens.vocab import END_MARKERS, byte_level, end_markers
 from tahr.weights import open_gguf
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "qwen2")

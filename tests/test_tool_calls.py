@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tahr.errors import ConfigError
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_format_named
 from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python, loaded_prefix
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tahr.text.chat import ChatTemplate
-from tahr.text.deltas import tool_calls_of
-from tahr.text.prompt import render_chat
-from tahr.text.thinking import is_open
+from tahr.text.replies.deltas import tool_calls_of
+from tahr.text.replies.thinking import is_open
+from tahr.text.templates.chat import ChatTemplate
+from tahr.text.templates.prompt import render_chat
 from tahr.text.tool_calls.call_formats import BY_NAME, CALL_FORMATS
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
 from tahr.text.tool_calls.written_calls import FRAMES, written

@@ -12,8 +12,8 @@ import pytest
 from engines import page_bytes
 from tahr import LLM
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.stats import StatsSnapshot
-from tahr.library.outputs import Completion
+from tahr.engine.sequences.stats import StatsSnapshot
+from tahr.generation.outputs import Completion
 from test_grammar_server import NESTED, OBJECTS
 from test_server_models import served
 

@@ -13,7 +13,7 @@ import pytest
 from scripted_engine import ScriptedEngine, serving
 from tahr.errors import ConfigError
 from tahr.server.observe.tracing import open_tracer, traces_url
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 SECRET = "the-butler-did-it"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -131,7 +131,7 @@ def test_requests_of_every_api_are_traced(path: str, body: dict[str, Any], name:
 
 def test_parts_lie_inside_in_their_order(stories: Any) -> None:
     from tahr import EngineConfig
-    from tahr.server.loading import ModelChoice, served_models
+    from tahr.server.models.loading import ModelChoice, served_models
 
     pytest.importorskip("opentelemetry.sdk", reason="the extra tahr[otel] is not installed")
     collector = Collector()

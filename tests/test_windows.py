@@ -22,16 +22,16 @@ from tahr.backends.api import (
     StepLimits,
 )
 from tahr.config import EngineConfig
-from tahr.engine.batch import TableRows
-from tahr.engine.builder import build_engine
-from tahr.engine.capacity import Capacity, kv_groups, measure
 from tahr.engine.engine import Engine
+from tahr.engine.step.batch import TableRows
 from tahr.errors import ConfigError
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.tables import PageTable
-from tahr.models import load, open_model
-from tahr.models.config import ModelConfig
-from tahr.models.loader import Loaded
+from tahr.loading.builder import build_engine
+from tahr.loading.capacity import Capacity, kv_groups, measure
+from tahr.models.config.record import ModelConfig
+from tahr.models.loader import load, open_model
+from tahr.models.loader.load import Loaded
 
 # ---- how much memory is asked for -----------------------------------------------------------------------------
 

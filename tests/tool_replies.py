@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tahr.text.thinking import KNOWN, ThinkingMarks
+from tahr.text.replies.thinking import KNOWN, ThinkingMarks
 from tahr.text.tool_calls.call_formats import call_format_named
 from tahr.text.tool_calls.parser import ReplyFormat
 from tahr.text.tool_calls.tools import Tool, tools_of

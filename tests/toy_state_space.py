@@ -10,13 +10,13 @@ import numpy as np
 
 from model_cases import LLAMA, make_weights, values
 from tahr.backends.api import LayerMemory, StateShape, Tensor, Vector
-from tahr.backends.reference import ReferenceBackend
-from tahr.models import Loaded, from_hf
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
-from tahr.models.config import ModelConfig
+from tahr.backends.reference.backend import ReferenceBackend
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.stream import ForwardPass, NormedInput
-from tahr.models.weights import Weights
+from tahr.models.loader import Loaded, from_hf
+from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.stream import ForwardPass, NormedInput
+from tahr.models.parts.weights import Weights
 from tahr.weights import FORMATS, HostTensor
 
 CONFIG = {**LLAMA, "hidden_size": 32, "intermediate_size": 48, "vocab_size": 64}

@@ -26,7 +26,7 @@ def open_cpu(n_threads: int | None, deterministic: bool, logits: LogitWidth | No
 
 
 def open_reference(n_threads: int | None, deterministic: bool, logits: LogitWidth | None) -> Backend:
-    from tahr.backends.reference import ReferenceBackend
+    from tahr.backends.reference.backend import ReferenceBackend
 
     if n_threads is not None:
         raise ConfigError("The reference backend has no threads to set; leave them out, or use the cpu backend.")
@@ -34,7 +34,7 @@ def open_reference(n_threads: int | None, deterministic: bool, logits: LogitWidt
 
 
 def open_cuda(n_threads: int | None, deterministic: bool, logits: LogitWidth | None) -> Backend:
-    from tahr.backends.cuda import presence as cuda_presence
+    from tahr.backends.cuda.layouts import presence as cuda_presence
 
     if n_threads is not None:
         raise ConfigError("The cuda backend has no threads to set; leave them out, or use the cpu backend.")
@@ -59,7 +59,7 @@ BACKENDS: dict[str, Callable[[int | None, bool, LogitWidth | None], Backend]] = 
 
 def automatic(n_threads: int | None) -> str:
     """The GPU where there is one that can be used, unless threads are asked for, which only the CPU has."""
-    from tahr.backends.cuda import presence as cuda_presence
+    from tahr.backends.cuda.layouts import presence as cuda_presence
 
     return "cuda" if n_threads is None and cuda_presence.n_gpus() and not cuda_presence.problem() else "cpu"
 
@@ -99,7 +99,7 @@ def describe_cpu() -> dict[str, str]:
 
 
 def describe_cuda() -> dict[str, str]:
-    from tahr.backends.cuda import presence as cuda_presence
+    from tahr.backends.cuda.layouts import presence as cuda_presence
 
     if problem := cuda_presence.problem():
         return {"problem": problem}

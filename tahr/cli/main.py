@@ -173,7 +173,7 @@ def report(error: BaseException) -> int:
         return EXIT_BROKEN_PIPE
     if os.environ.get("TAHR_DEBUG"):
         traceback.print_exception(error)
-    from tahr.cli.chat.console import note
+    from tahr.cli.terminal.console import note
 
     message, code = sentence(error)
     note(message)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 
 from tahr.engine.sampling.sampling_state import Sample, SampledToken, token_of
-from tahr.engine.sequence import Sequence, State
+from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import TahrError
 from tahr.grammar.masks import Forced, GrammarToken
-from tahr.text.deltas import Deltas
+from tahr.text.replies.deltas import Deltas
 
 
 def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[int] = ()) -> None:

@@ -12,23 +12,23 @@ from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
 from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
 from tahr.engine.adapters.registry import Adapters
-from tahr.engine.adapters.stack import AdapterStack
-from tahr.engine.detokenize import Writer
-from tahr.engine.runner import InFlight, Runner, StepOutput
-from tahr.engine.sampler import Sample, SampleRequest, SamplingState, token_of
+from tahr.engine.running.runner import InFlight, Runner, StepOutput
 from tahr.engine.sampling.dry import Resolve
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.sequence import NO_ROW, Output, Sequence, State
+from tahr.engine.sampling.sampling_state import Sample, SampleRequest, SamplingState, token_of
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.sequence import NO_ROW, Output, Sequence, State
+from tahr.engine.sequences.stats import EngineStats, StatsSnapshot
+from tahr.engine.sequences.writer import Writer
 from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may_speculate
-from tahr.engine.speculation.verify import AcceptedTokens, verify
-from tahr.engine.stats import EngineStats, StatsSnapshot
+from tahr.engine.step.drafts import AcceptedTokens, verify
 from tahr.engine.step_log import Watch
-from tahr.engine.work import StepWork
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
 from tahr.grammar.masks import Forced
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
-from tahr.text.deltas import Deltas
+from tahr.text.replies.deltas import Deltas
 
 NO_DRAFTS: dict[int, int] = {}
 ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled

@@ -7,7 +7,7 @@ import numpy as np
 
 from tahr.backends.api import Floats
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, KvCacheFull
 
 Sink = Callable[[Floats], None]

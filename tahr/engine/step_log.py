@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tahr.engine.scheduler import Scheduler
-    from tahr.engine.sequence import Sequence
-    from tahr.engine.work import StepWork
+    from tahr.engine.scheduling.scheduler import Scheduler
+    from tahr.engine.scheduling.work import StepWork
+    from tahr.engine.sequences.sequence import Sequence
 
 MAX_BYTES = 64 * 2**20
 MAX_IDS = 64  # of one kind in one line

@@ -14,7 +14,7 @@ from tahr.grammar.spec import Grammar
 from tahr.grammar.state import GrammarState
 from tahr.grammar.trial_process import LIMITS, TrialProcess, first_sentence
 from tahr.grammar.vocabulary import GrammarVocabulary
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tahr import _native as native

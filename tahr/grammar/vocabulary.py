@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import GrammarError
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tahr import _native as native

@@ -19,19 +19,19 @@ from tahr.backends.api import Floats
 from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams
 from tahr.engine.adapters.registry import check_name
-from tahr.engine.adapters.stack import LoadedAdapter
-from tahr.engine.stats import StatsSnapshot
+from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
+from tahr.generation.chat_options import PreparedRequest
+from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
+from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
-from tahr.library.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
-from tahr.library.chat_options import PreparedRequest
-from tahr.library.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
+from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
+from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.llm import LLM, Texts
-from tahr.library.outputs import Chunk, Completion, Request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
-from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
 from tahr.text.tool_calls.parser import ReplyFormat
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`

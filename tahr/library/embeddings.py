@@ -11,9 +11,9 @@ import numpy as np
 from tahr.backends.api import Floats
 from tahr.config import LoraChoice, whole
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import NO_ROW, Output, Sequence
+from tahr.engine.sequences.sequence import NO_ROW, Output, Sequence
 from tahr.errors import ConfigError, GenerateError
-from tahr.models.encoders.encoding import Encoding
+from tahr.models.parts.encoding import Encoding
 
 MAX_QUEUED = 512  # texts of one job: others' texts get their turn after these
 

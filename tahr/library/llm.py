@@ -10,15 +10,25 @@ from typing import Any, NoReturn, overload
 from tahr.backends.api import Floats
 from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
-from tahr.engine.adapters.stack import NO_STACK, LoadedAdapter
-from tahr.engine.builder import Assembled, assemble
-from tahr.engine.detokenize import DeferredTextWriter, ReplyWriter, TextWriter, Writer, has_text, line_limits
 from tahr.engine.engine import Engine, Event
-from tahr.engine.stats import StatsSnapshot
+from tahr.engine.sequences.adapter_stack import NO_STACK, LoadedAdapter
+from tahr.engine.sequences.stats import StatsSnapshot
+from tahr.engine.sequences.writer import Writer
 from tahr.errors import GenerateError, TahrError, TemplateError
+from tahr.generation.chat_options import (
+    PreparedRequest,
+    encode_messages,
+    prepare,
+    render_messages,
+    split_options,
+    thinking_budget,
+)
+from tahr.generation.outputs import Chunk, Completion, Request
+from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
-from tahr.library.arguments import (
+from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
+from tahr.library.inputs.arguments import (
     Message,
     ModelName,
     Params,
@@ -33,22 +43,13 @@ from tahr.library.arguments import (
     sampling_params,
     texts_of,
 )
-from tahr.library.chat_options import (
-    PreparedRequest,
-    encode_messages,
-    prepare,
-    render_messages,
-    split_options,
-    thinking_budget,
-)
-from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
-from tahr.library.outputs import Chunk, Completion, Request
+from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
+from tahr.library.inputs.text_inputs import TextInputs
 from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
-from tahr.library.texts.rerank import RankedDocument, plan_pairs, ranked
-from tahr.library.texts.text_inputs import TextInputs
-from tahr.text.chat import ChatTemplate
+from tahr.loading.builder import Assembled, assemble
+from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.parser import ReplyFormat
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]

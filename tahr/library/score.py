@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from tahr.config import SamplingParams
-from tahr.engine.sampler import SampledToken
+from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.errors import ConfigError
-from tahr.library.arguments import short
-from tahr.library.prefix_store import n_shared
-from tahr.text.tokenizer import Tokenizer
+from tahr.library.inputs.arguments import n_shared, short
+from tahr.text.tokens.tokenizer import Tokenizer
 
 # The prompt's probabilities are all that is wanted; a request still picks one token, which costs nothing more.
 SCORING = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, cache_prompt=False)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from tahr.backends.api import Backend, KVStore, Linear, LinearShape, Rope, StepInputs, Tensor
-from tahr.models.blocks import DecoderLayer
-from tahr.models.config import ModelConfig
-from tahr.models.encoders.encoding import Encoding
-from tahr.models.encoders.text_head import TextHead
-from tahr.models.rope import RopeConfig
-from tahr.models.stream import ForwardPass, ResidualStream
-from tahr.models.weights import Weights
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import RopeConfig
+from tahr.models.parts.blocks import DecoderLayer
+from tahr.models.parts.encoding import Encoding
+from tahr.models.parts.stream import ForwardPass, ResidualStream
+from tahr.models.parts.text_head import TextHead
+from tahr.models.parts.weights import Weights
 from tahr.weights.watch import FileWatch
 
 # What may be read row by row where it lies in the file.

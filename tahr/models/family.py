@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tahr.config import GREEDY, SamplingParams
-from tahr.models.arrange import Tensors
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
-from tahr.models.fields import Fields
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.weights import Weights
 
 Arrange = Callable[[ModelConfig, Tensors], Tensors]
 Derived = Callable[[Mapping[str, Any]], Any]

@@ -5,14 +5,14 @@ from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
-from tahr.backends.host_memory import host_total_bytes
+from tahr.backends.host.memory import host_total_bytes
 from tahr.server.http import guard
 from tahr.server.http.errors import HttpError, logged_error, request_id
 from tahr.server.http.request import BodyLimits, BodyMemory, ClientGone, HttpRequest, Receive, Send
-from tahr.server.models import UnloadedModel
-from tahr.server.route import Route
+from tahr.server.models.registry import UnloadedModel
 from tahr.server.routes import methods_of, relative_of
-from tahr.server.state import ServerState
+from tahr.server.state.route import Route
+from tahr.server.state.state import ServerState
 
 BODY_SHARE = 8  # bodies take at most this part of the machine's memory
 

@@ -21,11 +21,11 @@ from tahr.server.app import App
 from tahr.server.http.errors import HttpError
 from tahr.server.http.event_loop import loop_factory
 from tahr.server.http.protocol import BoundedProtocol
-from tahr.server.model_pool import on_daemon_thread, warm_up
-from tahr.server.models import Phase, ServedModel
+from tahr.server.models.pool import on_daemon_thread, warm_up
+from tahr.server.models.registry import Phase, ServedModel
 from tahr.server.observe.throughput_log import report_throughput
-from tahr.server.settings import Settings
-from tahr.server.state import MakeModel, ServerState
+from tahr.server.state.settings import Settings
+from tahr.server.state.state import MakeModel, ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSE_S = 2  # after the grace: for connections whose clients do not read

@@ -2,19 +2,19 @@
 
 from functools import cache
 
-from tahr.server import adapters, model_routes
+from tahr.server.admin import adapters, model_routes
 from tahr.server.anthropic import routes as anthropic
-from tahr.server.chat_page import routes as chat_page
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.llamacpp import routes as llamacpp
-from tahr.server.observe import status
 from tahr.server.ollama import routes as ollama
 from tahr.server.openai import openapi, replies
 from tahr.server.openai import routes as openai
+from tahr.server.page import routes as page
 from tahr.server.responses import routes as responses
-from tahr.server.route import Route
-from tahr.server.state import ServerState
+from tahr.server.state.route import Route
+from tahr.server.state.state import ServerState
+from tahr.server.status import status
 
 
 async def openapi_document(request: HttpRequest, state: ServerState) -> None:
@@ -48,7 +48,7 @@ ROUTES = [
     *llamacpp.ROUTES,
     *model_routes.ROUTES,
     *OWN,
-    *chat_page.ROUTES,
+    *page.ROUTES,
 ]
 
 Methods = dict[str, Route]

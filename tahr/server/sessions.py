@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
 from tahr.server.openai.prompts import ROLES, conversation, text_of
-from tahr.text.deltas import Delta, ToolCall, tool_calls_of
-from tahr.text.deltas import text_of as text_of_deltas
+from tahr.text.replies.deltas import Delta, ToolCall, tool_calls_of
+from tahr.text.replies.deltas import text_of as text_of_deltas
 
 if TYPE_CHECKING:
-    from tahr.library.outputs import Chunk
-    from tahr.server.engine_port import ServedEngine
+    from tahr.generation.outputs import Chunk
+    from tahr.server.models.engine_port import ServedEngine
 
 MAX_ID_CHARS = 256
 FRAME_TOKENS = 8  # about what a template adds to each message

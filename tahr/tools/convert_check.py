@@ -5,10 +5,10 @@ from math import prod
 import numpy as np
 
 from tahr.backends.api import Weight
-from tahr.backends.reference import ReferenceBackend
-from tahr.models.convert import Converted
-from tahr.models.gguf import ROPE_TENSORS
-from tahr.models.loader import OpenedModel, load
+from tahr.backends.reference.backend import ReferenceBackend
+from tahr.models.files.gguf import ROPE_TENSORS
+from tahr.models.loader.convert import Converted
+from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.gguf_write import Part
 from tahr.weights.tensor import HostTensor
 

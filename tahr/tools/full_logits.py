@@ -6,7 +6,7 @@ import numpy as np
 
 from tahr.backends.api import Backend, Floats
 from tahr.config import EngineConfig
-from tahr.engine.builder import build_engine
+from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
 
 

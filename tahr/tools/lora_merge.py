@@ -9,12 +9,12 @@ import numpy as np
 from tahr import hub
 from tahr.backends.api import LinearShape, LoraFactors
 from tahr.errors import QuantError
-from tahr.models.convert import in_memory
-from tahr.models.loader import open_model
+from tahr.models.loader.convert import in_memory
+from tahr.models.loader.load import open_model
+from tahr.models.loader.registry import family_of
 from tahr.models.lora import AdapterTarget, open_adapter
 from tahr.models.lora.rope_order import REORDERED
-from tahr.models.registry import family_of
-from tahr.models.weights import gguf_name
+from tahr.models.parts.weights import gguf_name
 from tahr.weights.gguf_write import Part
 from tahr.weights.tensor import HostTensor
 

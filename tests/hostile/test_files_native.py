@@ -12,7 +12,7 @@ from backends_here import NAMES, backend
 from random_weights import NATIVE
 from tahr.backends.api import Linear
 from tahr.errors import TahrError
-from tahr.models.loader import load, open_model
+from tahr.models.loader.load import load, open_model
 from tahr.tools.full_logits import all_logits
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor

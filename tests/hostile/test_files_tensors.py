@@ -11,9 +11,9 @@ import pytest
 
 import encoder_cases
 import model_cases
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import TahrError
-from tahr.models.loader import OpenedModel, load
+from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

@@ -15,12 +15,12 @@ import pytest
 
 from model_cases import CASES, make_weights
 from model_files import to_gguf, write_hf
-from tahr.backends.reference import ReferenceBackend
+from tahr.backends.reference.backend import ReferenceBackend
 from tahr.errors import TahrError
-from tahr.models.loader import OpenedModel, load, open_model
-from tahr.text.chat import template_for
-from tahr.text.prompt import encode_chat
-from tahr.text.tokenizer import Tokenizer
+from tahr.models.loader.load import OpenedModel, load, open_model
+from tahr.text.templates.chat import template_for
+from tahr.text.templates.prompt import encode_chat
+from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights import MetadataArray, open_gguf
 from test_tokenizer import tiny
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tahr.errors import TokenizerError
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 SOUND: dict[str, Any] = {

@@ -21,7 +21,7 @@ from tahr.server.http.connection import Connection
 from tahr.server.lifecycle import HttpServer
 from tahr.server.observe.observer import Observer, Observers
 from tahr.server.openai import embeddings, formatters, sampling
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HEAD = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\n"

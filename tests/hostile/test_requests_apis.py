@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, client_of, serving
-from tahr.models.encoders.encoding import Encoding
+from tahr.models.parts.encoding import Encoding
 from tahr.server import app
 from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import openapi
 from tahr.server.responses import responses
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 from test_model_pool import until
 from test_ollama import FillInTokenizer
 

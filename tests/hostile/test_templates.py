@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tahr.errors import TemplateError
-from tahr.text.chat import MAX_SOURCE_CHARS, ChatTemplate
-from tahr.text.sandbox import MAX_NODES
+from tahr.text.templates.chat import MAX_SOURCE_CHARS, ChatTemplate
+from tahr.text.templates.sandbox import MAX_NODES
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_S = 0.5

@@ -15,8 +15,8 @@ from make_model_fixtures import FIXTURES, expected_logits, expected_story, model
 from model_cases import CASES, NO_GGUF, make_weights, token_ids  # noqa: E402
 from model_files import to_gguf, write_hf  # noqa: E402
 from model_runs import Runs  # noqa: E402
-from tahr.backends.reference import ReferenceBackend  # noqa: E402
-from tahr.models import OpenedModel, load, open_model  # noqa: E402
+from tahr.backends.reference.backend import ReferenceBackend  # noqa: E402
+from tahr.models.loader import OpenedModel, load, open_model  # noqa: E402
 
 TOLERANCE = 1e-4
 

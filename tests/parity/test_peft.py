@@ -12,8 +12,8 @@ peft = pytest.importorskip("peft", reason="parity needs peft: run `make parity`"
 
 from model_cases import CASES, FAMILY_CASES, make_weights, token_ids  # noqa: E402
 from model_files import write_hf  # noqa: E402
-from tahr.backends.reference import ReferenceBackend  # noqa: E402
-from tahr.models import load, open_model  # noqa: E402
+from tahr.backends.reference.backend import ReferenceBackend  # noqa: E402
+from tahr.models.loader import load, open_model  # noqa: E402
 from tahr.models.lora import open_adapter  # noqa: E402
 from tahr.models.lora.adapter import ADAPTED  # noqa: E402
 from test_lora_files import logits, target_of  # noqa: E402

@@ -20,7 +20,7 @@ from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
 from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
-from tahr.backends.memory_budget import host_kv_budget
+from tahr.backends.host.budget import host_kv_budget
 from tahr.backends.sampling import logprobs, numpy_sampler
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows, Words, words
 from tahr.errors import UnsupportedModel

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tahr import _native as native
 from tahr._native import address_of
-from tahr.backends.host_memory import refuse_unfit
+from tahr.backends.host.memory import refuse_unfit
 from tahr.errors import QuantError
 from tahr.weights.formats import Format
 from tahr.weights.tensor import HostTensor

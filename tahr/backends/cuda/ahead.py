@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Thread, main_thread
 from typing import Any
 
-from tahr.backends.cuda.presence import capability, make_context
+from tahr.backends.cuda.layouts.presence import capability, make_context
 
 N_KERNELS = 3  # that sample: see `launches`
 SOURCES = [Path(__file__).parent / "kernels" / name for name in ("sample.py", "search.py")]

@@ -7,25 +7,16 @@ import torch
 
 from tahr.backends import api
 from tahr.backends.api import Bytes, Floats, Rows, Tensor, Vector, Weight
-from tahr.backends.cuda import kv as cuda_kv
 from tahr.backends.cuda.ahead import Ahead
-from tahr.backends.cuda.fp8 import converts_fp8
-from tahr.backends.cuda.kernels import (
-    attention,
-    experts,
-    latent,
-    linear,
-    packed,
-    recurrence,
-    rope_attention,
-    rope_kv,
-    rows,
-)
+from tahr.backends.cuda.kernels import attention, experts, latent, linear, packed, recurrence, rope_attention
+from tahr.backends.cuda.kernels.common import rope_kv, rows
 from tahr.backends.cuda.late_rows import LateRows
+from tahr.backends.cuda.layouts import kv as cuda_kv
+from tahr.backends.cuda.layouts.fp8 import converts_fp8
+from tahr.backends.cuda.layouts.packed import CodedMatrix
+from tahr.backends.cuda.layouts.presence import build_problem, describe, interprets
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
-from tahr.backends.cuda.packed import CodedMatrix
-from tahr.backends.cuda.presence import build_problem, describe, interprets
 from tahr.backends.cuda.products import Compact, Products, wider
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
@@ -39,7 +30,7 @@ from tahr.backends.cuda.steps import (
     make_inputs,
 )
 from tahr.backends.cuda.weights import join, refusing_unfit, take
-from tahr.backends.memory_budget import device_kv_budget
+from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor

@@ -8,10 +8,10 @@ from typing import TypeAlias
 import torch
 
 from tahr.backends.api import Activation, Rows, Tensor
-from tahr.backends.cuda.fp8 import Fp8Matrix
 from tahr.backends.cuda.kernels import fp8, fp8_few, linear, narrow_linear, packed
 from tahr.backends.cuda.late_rows import LateRows
-from tahr.backends.cuda.packed import CodedMatrix
+from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
+from tahr.backends.cuda.layouts.packed import CodedMatrix
 
 F32 = torch.float32
 Compact = CodedMatrix | Fp8Matrix  # matrices with kernels of their own

@@ -12,11 +12,11 @@ from itertools import accumulate
 import torch
 
 from tahr.backends.api import JoinedLinears, Linear, Weight
-from tahr.backends.cuda.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
 from tahr.backends.cuda.kernels.lora import MAX_TARGETS
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
+from tahr.backends.cuda.layouts.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
+from tahr.backends.cuda.layouts.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
 from tahr.backends.cuda.lora_room import lora_room
-from tahr.backends.cuda.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
 from tahr.backends.cuda.uploads import uploads
 from tahr.errors import LoadError
 from tahr.weights.tensor import HostTensor

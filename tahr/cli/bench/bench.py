@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tahr.cli.bench.bench_gate import judge, percentage, read_baseline
 from tahr.cli.bench.bench_shapes import add_machine, add_shapes, engine, shapes
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 
 if TYPE_CHECKING:
     from tahr.tools.bench import Shape

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 from tahr.errors import ConfigError
 
 EXIT_SLOWER = 1

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import note
 from tahr.cli.settings import options
 from tahr.cli.settings.options import Option
+from tahr.cli.terminal.console import note
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import argparse
 from itertools import product
 from typing import TYPE_CHECKING
 
-from tahr.cli.chat.console import note
 from tahr.cli.settings.options import backend_for, within_cores
+from tahr.cli.terminal.console import note
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tahr.cli.bench.bench import say, wipe
 from tahr.cli.bench.bench_shapes import add_machine, add_shapes, counts, engine, shapes
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 from tahr.errors import TahrError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tahr.cli.bench.bench import say, wipe
 from tahr.cli.bench.bench_shapes import add_machine, engine, positive
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 from tahr.errors import ConfigError
 
 HELP = "measure how well a model predicts a text"
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tahr.backends import open_backend
     from tahr.cli.settings.model_files import find
-    from tahr.engine.builder import check_kv_dtype, check_vocabulary, open_tokenizer
-    from tahr.models.loader import load, open_model
+    from tahr.loading.builder import check_kv_dtype, check_vocabulary, open_tokenizer
+    from tahr.models.loader.load import load, open_model
     from tahr.tools.full_logits import FullLogits
     from tahr.tools.perplexity import measure, windows
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tahr.cli.chat import chat_files
-from tahr.cli.chat.console import counted, note, values_line
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.settings.options import SAMPLING, said
+from tahr.cli.terminal.console import counted, note, values_line
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, TahrError
 from tahr.hub.progress import human_bytes

@@ -5,12 +5,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tahr.cli.chat.console import ChatOutput, note
-from tahr.cli.chat.interrupt import Interrupt
+from tahr.cli.terminal.console import ChatOutput, note
+from tahr.cli.terminal.interrupt import Interrupt
 from tahr.config import SamplingParams, precedence
 from tahr.errors import ConfigError, TahrError, TemplateError
 from tahr.grammar import Grammar
-from tahr.text.deltas import ToolCall, reasoning_of
+from tahr.text.replies.deltas import ToolCall, reasoning_of
 
 if TYPE_CHECKING:
     from tahr import Chunk

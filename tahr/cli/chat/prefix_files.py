@@ -1,6 +1,6 @@
 """What the prefix cache holds of a text, as bytes: a conversation that is loaded later goes on without its prefill.
 
-The bytes are a snapshot (`tahr.library.snapshot`), so everything that is checked there is checked here.
+The bytes are a snapshot (`tahr.library.inference.snapshot`), so everything that is checked there is checked here.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from collections.abc import Sequence as ListOf
 from tahr.errors import SnapshotIncompatible
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.tables import PageTable
-from tahr.library.inference_config import InferenceConfig
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.snapshot import SnapshotInfo, pack, unpack
 from tahr.library.llm import LLM
-from tahr.library.snapshot import SnapshotInfo, pack, unpack
 
 HEADER_BYTES = 1 << 24  # most of a file besides its keys and values
 

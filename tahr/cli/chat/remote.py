@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tahr.config import UNLIMITED_TOKENS, SamplingParams, sampling_names
-from tahr.engine.stats import RequestStats
+from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, ModelNotFound
+from tahr.generation.outputs import Chunk, Completion
 from tahr.grammar import Grammar
-from tahr.library.outputs import Chunk, Completion
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
 
 TIMEOUT_S = 120.0  # without a byte; a server at work sends comments meanwhile
 MAX_LINE_BYTES = 1 << 24

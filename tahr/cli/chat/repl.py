@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tahr.cli.chat.commands import Leave, obey
-from tahr.cli.chat.console import note
 from tahr.cli.chat.conversation import Conversation
 from tahr.cli.chat.prompt import as_text
+from tahr.cli.terminal.console import note
 from tahr.errors import TahrError
 
 FIRST, MORE = ">>> ", "... "  # what stands before the first and before a further line of a message

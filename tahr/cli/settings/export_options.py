@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from tahr.cli.chat.console import note
 from tahr.cli.settings.model_files import find
+from tahr.cli.terminal.console import note
 
 
 def export(

@@ -4,20 +4,20 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 from tahr.config import sampling_names
 from tahr.errors import TahrError
 
 if TYPE_CHECKING:
     from tahr.hub import ModelFiles
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 
 def find(model: str) -> "ModelFiles":
     """Where the model's files are; fetched first if they are not here."""
     from tahr.hub import Preview, resolve
     from tahr.hub.progress import Progress, human_bytes
-    from tahr.models.runnable import refuse_unsupported
+    from tahr.models.loader.runnable import refuse_unsupported
 
     def check(seen: Preview) -> None:
         refuse_unsupported(seen)
@@ -29,9 +29,9 @@ def find(model: str) -> "ModelFiles":
 
 def model_values(model: str, quantization: str | None, warn: Callable[[str], None]) -> dict[str, Any]:
     """The sampling settings the model's own files and family recommend, by path; nothing is fetched for them."""
-    from tahr.engine.files.sidecars import recommended_sampling
     from tahr.hub import resolve
-    from tahr.models import open_model
+    from tahr.loading.sidecars import recommended_sampling
+    from tahr.models.loader import open_model
 
     try:
         files = resolve(model, quant=quantization, download=False)
@@ -45,11 +45,11 @@ def model_values(model: str, quantization: str | None, warn: Callable[[str], Non
 
 def open_tokenizer(model: str) -> "Tokenizer":
     """The model's tokenizer; its weights stay on the disk."""
-    from tahr.engine import builder
     from tahr.hub import tokenizer_directory
     from tahr.hub.progress import Progress
-    from tahr.models import open_model
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.loading import builder
+    from tahr.models.loader import open_model
+    from tahr.text.tokens.tokenizer import Tokenizer
 
     if directory := tokenizer_directory(model, Progress(sys.stderr)):
         return Tokenizer.from_dir(directory)

@@ -23,7 +23,7 @@ from tahr.cli.settings.sizes import number_or_share
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError
 from tahr.hub.refs import ALIASES, SOURCES, quant_of
-from tahr.server.loading import ModelChoice
+from tahr.server.models.loading import ModelChoice
 
 Warn = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from tahr.cli.settings.sizes import Share, whole_number
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.errors import ConfigError
-from tahr.server.settings import Settings
+from tahr.server.state.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

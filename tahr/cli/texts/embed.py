@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tahr.cli.bench.bench_shapes import positive
-from tahr.cli.chat.console import note
 from tahr.cli.chat.prompt import read_file, read_stdin, stdin_is_terminal
 from tahr.cli.settings.options import within_cores
+from tahr.cli.terminal.console import note
 from tahr.config import EngineConfig
 from tahr.errors import ConfigError
 

@@ -75,7 +75,7 @@ def remote_facts(model: str, quant: str | None, revision: str | None) -> list[st
     """What the source says of a model that is not here."""
     from tahr import hub
     from tahr.hub.progress import human_bytes
-    from tahr.models.runnable import refuse_unsupported
+    from tahr.models.loader.runnable import refuse_unsupported
 
     try:
         seen = hub.preview(model, quant=quant, revision=revision)

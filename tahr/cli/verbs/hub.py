@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tahr.cli.chat.console import counted
+from tahr.cli.terminal.console import counted
 from tahr.errors import ConfigError, printable
 
 HELP = "list, check, fetch and remove the files of models on this machine"
@@ -61,7 +61,7 @@ def models_in(directory: str | None) -> Iterator[None]:
 
 def pull(args: argparse.Namespace) -> int:
     from tahr import hub
-    from tahr.models.runnable import refuse_unsupported
+    from tahr.models.loader.runnable import refuse_unsupported
 
     progress = hub.Progress(sys.stderr)
     print(hub.pull(args.model, revision=args.revision, progress=progress, check=refuse_unsupported).path)

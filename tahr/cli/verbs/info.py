@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import note
+from tahr.cli.terminal.console import note
 from tahr.errors import LoadError, ModelNotFound, TokenizerError, printable
 from tahr.hub.progress import human_bytes
 
 if TYPE_CHECKING:
     from tahr.hub import ModelFiles
-    from tahr.models import OpenedModel
+    from tahr.models.loader import OpenedModel
 
 HELP = "show what a model is made of, without loading it"
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tahr import hub
     from tahr.cli.verbs.doctor import describe_model
-    from tahr.models import open_model
+    from tahr.models.loader import open_model
 
     try:
         files = hub.resolve(args.model, download=False)
@@ -125,7 +125,7 @@ def kernels_here(source: "OpenedModel") -> dict[str, str]:
 
 def text_facts(files: "ModelFiles", source: "OpenedModel") -> dict[str, Any]:
     """The tokenizer, and whether the model can chat."""
-    from tahr.engine.builder import open_template, open_tokenizer
+    from tahr.loading.builder import open_template, open_tokenizer
 
     if source.format == "gguf":
         said = [source.config.get(f"tokenizer.ggml.{key}") for key in ("model", "pre")]

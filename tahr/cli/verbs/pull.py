@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe_model(args.model, args.quant, args.revision))
         return 0
     from tahr.hub.preview import accept
-    from tahr.models.runnable import refuse_unsupported
+    from tahr.models.loader.runnable import refuse_unsupported
 
     files = hub.pull(
         args.model, quant=args.quant, revision=args.revision, progress=hub.Progress(sys.stderr),

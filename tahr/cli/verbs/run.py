@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import OUTPUTS, BenchOutput, JsonlOutput, note, values_line
 from tahr.cli.settings import options
 from tahr.cli.settings.grammar_options import add_grammar, grammar_of
 from tahr.cli.settings.tool_options import add_tools, chat_options_of, for_template
+from tahr.cli.terminal.console import OUTPUTS, BenchOutput, JsonlOutput, note, values_line
 from tahr.config import EngineConfig, SamplingParams
 from tahr.errors import ConfigError, ModelNotFound, TahrError, TemplateError
 
 if TYPE_CHECKING:
     from tahr import LLM
-    from tahr.cli.chat.console import ChatOutput
     from tahr.cli.chat.conversation import Conversation
     from tahr.cli.chat.prefix_files import PrefixFiles
     from tahr.cli.settings.settings_layers import Layers
+    from tahr.cli.terminal.console import ChatOutput
     from tahr.grammar import Grammar
 
 HELP = "talk to a model, or ask it one thing"
@@ -206,7 +206,7 @@ def prefix_files(llm: "LLM", name: str, quantization: str | None, quantize: str 
     """Keeps keys and values in files; they belong to the weights as they were made at load."""
     from tahr import hub
     from tahr.cli.chat.prefix_files import PrefixFiles
-    from tahr.library.snapshot import fingerprint_of_files
+    from tahr.library.inference.snapshot import fingerprint_of_files
 
     def fingerprint() -> str:
         files = hub.resolve(name, quant=quantization, download=False)

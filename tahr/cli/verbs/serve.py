@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tahr.cli.chat.console import note
 from tahr.cli.settings import options
 from tahr.cli.settings.options import Option
 from tahr.cli.settings.sizes import whole_number
+from tahr.cli.terminal.console import note
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError
 
 if TYPE_CHECKING:
     from tahr.cli.settings.settings_layers import Layers
     from tahr.engine.step_log import StepLog
-    from tahr.server.models import ServedModel
-    from tahr.server.settings import Settings
+    from tahr.server.models.registry import ServedModel
+    from tahr.server.state.settings import Settings
 
 HELP = "answer OpenAI's API over HTTP, with a chat page"
 
@@ -177,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tahr.hub.progress import Progress
     from tahr.server.lifecycle import HttpServer
-    from tahr.server.loading import LoadOptions, check_names, served_model, served_models
+    from tahr.server.models.loading import LoadOptions, check_names, served_model, served_models
 
     models = [choice.model for choice in choices]
     check_names(models)
@@ -247,7 +247,7 @@ def layers_of(args: argparse.Namespace) -> "Layers":
 
 def settings_of(args: argparse.Namespace, layers: "Layers | None" = None) -> "Settings":
     """The server that was asked for, checked. TAHR_API_KEY is one key more, wherever the others come from."""
-    from tahr.server.settings import Settings
+    from tahr.server.state.settings import Settings
 
     values = (layers or layers_of(args)).values
     said: dict[str, Any] = values("server")

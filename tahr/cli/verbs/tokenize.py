@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tahr.cli.chat.prompt import given_or_piped
 
 if TYPE_CHECKING:
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 HELP = "show the tokens a model makes of a text"
 

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from tahr.cli.chat.console import counted
+from tahr.cli.terminal.console import counted
 from tahr.errors import ConfigError, printable
 
 HELP = "check the files of a model for damage"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tahr.config import LORA_SCALE
 from tahr.engine.adapters.registry import Adapters
-from tahr.engine.adapters.stack import NO_STACK
+from tahr.engine.sequences.adapter_stack import NO_STACK
 from tahr.errors import ConfigError
 
 LoraPath = str | Path  # a folder as PEFT saves it, or a GGUF file

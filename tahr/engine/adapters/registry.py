@@ -8,10 +8,10 @@ from typing import Any
 
 from tahr.backends.api import MAX_ADAPTERS, MAX_STACK
 from tahr.config import LORA_SCALE, LoraChoice, clean_lora
-from tahr.engine.adapters.rehearsal import rehearsal
-from tahr.engine.adapters.stack import NO_STACK, AdapterStack, LoadedAdapter
-from tahr.engine.runner import Runner
-from tahr.engine.sequence import Sequence
+from tahr.engine.running.rehearsal import rehearsal
+from tahr.engine.running.runner import Runner
+from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack, LoadedAdapter
+from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.models.lora import Adapter, AdapterTarget, open_adapter
 

@@ -9,15 +9,16 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tahr.backends.api import Tensor
-from tahr.engine.runner import Runner
-from tahr.engine.sampler import PendingTokens, token_of
-from tahr.engine.sequence import Sequence
+from tahr.engine.running.runner import Runner
+from tahr.engine.running.sampler import PendingTokens
+from tahr.engine.sampling.sampling_state import token_of
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.draft_state import DraftState
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.costs import StepCosts
-from tahr.engine.speculation.grammars import leaves_choice
 from tahr.engine.speculation.proposer import DraftRequest
-from tahr.engine.speculation.state import DraftState
-from tahr.engine.speculation.verify import drafted_request
-from tahr.engine.work import StepWork
+from tahr.engine.step.draft_grammars import leaves_choice
+from tahr.engine.step.drafts import drafted_request
 from tahr.errors import TahrError
 
 MANY_TOKENS = 64  # of a pass, that tell what a token takes

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence as ListOf
 
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
+from tahr.engine.sequences.token_buffer import TokenBuffer
 from tahr.engine.speculation.proposer import DraftRequest
-from tahr.engine.speculation.token_buffer import TokenBuffer
 
 
 class NgramProposer:

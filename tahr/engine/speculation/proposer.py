@@ -3,7 +3,7 @@
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple, Protocol
 
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 
 
 class DraftRequest(NamedTuple):

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 from tahr.backends.api import KVStore, StepLimits
 from tahr.config import EngineConfig
-from tahr.engine.runner import Runner
-from tahr.engine.scheduler import Scheduler
+from tahr.engine.running.runner import Runner
+from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.engine.speculation.proposer import Proposer
 from tahr.engine.speculation.speculator import Speculator
 from tahr.errors import ConfigError
 from tahr.models.decoder import Decoder
-from tahr.text.tokenizer import Tokenizer
+from tahr.text.tokens.tokenizer import Tokenizer
 
 NGRAM_TOKENS, DRAFT_TOKENS = 8, 4  # guesses of a sequence in one step where the configuration does not say
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
-from tahr.engine.scheduler import Scheduler
-from tahr.engine.sequence import Output, Sequence, State
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.draft_state import MEMORY, DraftState
+from tahr.engine.sequences.sequence import Output, Sequence, State
 from tahr.engine.speculation.costs import StepCosts
-from tahr.engine.speculation.grammars import cut_drafts, forget
 from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
-from tahr.engine.speculation.state import MEMORY, DraftState
-from tahr.engine.speculation.verify import Drafts
-from tahr.engine.work import StepWork
+from tahr.engine.step.draft_grammars import cut_drafts, forget
+from tahr.engine.step.drafts import Drafts
 
 log = logging.getLogger("tahr.engine")
 

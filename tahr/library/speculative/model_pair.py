@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from tahr.backends import open_backend, useful_threads
 from tahr.backends.api import Backend
 from tahr.config import EngineConfig
-from tahr.engine.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.engine.engine import Engine
-from tahr.engine.sequence import Sequence
+from tahr.engine.scheduling.work import MAX_CHUNK
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.setup import Draft, check_same_vocabulary
 from tahr.engine.speculation.speculator import Speculator
-from tahr.engine.work import MAX_CHUNK
-from tahr.library.inference_config import InferenceConfig
-from tahr.library.loaded_model import N_TEXTS, local_files
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.loaded_model import N_TEXTS, local_files
+from tahr.loading.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
 from tahr.models.decoder import Decoder
-from tahr.models.loader import load, open_model
-from tahr.text.tokenizer import Tokenizer
+from tahr.models.loader.load import load, open_model
+from tahr.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

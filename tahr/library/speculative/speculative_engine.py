@@ -6,19 +6,19 @@ from os import fspath
 from typing import NoReturn
 
 from tahr.config import SamplingParams
-from tahr.engine.detokenize import TextWriter, has_text, line_limits
-from tahr.engine.sequence import Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ConfigError, ModelFingerprintMismatch
-from tahr.library.arguments import ModelName, short
-from tahr.library.inference_config import InferenceConfig
-from tahr.library.inference_engine import check_max_tokens
-from tahr.library.loaded_model import local_files
-from tahr.library.session import Session
-from tahr.library.snapshot import fingerprint_of_files, put_back, take, unpack
+from tahr.generation.writers import TextWriter, has_text, line_limits
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.engine import check_max_tokens
+from tahr.library.inference.loaded_model import local_files
+from tahr.library.inference.session import Session
+from tahr.library.inference.snapshot import fingerprint_of_files, put_back, take, unpack
+from tahr.library.inputs.arguments import ModelName, short
 from tahr.library.speculative.model_pair import keep, load_pair
 from tahr.library.speculative.speculative_snapshot import SpeculativeText, join, split
-from tahr.text.deltas import text_of
+from tahr.text.replies.deltas import text_of
 
 OnText = Callable[[str], None]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError
+from tahr.generation.outputs import Chunk, Completion
 from tahr.grammar import Grammar
-from tahr.library.arguments import sampling_params, short
-from tahr.library.outputs import Chunk, Completion
+from tahr.library.inputs.arguments import sampling_params, short
 from tahr.library.structured.dataclass_schema import from_json, schema_of
 
 VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import PlainMLP
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.layers import POSITIONS, add_type, double_by_type, encoder, last_rows, post_norm_encoder
 from tahr.models.encoders.reading import gguf_labels, hf_labels
 from tahr.models.families.gpt.gpt2 import split_qkv, unrotated
 from tahr.models.family import Family, with_prefix
-from tahr.models.fields import Fields
-from tahr.models.hf import activation
-from tahr.models.weights import Weights
+from tahr.models.files.hf import activation
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import PlainMLP
+from tahr.models.parts.weights import Weights
 
 MOST_TYPES = 64
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families import gemma3
-from tahr.models.fields import Fields
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from tahr.errors import CorruptFile
-from tahr.models.arrange import Make, Tensors
-from tahr.models.blocks import Attention, DecoderLayer, Sublayer
-from tahr.models.config import ModelConfig
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder, decoder_of
-from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Make, Tensors
+from tahr.models.parts.blocks import Attention, DecoderLayer, Sublayer
+from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.models.parts.weights import Weights
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
-from tahr.models.config import MOST_LAYERS, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_LAYERS, ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT, RopeConfig
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.encoders.layers import encoder
 from tahr.models.encoders.reading import gguf_labels, hf_labels
 from tahr.models.families import phi3
 from tahr.models.family import Family, with_prefix
-from tahr.models.fields import Fields
-from tahr.models.gguf import local_layers
-from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
-from tahr.models.rope import MOST_CONTEXT, RopeConfig
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import local_layers
+from tahr.models.files.hf import MOST_THETA, activation, hf_rope, with_windows
+from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.weights import Weights
 
 PERIOD = 3
 

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import GatedMLP
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.encoders.layers import TABLE, add_type, encoder, post_norm_encoder
 from tahr.models.families.gpt.gpt2 import split_qkv
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import GatedMLP
+from tahr.models.parts.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tahr.errors import CorruptFile, UnsupportedModel
-from tahr.models.config import ModelConfig
-from tahr.models.encoders.encoding import Dense, Encoding
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.encoders.sentence_files import SentenceFiles
-from tahr.models.fields import Fields
+from tahr.models.parts.encoding import Dense, Encoding
 from tahr.weights.tensor import HostTensor
 
 CLASSIFIER = "ForSequenceClassification"

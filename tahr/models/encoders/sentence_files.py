@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import CorruptFile, UnsupportedModel
-from tahr.models.config import MOST_WIDTH
-from tahr.models.encoders.encoding import Dense
-from tahr.models.fields import Fields
-from tahr.models.json_files import read_json
-from tahr.models.rope import MOST_CONTEXT
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_WIDTH
+from tahr.models.config.rope import MOST_CONTEXT
+from tahr.models.files.json_files import read_json
+from tahr.models.parts.encoding import Dense
 from tahr.weights import HostTensor, open_safetensors
 
 MOST_JSON_BYTES = 1 << 20

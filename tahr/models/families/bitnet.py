@@ -4,11 +4,11 @@ number per matrix. Activations are not rounded to 8 bits by token, as training d
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
+from tahr.models.parts.arrange import Tensors
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

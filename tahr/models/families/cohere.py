@@ -5,16 +5,16 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
-from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import smollm3
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import with_local_layers
-from tahr.models.hf import with_windows
-from tahr.models.rope import MOST_CONTEXT
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import with_local_layers
+from tahr.models.files.hf import with_windows
+from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.weights import Weights
 
 PERIOD = 4
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 from tahr.config import SamplingParams
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.families import gemma3, llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import with_local_layers
-from tahr.models.hf import activation, with_windows
-from tahr.models.rope import MOST_CONTEXT
+from tahr.models.files.gguf import with_local_layers
+from tahr.models.files.hf import activation, with_windows
 
 N_LAYERS_27B = 46
 

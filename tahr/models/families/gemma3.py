@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP, QkNorm
-from tahr.models.config import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_LAYERS, MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT, RopeConfig
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import with_local_layers
-from tahr.models.hf import MOST_THETA, activation, hf_rope, with_windows
-from tahr.models.rope import MOST_CONTEXT, RopeConfig
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import with_local_layers
+from tahr.models.files.hf import MOST_THETA, activation, hf_rope, with_windows
+from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP, QkNorm
+from tahr.models.parts.weights import Weights
 
 PATTERN = 6  # every sixth layer sees everything
 N_LAYERS_27B = 62

@@ -8,20 +8,19 @@ import numpy as np
 from tahr.backends.api import AttentionSpec, HeadNorms, KVShape, Rotation, Rows, Tensor
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, UnsupportedModel
-from tahr.models import config as limits
-from tahr.models.blocks import DecoderLayer, GatedMLP
-from tahr.models.config import LayerKind, ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import LayerKind, ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT, RopeConfig
 from tahr.models.decoder import Decoder
-from tahr.models.families import gemma3
-from tahr.models.families.moe import gemma4_experts
-from tahr.models.families.moe.gemma4_experts import DenseAndExperts
+from tahr.models.families import gemma3, gemma4_experts
+from tahr.models.families.gemma4_experts import DenseAndExperts
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts, with_local_layers
-from tahr.models.hf import MOST_THETA, activation, hf_experts, hf_rope, with_windows
-from tahr.models.rope import MOST_CONTEXT, RopeConfig
-from tahr.models.stream import ForwardPass, NormedInput, ResidualStream
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import gguf_experts, with_local_layers
+from tahr.models.files.hf import MOST_THETA, activation, hf_experts, hf_rope, with_windows
+from tahr.models.parts.blocks import DecoderLayer, GatedMLP
+from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
+from tahr.models.parts.weights import Weights
 
 PERIOD = 6
 

@@ -4,14 +4,14 @@ one matrix. The newer one also has norms after each half."""
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, GatedMLP
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families import llama, phi3
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import Attention, DecoderLayer, GatedMLP
+from tahr.models.parts.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:

@@ -1,13 +1,13 @@
 """Granite with experts, in some sizes with a shared one: gate and up of all experts are one stack."""
 
-from tahr.models import config as limits
-from tahr.models.arrange import Tensors
-from tahr.models.config import ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families import granite, llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, with_experts
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import hf_experts, with_experts
+from tahr.models.parts.arrange import Tensors
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from tahr.backends.api import Tempering
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.rope import MOST_FACTOR, Yarn, sharpness
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.rope import MOST_FACTOR, Yarn, sharpness
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

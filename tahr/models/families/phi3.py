@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models.arrange import Tensors
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.rope import MOST_CONTEXT
+from tahr.models.parts.arrange import Tensors
 
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:

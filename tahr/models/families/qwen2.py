@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models import config as limits
-from tahr.models.arrange import Tensors
-from tahr.models.config import ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, with_experts, with_windows
-from tahr.models.rope import MOST_CONTEXT
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import hf_experts, with_experts, with_windows
+from tahr.models.parts.arrange import Tensors
 
 
 def windows(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -1,17 +1,17 @@
 """Qwen3: llama with norms on each query and key head; some sizes use experts."""
 
 from tahr.config import SamplingParams
-from tahr.models import config as limits
-from tahr.models.blocks import Attention
-from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig, MoeConfig
+from tahr.models.config.rope import MOST_CONTEXT
 from tahr.models.decoder import Decoder
 from tahr.models.families import llama, qwen2
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import with_experts, with_windows
-from tahr.models.rope import MOST_CONTEXT
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import with_experts, with_windows
+from tahr.models.parts.blocks import Attention
+from tahr.models.parts.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:

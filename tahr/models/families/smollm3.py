@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models import config as limits
-from tahr.models.config import ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import MOST_CONTEXT, NO_ROPE
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.hf import with_windows
-from tahr.models.rope import MOST_CONTEXT, NO_ROPE
+from tahr.models.files.hf import with_windows
 
 INTERVAL = 4
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tahr.backends.api import MAX_RANK, LinearShape, LoraFactors
 from tahr.errors import AdapterError
-from tahr.models.config import ModelConfig
+from tahr.models.config.record import ModelConfig
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import AdapterError
-from tahr.models.config import ModelConfig
-from tahr.models.convert_keys import ARCHITECTURES
-from tahr.models.fields import Fields
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.loader.convert_keys import ARCHITECTURES
+from tahr.models.loader.registry import family_of, family_of_gguf
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import REORDERED, to_halves
-from tahr.models.registry import family_of, family_of_gguf
-from tahr.models.weights import gguf_name
+from tahr.models.parts.weights import gguf_name
 from tahr.weights import HostTensor, open_gguf
 
 TENSOR = re.compile(r"(?P<name>.+\.weight)\.lora_(?P<side>[ab])")

@@ -12,13 +12,13 @@ from typing import Any
 
 from tahr.backends.api import MAX_RANK
 from tahr.errors import AdapterError
-from tahr.models.fields import Fields
-from tahr.models.loader import read_object
+from tahr.models.config.fields import Fields
+from tahr.models.loader.load import read_object
+from tahr.models.loader.registry import family_of
 from tahr.models.lora.adapter import AdapterTarget, RawFactors
 from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import REORDERED, to_pairs
-from tahr.models.registry import family_of
-from tahr.models.weights import hf_name
+from tahr.models.parts.weights import hf_name
 from tahr.weights import HostTensor, open_safetensors
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"

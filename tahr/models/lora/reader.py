@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tahr.errors import AdapterError
-from tahr.models.arrange import Tensors
-from tahr.models.loader import is_gguf
+from tahr.models.loader.load import is_gguf
+from tahr.models.loader.registry import family_of
 from tahr.models.lora.adapter import Adapter, AdapterTarget, RawFactors, make_adapter
 from tahr.models.lora.gguf import read_gguf_adapter
 from tahr.models.lora.peft import CONFIG_NAME, read_peft_adapter
 from tahr.models.lora.read import ReadAdapter
-from tahr.models.registry import family_of
+from tahr.models.parts.arrange import Tensors
 
 
 def open_adapter(path: Path, target: AdapterTarget) -> Adapter:

@@ -1,7 +1,7 @@
 """The rows of query and key heads in the order the model has them: halves (0, d/2) or pairs (0, 1)."""
 
 from tahr.errors import AdapterError
-from tahr.models.config import ModelConfig
+from tahr.models.config.record import ModelConfig
 from tahr.weights.tensor import HostTensor
 
 # Families whose checkpoints hold queries and keys in halves order and whose GGUF files in pairs order. Others keep one

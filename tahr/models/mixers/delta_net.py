@@ -1,10 +1,10 @@
 """Linear attention by the gated delta rule: the mixer of recurrent layers."""
 
 from tahr.backends.api import DeltaNet, StateShape, Tensor
-from tahr.models.config import ModelConfig
+from tahr.models.config.record import ModelConfig
 from tahr.models.mixers.recurrence import decay, taps
-from tahr.models.stream import ForwardPass, NormedInput
-from tahr.models.weights import Weights
+from tahr.models.parts.stream import ForwardPass, NormedInput
+from tahr.models.parts.weights import Weights
 
 
 class DeltaMixer:

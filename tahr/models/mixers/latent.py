@@ -1,9 +1,9 @@
 """Attention to a compressed key per token (DeepSeek's MLA), in its absorbed form: the mixer of latent layers."""
 
 from tahr.backends.api import AttentionSpec, KVShape, Rotation, Tensor
-from tahr.models.config import ModelConfig
-from tahr.models.stream import ForwardPass, NormedInput
-from tahr.models.weights import Weights
+from tahr.models.config.record import ModelConfig
+from tahr.models.parts.stream import ForwardPass, NormedInput
+from tahr.models.parts.weights import Weights
 
 
 class LatentAttention:

@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 
 from tahr.backends.api import Vector
-from tahr.models.weights import Weights
+from tahr.models.parts.weights import Weights
 
 
 def taps(w: Weights, channels: int, kernel: int) -> Vector:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from tahr.server.openai.bodies import Inert, Refused, described
-from tahr.text.thinking import EFFORTS
+from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 
 BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")

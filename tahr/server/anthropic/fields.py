@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tahr.library.chat_options import can_think
+from tahr.generation.chat_options import can_think
 from tahr.server.anthropic.bodies import (
     AnthropicTool,
     AnthropicToolChoice,
@@ -15,8 +15,8 @@ from tahr.server.anthropic.bodies import (
 from tahr.server.anthropic.conversation import chat_messages
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import ChatBody
-from tahr.text.chat import ChatTemplate
-from tahr.text.thinking import EFFORTS
+from tahr.text.replies.thinking import EFFORTS
+from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.json_text import dumped
 
 SENT_NAMES = {"stop": "stop_sequences", "guided_json": "output_config.format.schema"}

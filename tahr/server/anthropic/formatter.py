@@ -15,17 +15,17 @@ from tahr.server.anthropic.replies import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import HttpError
 from tahr.server.http.sse import HEADERS, encode, named_event
+from tahr.server.models.engine_port import EngineStream, PromptProgress
 from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
 from tahr.server.openai.replies import Usage
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, kind_of, merge
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, kind_of, merge
 from tahr.text.tool_calls.json_text import loaded_prefix
 
 if TYPE_CHECKING:
-    from tahr.library.outputs import Chunk, Completion
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.generation.outputs import Chunk, Completion
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 PING = named_event("ping", {})
 DELTA = "content_block_delta"

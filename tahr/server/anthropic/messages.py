@@ -11,7 +11,7 @@ from tahr.server.anthropic.replies import CountTokensReply
 from tahr.server.http.request import HttpRequest
 from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(MessagesBody)
 COUNT_BODY = msgspec.json.Decoder(CountTokensBody)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tahr.server.anthropic import bodies, messages, replies
-from tahr.server.route import Route
+from tahr.server.state.route import Route
 
 AnthropicRoute = partial(Route, errors=replies.AnthropicError, id_header="request-id")
 

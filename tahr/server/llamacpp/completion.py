@@ -4,16 +4,16 @@ from functools import partial
 
 import msgspec
 
-from tahr.server.engine_port import ServedEngine
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.bodies import InfillBody, NativeBody, NativeCompletionBody
 from tahr.server.llamacpp.fields import SENT_NAMES, check_native, completion_fields, prompts_of, settings_shown
 from tahr.server.llamacpp.fill_in import OtherFile, fill_in_prompt
 from tahr.server.llamacpp.formatter import NativeFormatter, NativeOptions
-from tahr.server.models import ServedModel
+from tahr.server.models.engine_port import ServedEngine
+from tahr.server.models.registry import ServedModel
 from tahr.server.openai.bodies import CompletionBody, decode
 from tahr.server.openai.completions import TextRequest, continue_texts
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 COMPLETION = msgspec.json.Decoder(NativeCompletionBody)
 INFILL = msgspec.json.Decoder(InfillBody)

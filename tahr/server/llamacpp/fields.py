@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
-from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.llamacpp.bodies import ONLY, NativeBody, NativePrompt
+from tahr.server.models.engine_port import ServedEngine
 from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size, encode_one
 
 if TYPE_CHECKING:
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 # Fields that a completion has under the same name.
 SAME = (

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.models.engine_port import ServedEngine
 from tahr.server.openai.prompts import check_text_size
 
 if TYPE_CHECKING:
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 # Before the prefix, before the suffix, before the middle; of models that were trained so.
 NAMES = (

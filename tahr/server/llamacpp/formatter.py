@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import HttpError
 from tahr.server.http.sse import HEADERS, KEEP_ALIVE, encode, event
 from tahr.server.llamacpp.replies import (
@@ -19,16 +18,17 @@ from tahr.server.llamacpp.replies import (
     NativeTimings,
     NativeTop,
 )
+from tahr.server.models.engine_port import EngineStream, PromptProgress
 from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
 from tahr.server.openai.logprobs import finite, shown
 from tahr.server.openai.replies import Usage
-from tahr.text.deltas import text_of
+from tahr.text.replies.deltas import text_of
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import SampledToken
-    from tahr.engine.stats import RequestStats
-    from tahr.library.outputs import Chunk, Completion
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.engine.sampling.sampling_state import SampledToken
+    from tahr.engine.sequences.stats import RequestStats
+    from tahr.generation.outputs import Chunk, Completion
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 NO_SLOT = -1  # places in the batch are not the client's business
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tahr.server.llamacpp import bodies, completion, replies, views
-from tahr.server.route import Route
+from tahr.server.state.route import Route
 
 NativeRoute = partial(Route, errors=replies.NativeError)
 

@@ -6,8 +6,8 @@ from tahr import __version__
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fields import settings_shown
 from tahr.server.llamacpp.replies import PropsReply, SlotView
-from tahr.server.state import ServerState
-from tahr.text.tokenizer import Tokenizer
+from tahr.server.state.state import ServerState
+from tahr.text.tokens.tokenizer import Tokenizer
 
 
 async def props(request: HttpRequest, state: ServerState) -> None:

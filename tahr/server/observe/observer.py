@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tahr.server.observe.records import MIXED, GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
-    from tahr.engine.stats import RequestStats
-    from tahr.library.outputs import Chunk
+    from tahr.engine.sequences.stats import RequestStats
+    from tahr.generation.outputs import Chunk
 
 log = logging.getLogger("tahr.server")
 

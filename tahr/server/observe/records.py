@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tahr.config import SamplingParams
-    from tahr.engine.stats import RequestStats
+    from tahr.engine.sequences.stats import RequestStats
 
 MIXED = "mixed"
 _numbers = itertools.count(1)

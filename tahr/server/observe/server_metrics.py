@@ -8,8 +8,8 @@ from tahr.server.observe.observer import Observer
 from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
-    from tahr.engine.stats import RequestStats, StatsSnapshot
-    from tahr.server.model_pool import ModelPool
+    from tahr.engine.sequences.stats import RequestStats, StatsSnapshot
+    from tahr.server.models.pool import ModelPool
     from tahr.server.sessions import SessionStats
 
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)

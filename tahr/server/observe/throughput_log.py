@@ -4,8 +4,8 @@ import asyncio
 import logging
 from weakref import WeakKeyDictionary
 
-from tahr.server.engine_port import ServedEngine
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models.engine_port import ServedEngine
+from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.observe.request_log import logfmt
 
 log = logging.getLogger("tahr.server")

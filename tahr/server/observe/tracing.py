@@ -16,7 +16,7 @@ from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.config import SamplingParams
-    from tahr.engine.stats import RequestStats
+    from tahr.engine.sequences.stats import RequestStats
 
 OPERATIONS = {  # of all APIs, by their routes
     **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"), "chat"),

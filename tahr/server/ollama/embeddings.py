@@ -6,11 +6,11 @@ from time import perf_counter
 import msgspec
 
 from tahr.library.embeddings import EmbeddingOptions, check_dimensions
-from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
-from tahr.server.models import ServedModel
+from tahr.server.models.engine_port import ServedEngine
+from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.bodies import OllamaEmbedBody, OllamaEmbeddingsBody, OllamaOptions
 from tahr.server.ollama.fields import check_options, find_model
 from tahr.server.ollama.formatter import NANOSECONDS
@@ -18,7 +18,7 @@ from tahr.server.ollama.generation import kept_alive
 from tahr.server.ollama.replies import OllamaEmbeddingsReply, OllamaEmbedReply
 from tahr.server.openai.bodies import EmbeddingBody, decode
 from tahr.server.openai.embeddings import Vectors, encode_texts, field_errors
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 EMBED = msgspec.json.Decoder(OllamaEmbedBody)
 EMBEDDINGS = msgspec.json.Decoder(OllamaEmbeddingsBody)

@@ -8,10 +8,10 @@ from typing import Any
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import check_admin
 from tahr.server.http.request import HttpRequest
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaMessage, OllamaOptions
 from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 # Options that a chat has under the same name.
 SAME = (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
+from tahr.server.models.engine_port import EngineStream, PromptProgress
 from tahr.server.ollama.replies import (
     OllamaCall,
     OllamaCalledFunction,
@@ -24,13 +24,22 @@ from tahr.server.ollama.replies import (
 from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
 from tahr.server.openai.logprobs import chat_logprobs, shown
 from tahr.server.openai.replies import TokenLogprob, Usage
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCall, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import (
+    Delta,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    merge,
+    reasoning_of,
+    text_of,
+    tool_calls_of,
+)
 from tahr.text.tool_calls.json_text import loaded_prefix
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import SampledToken
-    from tahr.library.outputs import Chunk, Completion
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.engine.sampling.sampling_state import SampledToken
+    from tahr.generation.outputs import Chunk, Completion
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 HEADERS = {"content-type": "application/x-ndjson", "cache-control": "no-cache", "x-accel-buffering": "no"}
 NANOSECONDS = 1_000_000_000

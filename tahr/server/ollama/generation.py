@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from tahr.library.chat_options import can_think
+from tahr.generation.chat_options import can_think
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fill_in import fill_in_prompt
-from tahr.server.models import ServedModel
+from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaChatBody, OllamaGenerateBody
 from tahr.server.ollama.fields import (
     SENT_NAMES,
@@ -29,7 +29,7 @@ from tahr.server.ollama.replies import OllamaChatReply, OllamaGenerateReply, Oll
 from tahr.server.openai.bodies import ChatBody, CompletionBody, Message, Prompts, decode
 from tahr.server.openai.chat import ChatRequest, reply_to_chat
 from tahr.server.openai.completions import TextRequest, continue_texts
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 CHAT = msgspec.json.Decoder(OllamaChatBody)
 GENERATE = msgspec.json.Decoder(OllamaGenerateBody)

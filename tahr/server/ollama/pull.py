@@ -7,20 +7,20 @@ from functools import partial
 import msgspec
 
 from tahr import hub
-from tahr.engine.builder import fetch_model
 from tahr.errors import ModelNotFound, TahrError
 from tahr.hub.progress import Progress
+from tahr.loading.builder import fetch_model
 from tahr.server.http.errors import HttpError, bad_field, logged_error
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
-from tahr.server.model_pool import on_daemon_thread
+from tahr.server.models.pool import on_daemon_thread
 from tahr.server.ollama.bodies import PullBody
 from tahr.server.ollama.fields import LATEST
 from tahr.server.ollama.formatter import HEADERS
 from tahr.server.ollama.library import MAX_NAME_CHARS
 from tahr.server.ollama.replies import OllamaError, PullStatus
 from tahr.server.openai.bodies import decode
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(PullBody)
 EVERY_S = 0.2  # between two lines

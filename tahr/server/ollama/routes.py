@@ -7,8 +7,8 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.ollama import bodies, embeddings, generation, library, pull, replies
 from tahr.server.ollama.formatter import HEADERS
 from tahr.server.ollama.replies import OllamaError
-from tahr.server.route import Route
-from tahr.server.state import ServerState
+from tahr.server.state.route import Route
+from tahr.server.state.state import ServerState
 
 OllamaRoute = partial(Route, errors=OllamaError, streams=HEADERS["content-type"])
 

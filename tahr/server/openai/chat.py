@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, GrammarError
+from tahr.generation.chat_options import ChatOptions, PreparedRequest
+from tahr.generation.chat_options import prepare as prepare_request
 from tahr.grammar.call_grammar import is_call_grammar
-from tahr.library.chat_options import ChatOptions, PreparedRequest
-from tahr.library.chat_options import prepare as prepare_request
-from tahr.server.adapters import chosen_model
+from tahr.server.admin.adapters import chosen_model
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode, lora_of
 from tahr.server.openai.chat_fields import field_error, options_of, rendering_options
 from tahr.server.openai.chat_settings import ChatSettings, settings_of
@@ -27,7 +27,7 @@ from tahr.server.openai.prompts import check_chat_size, conversation_of, templat
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit
 from tahr.server.sessions import Caller, Turn, session_of
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ChatBody)
 TEMPLATE_BODY = msgspec.json.Decoder(TemplateBody)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tahr.errors import ConfigError
-from tahr.library.chat_options import ChatOptions, chat_options
+from tahr.generation.chat_options import ChatOptions, chat_options
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.openai.bodies import ChatBody
-from tahr.text.thinking import SWITCHES
+from tahr.text.replies.thinking import SWITCHES
 
 NAMED = (
     *("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"),

@@ -5,7 +5,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from tahr.library.chat_options import ChatOptions
+from tahr.generation.chat_options import ChatOptions
 from tahr.server.openai.bodies import ChatBody
 from tahr.server.openai.chat_fields import OPTION_FIELDS, budget_of, options_of
 from tahr.server.openai.sampling import N_CACHED, SPELLED, Asked, params_of

@@ -6,10 +6,10 @@ from functools import partial
 
 import msgspec
 
-from tahr.server.adapters import chosen_model
+from tahr.server.admin.adapters import chosen_model
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
-from tahr.server.models import ServedModel
+from tahr.server.models.registry import ServedModel
 from tahr.server.openai.bodies import CompletionBody, check_limited, decode, lora_of
 from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
 from tahr.server.openai.formatters import Echo, FormatterMaker, TextFormatter
@@ -17,7 +17,7 @@ from tahr.server.openai.generation import EngineInput, GenerationRequest, genera
 from tahr.server.openai.grammars import grammar_of
 from tahr.server.openai.prompts import check_generates, encode_inputs, separate
 from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_output_logprobs, check_prompt_logprobs, fit, params_of
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(CompletionBody)
 

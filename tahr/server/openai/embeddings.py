@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from tahr.config import LoraChoice
 from tahr.errors import ConfigError
 from tahr.library.embeddings import EmbeddingOptions, check_dimensions
-from tahr.server.adapters import chosen_model
-from tahr.server.engine_port import ServedEngine
+from tahr.server.admin.adapters import chosen_model
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
-from tahr.server.models import ModelRegistry, ServedModel
+from tahr.server.models.engine_port import ServedEngine
+from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import EmbeddingBody, decode, lora_of
 from tahr.server.openai.prompts import check_text_size, check_tokens, texts_of
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
-from tahr.server.state import ServerState
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(EmbeddingBody)
 POOLINGS = ("last", "mean", "max", "cls")

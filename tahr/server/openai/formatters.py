@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import Envelope, HttpError
 from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
+from tahr.server.models.engine_port import EngineStream, PromptProgress
 from tahr.server.openai.logprobs import (
     TextOffsets,
     chat_logprobs,
@@ -33,12 +33,12 @@ from tahr.server.openai.replies import (
     ToolCallReply,
     Usage,
 )
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import SampledToken
-    from tahr.library.outputs import Chunk, Completion
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.engine.sampling.sampling_state import SampledToken
+    from tahr.generation.outputs import Chunk, Completion
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 
 class ChoiceOutput(Struct):

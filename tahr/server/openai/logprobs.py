@@ -14,9 +14,9 @@ from tahr.server.openai.replies import (
 )
 
 if TYPE_CHECKING:
-    from tahr.engine.sampler import SampledToken
-    from tahr.library.outputs import Chunk
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.engine.sampling.sampling_state import SampledToken
+    from tahr.generation.outputs import Chunk
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 LEAST = -9999.0  # JSON has no infinity
 UTF8 = getincrementaldecoder("utf-8")

@@ -9,7 +9,7 @@ from tahr import __version__
 from tahr.server.openai.openapi_constraints import tighten
 
 if TYPE_CHECKING:
-    from tahr.server.route import Route
+    from tahr.server.state.route import Route
 
 REFERENCE = "#/components/schemas/{name}"
 STREAMED = "text/event-stream"

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from tahr.errors import TemplateError, TokenizerError
-from tahr.library.chat_options import ChatOptions, encode_messages, render_messages
-from tahr.server.engine_port import ServedEngine
+from tahr.generation.chat_options import ChatOptions, encode_messages, render_messages
 from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.models.engine_port import ServedEngine
 from tahr.server.openai.bodies import Inputs, Message, MessageToolCall, Prompts, TextItem, check_limited
-from tahr.text.chat import ChatTemplate
+from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
 # `developer` is what newer clients call the system role; no template knows the word.

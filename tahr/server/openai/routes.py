@@ -1,8 +1,8 @@
 """The routes of OpenAI's API, with those of vLLM's and llama.cpp's servers for tokens and templates."""
 
-from tahr.server.observe import status
 from tahr.server.openai import bodies, chat, completions, embeddings, replies, rerank, tokenize
-from tahr.server.route import Route
+from tahr.server.state.route import Route
+from tahr.server.status import status
 
 # Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
 ROUTES = [

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Struct, UnsetType
 
 from tahr.server.openai.bodies import Inert, Refused, described
-from tahr.text.thinking import EFFORTS
+from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 
 ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tahr.server.engine_port import EngineStream, PromptProgress
 from tahr.server.http.errors import HttpError
 from tahr.server.http.sse import HEADERS, KEEP_ALIVE, encode, named_event
+from tahr.server.models.engine_port import EngineStream, PromptProgress
 from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
 from tahr.server.openai.replies import Usage
 from tahr.server.responses.fields import FunctionNames
 from tahr.server.responses.output import Item, new_item
 from tahr.server.responses.replies import OutputItem, ResponseFailure, ResponseReply, ResponseUsage
-from tahr.text.deltas import Delta, kind_of, merge
+from tahr.text.replies.deltas import Delta, kind_of, merge
 
 if TYPE_CHECKING:
-    from tahr.library.outputs import Chunk
-    from tahr.text.tokenizer import Tokenizer
+    from tahr.generation.outputs import Chunk
+    from tahr.text.tokens.tokenizer import Tokenizer
 
 TEXT = kind_of("")
 

@@ -16,7 +16,7 @@ from tahr.server.responses.replies import (
     ReasoningItem,
     ThoughtText,
 )
-from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta
+from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta
 
 Events = list[tuple[str, Mapping[str, Any]]]
 

@@ -12,6 +12,7 @@ import msgspec
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key
 from tahr.server.http.request import HttpRequest
+from tahr.server.models.text_pool import SHORT_BYTES
 from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
 from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
@@ -20,8 +21,7 @@ from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, 
 from tahr.server.responses.items import as_items
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
 from tahr.server.responses.store import ResponseStore, StoredItem, StoredItems, StoredResponse
-from tahr.server.state import ServerState
-from tahr.server.text_pool import SHORT_BYTES
+from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)
 COUNT_BODY = msgspec.json.Decoder(InputTokensBody)

@@ -1,7 +1,7 @@
 """The routes of OpenAI's Responses API."""
 
 from tahr.server.responses import bodies, replies, responses
-from tahr.server.route import Route
+from tahr.server.state.route import Route
 
 ROUTES = [
     Route(

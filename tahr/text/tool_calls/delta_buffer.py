@@ -4,7 +4,7 @@ import random
 import string
 from collections.abc import Callable
 
-from tahr.text.deltas import Delta, Deltas, ReasoningDelta, ToolCallDelta
+from tahr.text.replies.deltas import Delta, Deltas, ReasoningDelta, ToolCallDelta
 
 MAX_HELD_SPACE = 64  # characters of white space that wait for what follows
 

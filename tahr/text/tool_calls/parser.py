@@ -7,8 +7,8 @@ reach the deltas. A block that turns out to be no call is dropped if it was mean
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tahr.text.deltas import Deltas
-from tahr.text.thinking import ThinkingMarks
+from tahr.text.replies.deltas import Deltas
+from tahr.text.replies.thinking import ThinkingMarks
 from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
 from tahr.text.tool_calls.cursor import MarkSet, Reader, TextCursor, drop, mark_set
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer, call_id

@@ -1,9 +1,9 @@
 // The plain data of the page: streams, metrics, conversations.
 import assert from "node:assert";
 import test from "node:test";
-import * as chats from "../../../tahr/server/chat_page/files/conversation.mjs";
-import { linePath, parseMetrics, point, snapshot } from "../../../tahr/server/chat_page/files/metrics.mjs";
-import { events, Reply, statsLine } from "../../../tahr/server/chat_page/files/stream.mjs";
+import * as chats from "../../../tahr/server/page/files/conversation.mjs";
+import { linePath, parseMetrics, point, snapshot } from "../../../tahr/server/page/files/metrics.mjs";
+import { events, Reply, statsLine } from "../../../tahr/server/page/files/stream.mjs";
 
 async function all(chunks) {
   const made = [];

@@ -1,8 +1,8 @@
 // Markdown as a tree: what people and models write, what a stranger might, and time that grows with the text alone.
 import assert from "node:assert";
 import test from "node:test";
-import { highlight } from "../../../tahr/server/chat_page/files/highlight.mjs";
-import { inline, parse, safeUrl } from "../../../tahr/server/chat_page/files/markdown.mjs";
+import { highlight } from "../../../tahr/server/page/files/highlight.mjs";
+import { inline, parse, safeUrl } from "../../../tahr/server/page/files/markdown.mjs";
 
 /** A tree in short: [type, ...children]. */
 const short = (node) =>

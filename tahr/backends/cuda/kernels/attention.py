@@ -8,11 +8,11 @@ import torch
 import triton
 
 from tahr.backends.api import AttentionSpec, LayerMemory
-from tahr.backends.cuda import kv as cuda_kv
-from tahr.backends.cuda.kernels import attention_kernels as kernels
-from tahr.backends.cuda.kernels.card import has_warp_groups, shared_bytes
-from tahr.backends.cuda.kernels.dependent import OVERLAP
+from tahr.backends.cuda.kernels.common import attention_kernels as kernels
+from tahr.backends.cuda.kernels.common.card import has_warp_groups, shared_bytes
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP
 from tahr.backends.cuda.kernels.linear import TYPES
+from tahr.backends.cuda.layouts import kv as cuda_kv
 
 N_LARGE = 8192  # rows of a step from which large tiles fill the card
 LEAST_ROWS = 16  # the smallest tile matrix units take

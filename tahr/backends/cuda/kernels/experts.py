@@ -12,12 +12,12 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation, Routing
-from tahr.backends.cuda.kernels.card import is_large
-from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.card import is_large
+from tahr.backends.cuda.kernels.common.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import BLOCK, gated, narrow
 from tahr.backends.cuda.kernels.linear import FEW, TYPES, VECTOR_COLS, VECTOR_VALUES, load_weights
 from tahr.backends.cuda.kernels.narrow_linear import described
 from tahr.backends.cuda.kernels.routing import TileLayout, choose_best, lay_out
-from tahr.backends.cuda.kernels.rows import BLOCK, gated, narrow
 
 
 class ExpertTile(NamedTuple):

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.fp8 import LARGEST, Fp8Matrix
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES, blas_linear, load_weights
-from tahr.backends.cuda.kernels.rows import gated, narrow
+from tahr.backends.cuda.layouts.fp8 import LARGEST, Fp8Matrix
 
 MOST_VECTORS = 2  # rows up to which plain additions keep up with the memory
 VECTOR_VALUES = 8192  # that a program takes at a time: so many columns of so many rows, as measured on an H200

@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.fp8 import Fp8Matrix
-from tahr.backends.cuda.kernels.card import n_processors, stages_within
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.card import n_processors, stages_within
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES, Tile
-from tahr.backends.cuda.kernels.rows import gated, narrow
-from tahr.backends.cuda.presence import interprets
+from tahr.backends.cuda.layouts.fp8 import Fp8Matrix
+from tahr.backends.cuda.layouts.presence import interprets
 
 FEW, FEW_IN_PARTS = 16, 32  # rows up to which it is faster than the library, whole or in parts
 # Programs of large matrices fill the card many times, so each may have less in flight. As measured on an H200.

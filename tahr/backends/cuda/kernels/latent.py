@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 
 from tahr.backends.cuda.kernels.attention import AttentionCall
-from tahr.backends.cuda.kernels.card import shared_bytes
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.card import shared_bytes
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import narrow
 from tahr.backends.cuda.kernels.experts import EXACT, down_kernel
 from tahr.backends.cuda.kernels.linear import FEW, TYPES
-from tahr.backends.cuda.kernels.rows import narrow
 
 HEADS = 16  # of a program: the smallest tile matrix units take
 KEYS, FEW_KEYS = 32, 16  # of a tile; few, where numbers are so wide that smaller cards hold no more

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.kernels.card import stages_within
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
-from tahr.backends.cuda.kernels.rows import gated, narrow
+from tahr.backends.cuda.kernels.common.card import stages_within
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import gated, narrow
 
 FEW = 16  # rows up to which reading the weights is all that takes time: one tile holds them
 N_VECTORS = 2  # rows up to which plain additions keep up with the memory

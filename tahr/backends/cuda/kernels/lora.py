@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import LORA_TILE
-from tahr.backends.cuda.kernels.card import shared_bytes
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.card import shared_bytes
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import narrow
 from tahr.backends.cuda.kernels.linear import TYPES
-from tahr.backends.cuda.kernels.rows import narrow
 
 ENTRY = 4  # int64 numbers for one tile of a linear
 ROWS, SCALES, RECORD = 4, 4 + LORA_TILE, 4 + 2 * LORA_TILE  # int32 numbers, sixteen bytes apart

@@ -9,10 +9,10 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.kernels.card import is_large, n_processors
-from tahr.backends.cuda.kernels.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.card import is_large, n_processors
+from tahr.backends.cuda.kernels.common.dependent import ENABLED, OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES, Tile
-from tahr.backends.cuda.kernels.rows import gated, narrow
 
 ONE_TILE = 64  # rows up to which a tile may be filled in part; more come in whole tiles
 MOST_VALUES, MOST_IN_PARTS = 1 << 23, 1 << 24  # of a matrix, whole or in parts: the library is faster with larger ones

@@ -1,4 +1,4 @@
-"""Products with packed matrices, see `backends/cuda/packed.py`.
+"""Products with packed matrices, see `backends/cuda/layouts/packed.py`.
 
 A few rows meet the codes themselves. For more, the matrix is made dense in a scratch and goes to the vendor's library.
 """
@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Activation
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rows import gated, narrow
 from tahr.backends.cuda.kernels.linear import TYPES
-from tahr.backends.cuda.kernels.rows import gated, narrow
-from tahr.backends.cuda.packed import TABLES, UNIT, CodedMatrix
-from tahr.backends.cuda.presence import interprets
+from tahr.backends.cuda.layouts.packed import TABLES, UNIT, CodedMatrix
+from tahr.backends.cuda.layouts.presence import interprets
 
 MOST_VECTORS = 4  # rows up to which the matrix is read once for each of them
 # Words of codes that a program takes at a time from each of some weight rows, by bits; fewer where they index a table.

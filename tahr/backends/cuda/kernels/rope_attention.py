@@ -13,11 +13,11 @@ import triton.language as tl
 
 from tahr.backends.api import Rotation
 from tahr.backends.cuda.kernels.attention import DECODE_WARPS, LEAST_ROWS, AttentionCall, block_d, combine, cut_keys
-from tahr.backends.cuda.kernels.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.attention_kernels import DECODE_COUNTS, average, begun, per_head, shares
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.rope_kv import rotated
+from tahr.backends.cuda.kernels.common.rows import narrow, tanh
 from tahr.backends.cuda.kernels.linear import TYPES
-from tahr.backends.cuda.kernels.rope_kv import rotated
-from tahr.backends.cuda.kernels.rows import narrow, tanh
 
 
 @triton.jit

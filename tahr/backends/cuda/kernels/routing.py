@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tahr.backends.api import Routing
-from tahr.backends.cuda.kernels.dependent import OVERLAP, let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.dependent import OVERLAP, let_next_start, wait_for_previous
 
 
 class TileLayout(NamedTuple):

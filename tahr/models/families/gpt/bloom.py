@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family, with_prefix
-from tahr.models.fields import Fields
-from tahr.models.hf import times
+from tahr.models.files.hf import times
 
 STEEPEST = 8.0
 EMBEDDINGS = {"word_embeddings": "model.embed_tokens", "word_embeddings_layernorm": "model.embed_norm"}

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.config import MOST_HEADS, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_HEADS, ModelConfig
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.hf import activation, times
+from tahr.models.files.hf import activation, times
+from tahr.models.parts.arrange import Tensors
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -4,16 +4,16 @@ checkpoints hold all matrices the other way round."""
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, DecoderLayer, PlainMLP
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import NO_ROPE
 from tahr.models.decoder import Decoder, decoder_of
 from tahr.models.families.phi3 import qkv_heights
 from tahr.models.family import Family, with_prefix
-from tahr.models.fields import Fields
-from tahr.models.hf import activation, times
-from tahr.models.rope import NO_ROPE
-from tahr.models.weights import Weights
+from tahr.models.files.hf import activation, times
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import Attention, DecoderLayer, PlainMLP
+from tahr.models.parts.weights import Weights
 
 TURNED = ("self_attn.qkv_turned", "self_attn.o_turned", "mlp.up_turned", "mlp.down_turned")
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family
-from tahr.models.fields import Fields
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

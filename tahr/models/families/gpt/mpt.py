@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from tahr.errors import UnsupportedModel
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, ModelConfig
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.hf import times
+from tahr.models.files.hf import times
 
 MOST_STEEP = 64
 

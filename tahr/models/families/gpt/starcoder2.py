@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models.config import ModelConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
 from tahr.models.families import llama
 from tahr.models.families.gpt import gpt2
 from tahr.models.family import Family
-from tahr.models.fields import Fields
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from tahr.backends.api import StateSpaceSizes
 from tahr.errors import UnsupportedModel
-from tahr.models import config as limits
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, Mixer
-from tahr.models.config import ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig
+from tahr.models.config.rope import NO_ROPE
 from tahr.models.decoder import Decoder
 from tahr.models.families import granite, granite_moe, llama
 from tahr.models.families.hybrid.layers import MOST_TAPS, with_recurrence
 from tahr.models.family import Family
-from tahr.models.fields import Fields
 from tahr.models.mixers.mamba import MambaMixer
-from tahr.models.rope import NO_ROPE
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import Attention, Mixer
+from tahr.models.parts.weights import Weights
 
 LAYER_TYPES = {"mamba": True, "linear_attention": True, "attention": False, "full_attention": False}
 

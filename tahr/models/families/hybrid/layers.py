@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tahr.models.config import ModelConfig
+from tahr.models.config.record import ModelConfig
 
 MOST_TAPS = 64  # of a convolution
 

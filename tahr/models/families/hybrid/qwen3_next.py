@@ -6,20 +6,20 @@ from functools import partial
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
-from tahr.models import config as limits
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention, Mixer
-from tahr.models.config import DeltaConfig, ModelConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import DeltaConfig, ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.families import llama
 from tahr.models.families.hybrid.layers import MOST_TAPS, by_interval, with_recurrence
 from tahr.models.families.moe.glm4_moe import main_layers
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, with_experts
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import hf_experts, with_experts
 from tahr.models.mixers.delta_net import DeltaMixer
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import Attention, Mixer
+from tahr.models.parts.weights import Weights
 
 INTERVAL = 4
 

@@ -6,18 +6,18 @@ from functools import partial
 
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, UnsupportedModel
-from tahr.models import config as limits
-from tahr.models.arrange import Tensors
-from tahr.models.config import MOST_MULTIPLIER, LatentConfig, ModelConfig, MoeConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, LatentConfig, ModelConfig, MoeConfig
+from tahr.models.config.rope import MOST_FACTOR, Yarn, sharpness
 from tahr.models.decoder import Decoder
 from tahr.models.families import llama, ministral3
 from tahr.models.families.moe.glm4_moe import in_groups, main_layers, routed_gguf, routed_hf
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.hf import hf_rope, with_experts
+from tahr.models.files.hf import hf_rope, with_experts
 from tahr.models.mixers.latent import LatentAttention
-from tahr.models.rope import MOST_FACTOR, Yarn, sharpness
-from tahr.models.weights import Weights
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.weights import Weights
 
 SOFTMAX, SIGMOID = 1, 2  # gating functions, by their numbers in GGUFs
 GLM_LAYERS = (47, 48)  # of GLM 4.7 Flash, whose first GGUFs do not say how they choose

@@ -4,16 +4,16 @@ expert beside those that a sigmoid router chooses."""
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models import config as limits
-from tahr.models.blocks import Attention
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig, MoeConfig
+from tahr.models.config import record as limits
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, ModelConfig, MoeConfig
 from tahr.models.decoder import Decoder
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, with_experts
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import hf_experts, with_experts
+from tahr.models.parts.blocks import Attention
+from tahr.models.parts.weights import Weights
 
 
 def build(cfg: ModelConfig, w: Weights) -> Decoder:

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
-from tahr.models.arrange import Tensors
-from tahr.models.blocks import Attention
-from tahr.models.config import MOST_MULTIPLIER, ModelConfig, MoeConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import MOST_MULTIPLIER, ModelConfig, MoeConfig
+from tahr.models.config.rope import MOST_CONTEXT, Yarn
 from tahr.models.decoder import Decoder
 from tahr.models.families import llama
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts, with_local_layers
-from tahr.models.hf import hf_experts, with_experts, with_windows
-from tahr.models.rope import MOST_CONTEXT, Yarn
-from tahr.models.weights import Weights
+from tahr.models.files.gguf import gguf_experts, with_local_layers
+from tahr.models.files.hf import hf_experts, with_experts, with_windows
+from tahr.models.parts.arrange import Tensors
+from tahr.models.parts.blocks import Attention
+from tahr.models.parts.weights import Weights
 
 PERIOD = 2
 

@@ -4,13 +4,13 @@ other against those that are nearly as good."""
 from dataclasses import replace
 
 from tahr.config import SamplingParams
-from tahr.models.config import ModelConfig, MoeConfig
+from tahr.models.config.fields import Fields
+from tahr.models.config.record import ModelConfig, MoeConfig
+from tahr.models.config.rope import MOST_FACTOR, LongRope
 from tahr.models.families import llama, phi3
 from tahr.models.family import Family
-from tahr.models.fields import Fields
-from tahr.models.gguf import gguf_experts
-from tahr.models.hf import hf_experts, with_experts
-from tahr.models.rope import MOST_FACTOR, LongRope
+from tahr.models.files.gguf import gguf_experts
+from tahr.models.files.hf import hf_experts, with_experts
 
 JITTER = 0.01  # where a file does not say
 

@@ -16,8 +16,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tahr.backends.cuda.kernels.attention_kernels import sequence_of
-from tahr.backends.cuda.kernels.dependent import let_next_start, wait_for_previous
+from tahr.backends.cuda.kernels.common.attention_kernels import sequence_of
+from tahr.backends.cuda.kernels.common.dependent import let_next_start, wait_for_previous
 
 load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared  # its name until 3.8
 

@@ -1,0 +1,1 @@
+"""The backend that every other one is held against."""

@@ -1,0 +1,1 @@
+"""The terminal of a person: notes, progress, Ctrl-C."""

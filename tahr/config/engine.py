@@ -1,0 +1,101 @@
+"""What an engine is configured to be."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tahr.config.checks import Range, check_ranges, keep_conventions, whole
+from tahr.config.lora import clean_lora_files
+from tahr.errors import ConfigError
+
+KV_NAMES = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16",
+            "int8": "q8_0", "q8": "q8_0", "fp8_e4m3": "fp8"}  # fmt: skip
+
+
+def kv_type(name: str | None) -> str | None:
+    """A format of keys and values under the name the backends know; fp8 is q8_0 where a backend has no such floats.
+
+    "q8_0/f16" names one for keys and one for values; a side left empty is the backend's default.
+    """
+    if name is None:
+        return None
+    sides = [KV_NAMES.get(side, side) for side in name.lower().split("/")]
+    return sides[0] if len(set(sides)) == 1 else "/".join(sides)
+
+
+SCHEDULING_POLICIES = ("fcfs", "priority", "shortest_job_first", "sjf")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine is asked to be."""
+
+    backend: str = "auto"
+    n_threads: int | None = None  # None: one per core
+    context_size: int | None = None  # None or 0: the model's own, as far as memory allows
+    context_share: float | None = None  # a part of the model's own, where no size is given
+    kv_dtype: str | None = None  # None: the backend's default; see `kv_type`
+    quantize: str | None = None  # what a float checkpoint becomes at load, such as int8; None: it stays as it is
+    page_size: int = 32
+    kv_bytes: int | None = None  # None: enough for max_batch_size sequences, at most a quarter of free memory
+    tokenizer: str | None = None  # a tokenizer.json or a directory with one; None: the model's own
+    chat_template: str | None = None  # a file with a Jinja template; None: the model's own
+    tool_call_parser: str | None = None  # how the model writes tool calls; None: its template shows that
+    gpu_memory_utilization: float | None = None  # the share of a GPU that weights, KV and steps may take; None: 0.9
+    deterministic: bool = False  # a reply never depends on the rest of the batch: always so on a CPU, slower on a GPU
+    admit_below: float = 0.9  # share of the KV pool that new requests may fill; the rest is for growing
+    scheduling_policy: str = "fcfs"
+    # Sizes of steps; None: what suits the backend, see `Backend.step_defaults`.
+    max_batch_size: int | None = None  # requests that run at once
+    max_prefill_batch: int | None = None  # of them, those whose prompt is computed in one step
+    max_decode_batch: int | None = None  # of them, those that get a token in one step; None: all
+    max_decode_tokens: int = 4096  # of all sequences that decode in a step: whichever of the two is less
+    prefill_chunk_size: int | None = None  # tokens of one prompt in one step
+    max_prefill_tokens: int | None = None  # of all prompts in one step
+    active_prefill_tokens: int | None = None  # the same for steps in which others get a token; None: no less
+    prefill_first_until_active: int = 0  # while fewer decode, prompts are computed before any sequence gets a token
+    prefix_cache: bool = True
+    cache_max_entries: int | None = None  # pages that can be found again; None: the whole pool
+    cache_max_tokens: int | None = None
+    cache_max_bytes: int | None = None
+    loras: tuple[str, ...] = ()  # adapters to load, each as NAME=PATH or NAME=PATH,SCALE
+    lora_rows: int | None = None  # ranks of adapters, in all, with room behind a GPU's matrices; None: LORA_ROWS
+    spec_ngram: bool = False  # guess tokens from what followed the same words earlier in the text
+    spec_draft: str | None = None  # guess tokens with a smaller model of the same vocabulary
+    spec_tokens: int | None = None  # guesses of a sequence in one step, at most; None: 8 from the text, 4 from a model
+    spec_off: bool = False  # guess nothing, whatever else is set
+
+    RANGES: ClassVar[dict[str, Range]] = {
+        "n_threads": whole(1, 1024),
+        "context_size": whole(8),
+        "context_share": Range(0, 1, low_included=False),
+        "page_size": whole(1, 4096),
+        "kv_bytes": whole(1, 2**62),
+        "gpu_memory_utilization": Range(0, 1, low_included=False),
+        "admit_below": Range(0, 1, low_included=False),
+        "max_batch_size": whole(1, 4096),
+        "max_prefill_batch": whole(1, 4096),
+        "max_decode_batch": whole(1, 4096),
+        "prefill_chunk_size": whole(1, 65536),
+        "max_decode_tokens": whole(1, 2**20),
+        "max_prefill_tokens": whole(1, 2**20),
+        "active_prefill_tokens": whole(1, 2**20),
+        "prefill_first_until_active": whole(0, 4096),
+        "cache_max_entries": whole(0),
+        "cache_max_tokens": whole(0),
+        "cache_max_bytes": whole(0, 2**62),
+        "lora_rows": whole(0, 8192),
+        "spec_tokens": whole(1, 64),
+    }
+
+    def __post_init__(self) -> None:
+        keep_conventions(self, {"context_size": (0, None)})
+        check_ranges(self, self.RANGES)
+        object.__setattr__(self, "kv_dtype", kv_type(self.kv_dtype))
+        object.__setattr__(self, "loras", clean_lora_files(self.loras))
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ConfigError(
+                f"There is no scheduling policy {self.scheduling_policy!r}: "
+                f"take one of {', '.join(SCHEDULING_POLICIES)}."
+            )
+        if self.spec_ngram and self.spec_draft and not self.spec_off:
+            raise ConfigError("spec_ngram and spec_draft are both set: guess from the text or with a draft model.")

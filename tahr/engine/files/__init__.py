@@ -1,1 +1,0 @@
-"""What is read of the files of a model besides its weights."""

@@ -1,0 +1,150 @@
+"""Samples the next tokens of a step. What belongs to a request lives in its `SamplingState`; a `Sampler` serves many.
+
+The chain, in order: logit bias, bans, allowed tokens, repetition / presence / frequency penalties, DRY (logit
+processors), the mask of a grammar, then top-n-sigma, XTC, typical-p, top-a, eta, temperature, top-k, min-p, top-p
+(stages), then a draw. Mirostat takes the place of all truncation. At temperature 0 only the logit processors and the
+mask matter, and the best token is taken. `backends.sampling` says what each stage means.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+
+from tahr.backends.api import Backend, Tensor
+from tahr.backends.sampling.sample_rows import NOTHING_LEFT, Floats, Logprobs, Sampled, Words, words
+from tahr.engine.sampling.sample_batch import SampleBatch
+from tahr.engine.sampling.sampling_state import Sample, SampledToken, SampleRequest
+from tahr.errors import GenerateError, TahrError
+from tahr.grammar.masks import MaskFiller
+
+NO_ERRORS: Mapping[int, TahrError] = {}
+
+
+class Sampler:
+    """Samples for requests by a backend's `sample`."""
+
+    def __init__(self, backend: Backend, n_vocab: int, aside: bool = False):
+        self._backend = backend
+        self._n_vocab = n_vocab
+        self._aside = aside  # see `SampleRows.aside`
+        self._batch: SampleBatch | None = None
+        self.filler = MaskFiller()
+        self._memory = [words(0, 0), words(0, 0)]  # of masks
+
+    def prepare(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
+        """Begin what does not need the logits: the masks of grammars. Request i takes row `source[i]`."""
+        batch = self.batch(requests, source)
+        if batch.has_masks:
+            batch.begin_masks(self.filler)
+        return batch
+
+    def batch(self, requests: ListOf[SampleRequest], source: ListOf[int]) -> SampleBatch:
+        """The same without the masks, for a caller that begins them."""
+        batch = self._batch
+        if batch is None or not batch.holds(requests, source):
+            batch = SampleBatch(requests, source, self._n_vocab, self._aside, self._mask_memory)
+            batch.on_host = self._backend.host_samples(batch.rows)
+            self._batch = batch
+        if batch.has_masks:
+            batch.finish_masks()  # of a step that failed before it sampled
+        return batch
+
+    def _mask_memory(self, n: int, n_words: int) -> Words:
+        """Memory for the masks of a batch. The batch before the last one has been sampled, so its memory is free."""
+        self._memory.reverse()
+        if len(self._memory[0]) < n:
+            self._memory[0] = self._backend.mask_memory(max(n, 2 * len(self._memory[0])), n_words)
+        return self._memory[0][:n]
+
+    def launch(
+        self, batch: SampleBatch, logits: Tensor | Floats, lengths: ListOf[int] | None = None
+    ) -> "PendingTokens":
+        """Begin to sample the next token of each request of a prepared batch.
+
+        `lengths` says how many tokens come before it in each text, where some of them are being sampled already; such a
+        request must not be one whose sampling `follows_text`, or that has a grammar.
+        """
+        errors = batch.finish_masks() if batch.has_masks else NO_ERRORS
+        return PendingTokens(batch, self._backend.sample(logits, batch.next_rows(lengths)), errors)
+
+    def sample(
+        self, requests: ListOf[SampleRequest], logits: Tensor | Floats, source: ListOf[int] | None = None
+    ) -> list[SampledToken | TahrError]:
+        """The next token of each request; without a source, request i takes row i of the logits."""
+        if not requests:
+            return []
+        batch = self.prepare(requests, list(range(len(requests))) if source is None else source)
+        found = self.launch(batch, logits).collect()
+        return [SampledToken(each) if isinstance(each, int) else each for each in found]
+
+    def logprobs_of(
+        self, logits: Tensor | Floats, source: ListOf[int], tokens: ListOf[int], n_top: int
+    ) -> list[SampledToken | TahrError]:
+        """How likely the model held tokens by its rows of logits, and the likeliest of each row."""
+        if not tokens:
+            return []
+        counts = np.full(len(tokens), n_top, np.int32)
+        found = self._backend.logprobs(
+            logits, self._n_vocab, np.array(source, np.int32), np.array(tokens, np.int32), counts
+        )
+        return [scored(token, i, found, n_top) for i, token in enumerate(tokens)]
+
+
+class PendingTokens:
+    """Tokens of some requests that are being sampled."""
+
+    __slots__ = ("_batch", "_errors", "_sampled")
+
+    def __init__(self, batch: SampleBatch, sampled: Sampled, errors: Mapping[int, TahrError]):
+        self._batch, self._sampled, self._errors = batch, sampled, errors
+
+    @property
+    def on_host(self) -> ListOf[int]:
+        """The places whose tokens no step may refer to before they are collected."""
+        return self._batch.on_host
+
+    def collect(self) -> ListOf[Sample]:
+        """The token of each request. What is wrong with one is its own answer, never an exception."""
+        tokens, probabilities, logprobs = self._sampled.collect()
+        found: list[int] = tokens.tolist()
+        for i in self._batch.learners:
+            if found[i] >= 0:
+                self._batch.requests[i].sampling.learn(probabilities[i])
+        if logprobs is None and not self._errors and (not found or min(found) >= 0):
+            return found
+        return [self._result(i, token, logprobs) for i, token in enumerate(found)]
+
+    def _result(self, i: int, token: int, logprobs: Logprobs | None) -> Sample:
+        if i in self._errors:
+            return self._errors[i]
+        request = self._batch.requests[i]
+        sampling = request.sampling
+        if token < 0:
+            is_banned = token == NOTHING_LEFT and (sampling.processors or request.grammar)
+            return nothing_left(request) if is_banned else not_numbers()
+        if logprobs is None or sampling.n_logprobs is None:
+            return token
+        return scored(token, i, logprobs, sampling.n_logprobs)
+
+
+def scored(token: int, row: int, logprobs: Logprobs, n_top: int) -> SampledToken | TahrError:
+    """A token with its log-probability and the likeliest tokens beside it."""
+    own, ids, values = logprobs.own[row], logprobs.ids[row, :n_top].tolist(), logprobs.values[row].tolist()
+    if own != own:
+        return not_numbers()
+    top = tuple((best, value) for best, value in zip(ids, values, strict=False) if best >= 0)
+    return SampledToken(token, float(own), top)
+
+
+def not_numbers() -> GenerateError:
+    return GenerateError("The model produced logits that are not numbers, so this request cannot go on.")
+
+
+def nothing_left(request: SampleRequest) -> GenerateError:
+    if request.grammar:
+        return GenerateError(
+            "No token is left that the grammar allows: loosen banned_tokens, allowed_tokens, logit_bias or min_tokens, "
+            "or the grammar."
+        )
+    return GenerateError("Every token is banned: loosen banned_tokens, allowed_tokens or min_tokens.")

@@ -1,0 +1,1 @@
+"""Which sequences a step computes, and how many tokens of each."""

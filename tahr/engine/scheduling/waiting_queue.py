@@ -1,0 +1,73 @@
+"""The waiting queue: sequences that are not running yet, or that were preempted."""
+
+from heapq import heappop, heappush
+
+from tahr.engine.scheduling.policies import Policy
+from tahr.engine.sequences.sequence import Rank, Sequence
+
+PATIENCE = 32  # times the oldest sequence is passed over before it goes first, whatever the policy says
+
+
+class WaitingQueue:
+    """Ordered by the policy. No sequence starves: one that has been passed over too often goes first.
+
+    Only the oldest counts, so a sequence is passed over at most `PATIENCE` times for each older one and for itself.
+    """
+
+    def __init__(self, policy: Policy):
+        self._policy = policy
+        self._members: dict[int, Sequence] = {}
+        # Entries of sequences that have left, or have another rank by now, are skipped when they come to the top.
+        self._by_rank: list[tuple[Rank, Sequence]] = []
+        self._by_age: list[tuple[int, Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, seq: Sequence) -> bool:
+        return seq.id in self._members
+
+    @property
+    def members(self) -> list[Sequence]:
+        return list(self._members.values())
+
+    @property
+    def first(self) -> Sequence | None:
+        """The sequence to admit next."""
+        heap = self._by_rank
+        while heap and (heap[0][1].id not in self._members or heap[0][0] != heap[0][1].rank):
+            heappop(heap)
+        return heap[0][1] if heap else None
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a sequence; one that was preempted keeps its rank and age."""
+        if not seq.rank:
+            seq.rank = (1, self._policy(seq), seq.id)
+        self._members[seq.id] = seq
+        heappush(self._by_rank, (seq.rank, seq))
+        heappush(self._by_age, (seq.id, seq))
+
+    def remove(self, seq: Sequence) -> None:
+        """Take a sequence out; does nothing if it is not here."""
+        self._members.pop(seq.id, None)
+
+    def pop(self) -> Sequence:
+        """Take out the first one."""
+        first, oldest = self.first, self._oldest()
+        assert first and oldest, "the queue is empty"
+        if oldest is not first:
+            self._pass_over(oldest)
+        self.remove(first)
+        return first
+
+    def _oldest(self) -> Sequence | None:
+        heap = self._by_age
+        while heap and heap[0][1].id not in self._members:
+            heappop(heap)
+        return heap[0][1] if heap else None
+
+    def _pass_over(self, seq: Sequence) -> None:
+        seq.n_passed += 1
+        if seq.n_passed == PATIENCE:
+            seq.rank = (0, 0, seq.id)  # for good: it must not be preempted by those it waited for
+            heappush(self._by_rank, (seq.rank, seq))

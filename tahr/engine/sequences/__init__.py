@@ -1,0 +1,1 @@
+"""A sequence, and what belongs to it alone."""

@@ -1,0 +1,1 @@
+"""The engine that is fed step by step: sessions, snapshots, stored prefixes."""

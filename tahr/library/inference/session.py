@@ -1,0 +1,166 @@
+"""One text in a model's memory: feed it tokens, take logits, go back, copy what it holds and put it back."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+import numpy as np
+
+from tahr.backends.api import Bytes, Floats, StateShape
+from tahr.engine.engine import Engine
+from tahr.engine.feeder import Feeder, LastRow
+from tahr.engine.sequences.sequence import Sequence
+from tahr.errors import ConfigError
+from tahr.kv.pages import pages_for
+from tahr.library.inputs.arguments import token_ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KvCopy:
+    """A text's memory on the host: keys and values per layer as `Backend.read_pages` gives them, and states."""
+
+    tokens: tuple[int, ...]
+    layers: tuple[Bytes, ...]
+    dtype: str
+    model: object  # whose they are: restoring into another model is refused
+    states: tuple[Floats, ...] = ()  # of the layers that have one, after the last token: [1, *shape]
+    adapter: str = ""  # the digest of the adapters they were computed with
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers) + sum(state.nbytes for state in self.states)
+
+    def first(self, n_tokens: int) -> "KvCopy":
+        """The same for the beginning of the text; states cannot go back."""
+        if n_tokens == len(self.tokens) and all(len(layer) == n_tokens for layer in self.layers):
+            return self
+        if self.states:
+            raise ConfigError("The model has states, which are those after the last token: restore the whole copy.")
+        layers = tuple(layer[:n_tokens] for layer in self.layers)
+        return KvCopy(self.tokens[:n_tokens], layers, self.dtype, self.model, adapter=self.adapter)
+
+
+class Session:
+    """A sequence of an engine that keeps the whole text in every layer, windows or not, so that it can go back."""
+
+    def __init__(self, engine: Engine, model: object):
+        self.engine, self.model = engine, model
+        self._feeder = Feeder(engine)
+        self._last = LastRow()
+        self._seq: Sequence | None = None  # None: the text is empty
+
+    @property
+    def sequence(self) -> Sequence:
+        """The engine's sequence of a text that is not empty."""
+        assert self._seq
+        return self._seq
+
+    @property
+    def length(self) -> int:
+        return len(self._seq.tokens) if self._seq else 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens whose keys and values are stored."""
+        return list(self._seq.tokens) if self._seq else []
+
+    @property
+    def context_size(self) -> int:
+        return self.engine.context_size
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        return self.context_size - self.length
+
+    @property
+    def kv_dtype(self) -> str:
+        return self.engine.runner.kv.dtype
+
+    def feed(self, tokens: ListOf[int]) -> Floats:
+        """Compute tokens after those that are here; the logits of the last. After an error the text is empty."""
+        tokens = token_ids(tokens)
+        if self._seq is None:
+            self._seq = self._feeder.open(tokens, self._last)
+        else:
+            self._feeder.feed(self._seq, tokens)
+        self._compute(self._feeder.run, self._seq)
+        return self._last.row
+
+    def _compute(self, run: Callable[[Sequence], None], seq: Sequence) -> None:
+        try:
+            run(seq)
+        finally:
+            if seq.done:
+                self._seq = None
+
+    @property
+    def adapter(self) -> str:
+        """The digest of the adapters that texts are computed with."""
+        return self.engine.adapters.default.digest
+
+    def compute_again(self) -> None:
+        """Compute the text with the weights as they are now."""
+        tokens = self.tokens
+        self.truncate(0)
+        if tokens:
+            self.feed(tokens)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Behave as if only the first n tokens had been fed."""
+        if not isinstance(n_tokens, SupportsIndex) or not 0 <= n_tokens <= self.length:
+            raise ConfigError(f"The text has {self.length} tokens and cannot be cut to {n_tokens}.")
+        if self._seq and n_tokens:
+            self._feeder.truncate(self._seq, n_tokens)
+        elif self._seq:
+            self._feeder.close(self._seq)
+            self._seq = None
+
+    def copy(self) -> KvCopy:
+        """What is stored, in host memory. After an error the text is empty."""
+        if self._seq:
+            self._compute(self._feeder.resume, self._seq)
+        layers = tuple(layer[: self.length] for layer in self._read_layers())
+        states = tuple(self._read_states())
+        return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, states, self.adapter)
+
+    def empty_layers(self) -> list[Bytes]:
+        """What a copy of nothing would hold: only its shapes say something."""
+        runner = self.engine.runner
+        return runner.backend.read_pages(runner.kv, [])
+
+    def state_shapes(self) -> list[tuple[int, ...]]:
+        """Of the layers that have a state."""
+        layers = self.engine.runner.kv.layout.layers
+        return [shape.shape for shape in layers if isinstance(shape, StateShape)]
+
+    def _read_layers(self) -> list[Bytes]:
+        runner = self.engine.runner
+        return runner.backend.read_pages(runner.kv, self._seq.tables[0].pages if self._seq and self._seq.tables else [])
+
+    def _read_states(self) -> list[Floats]:
+        runner = self.engine.runner
+        return runner.backend.read_states(runner.kv, [self._seq.slot]) if self._seq and self._seq.slot else []
+
+    def restore(self, copy: KvCopy) -> None:
+        """Hold exactly what was copied."""
+        if not isinstance(copy, KvCopy):
+            raise ConfigError("What is to be restored is no KV copy: give what kv_snapshot() returned.")
+        if copy.model is not self.model or copy.dtype != self.kv_dtype:
+            raise ConfigError(
+                "The KV copy was made by another model, so it means nothing to this one: prefill instead."
+            )
+        if copy.adapter != self.adapter and copy.tokens:
+            raise ConfigError("The KV copy was made with other adapters than those applied now: prefill instead.")
+        self.truncate(0)
+        if not copy.tokens:
+            return
+        runner = self.engine.runner
+        self._seq = self._feeder.restore(copy.tokens, self._last)
+        n_padding = pages_for(len(copy.tokens), runner.kv.page_size) * runner.kv.page_size - len(copy.tokens)
+        padded = [np.pad(layer, ((0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
+        if self._seq.tables:
+            runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)
+        if self._seq.slot:
+            runner.backend.write_states(runner.kv, [self._seq.slot], copy.states)

@@ -1,0 +1,222 @@
+"""Snapshots: a session as bytes, to be resumed later, elsewhere, with the same weights.
+
+    TAHRSNAP | version u32 | header bytes u32 | header (JSON) | keys and values, layer after layer | sha256 of it all
+
+Everything is checked before it is believed: sizes against the bytes at hand, the digest, then every field.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as ListOf
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tahr.backends.api import Bytes
+from tahr.config import SamplingParams, sampling_values
+from tahr.errors import SnapshotIncompatible, TahrError
+from tahr.grammar import Grammar
+from tahr.library.inference.config import InferenceConfig
+from tahr.library.inference.session import KvCopy, Session
+
+MAGIC = b"TAHRSNAP"
+# 1: other orders of keys and values, and q8_0 without rotation; 2: fingerprints of the ends of files alone
+VERSION = 3
+START = struct.Struct("<8sII")
+DIGEST_BYTES = 32
+PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
+SAMPLE_BYTES, SAMPLE_EVERY = 4096, 4 << 20  # of what is between: matrices of layers are about as large, or larger
+MAX_SAMPLES = 4096
+TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
+MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """What a snapshot says of itself."""
+
+    arch: str
+    fingerprint: str
+    config: InferenceConfig
+    tokens: tuple[int, ...]
+    context_size: int
+    kv_dtype: str
+    kv_shapes: tuple[Shape, ...]  # per layer [n_tokens, n_heads, bytes of a key and a value]
+    state_bytes: tuple[int, ...] = ()  # per layer that has a state in place of keys and values
+    adapter: str = ""  # the digest of the adapters they were computed with
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(prod(shape) for shape in self.kv_shapes) + sum(self.state_bytes)
+
+
+# ---- writing ----------------------------------------------------------------------------------------------------
+
+
+def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str) -> bytes:
+    """A session as it is now."""
+    copy = session.copy()
+    shapes = tuple((len(copy.tokens), *layer.shape[1:]) for layer in copy.layers)
+    states = tuple(state.nbytes for state in copy.states)
+    info = SnapshotInfo(
+        arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states, copy.adapter
+    )
+    return pack(info, [*copy.layers, *(np.ascontiguousarray(state).view(np.uint8) for state in copy.states)])
+
+
+def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
+    """A snapshot as bytes."""
+    facts = asdict(info)
+    sampler = info.config.sampler
+    grammar = {"grammar": asdict(sampler.grammar), "grammar_after": sampler.grammar_after} if sampler.grammar else {}
+    facts["config"]["sampler"] = sampling_values(sampler) | grammar
+    header = json.dumps(facts).encode()
+    start = START.pack(MAGIC, VERSION, len(header))
+    # Views, because the keys and values of a long text take gigabytes: they are copied once, by the join.
+    parts: list[bytes | memoryview] = [start, header, *(np.ascontiguousarray(layer).data for layer in layers)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join([*parts, digest.digest()])
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+def read_info(data: bytes) -> SnapshotInfo:
+    """What a snapshot holds, without loading a model."""
+    return read_header(data)[0]
+
+
+def unpack(data: bytes) -> tuple[SnapshotInfo, tuple[Bytes, ...]]:
+    """What a snapshot holds, and its keys and values, then its states (views of `data`)."""
+    info, at = read_header(data)
+    layers = []
+    for shape in [*info.kv_shapes, *((n,) for n in info.state_bytes)]:
+        layers.append(np.frombuffer(data, np.uint8, prod(shape), at).reshape(shape))
+        at += prod(shape)
+    return info, tuple(layers)
+
+
+def read_header(data: bytes) -> tuple[SnapshotInfo, int]:
+    """The checked header of a sound snapshot, and where its keys and values begin."""
+    begin = check_start(data)
+    if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
+        raise SnapshotIncompatible("The snapshot is damaged: its checksum does not match. Take another copy of it.")
+    try:
+        info = parse(json.loads(data[START.size : begin]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TahrError) as error:
+        raise SnapshotIncompatible(
+            f"The snapshot's header makes no sense ({error}): make the snapshot anew."
+        ) from error
+    if begin + info.kv_bytes + DIGEST_BYTES != len(data):
+        raise SnapshotIncompatible(
+            f"The snapshot should have {info.kv_bytes} bytes of keys and values, but its size says otherwise: "
+            "make it anew."
+        )
+    return info, begin
+
+
+def check_start(data: bytes) -> int:
+    """Where the header ends, if this can be a snapshot at all."""
+    if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < START.size + DIGEST_BYTES:
+        raise SnapshotIncompatible("These bytes are not a snapshot: give what snapshot() returned, all of it.")
+    _, version, n_header = START.unpack_from(data)
+    if version != VERSION:
+        raise SnapshotIncompatible(
+            f"The snapshot has version {version}, but this Tahr reads version {VERSION}: use the Tahr that made it."
+        )
+    if START.size + n_header + DIGEST_BYTES > len(data):
+        raise SnapshotIncompatible("The snapshot is cut off: take another copy of it.")
+    return int(START.size + n_header)
+
+
+def parse(header: dict[str, Any]) -> SnapshotInfo:
+    config = dict(header["config"])
+    sampler = dict(config["sampler"])
+    if "grammar" in sampler:
+        sampler["grammar"] = Grammar(**sampler["grammar"])
+    config["sampler"] = SamplingParams(**sampler)
+    refuse_odd_texts(config)
+    info = SnapshotInfo(
+        arch=str(header["arch"]),
+        fingerprint=str(header["fingerprint"]),
+        config=InferenceConfig(**config),
+        tokens=tuple(header["tokens"]),
+        context_size=header["context_size"],
+        kv_dtype=str(header["kv_dtype"]),
+        kv_shapes=tuple(tuple(shape) for shape in header["kv_shapes"]),
+        state_bytes=tuple(header.get("state_bytes", ())),
+        adapter=str(header.get("adapter", "")),
+    )
+    numbers = [*info.tokens, info.context_size, *(n for shape in info.kv_shapes for n in shape), *info.state_bytes]
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError("a number is not one")
+    if any(len(shape) != 3 or shape[0] != len(info.tokens) for shape in info.kv_shapes):
+        raise ValueError("keys and values do not fit the tokens")
+    if set(header) | {"state_bytes", "adapter"} != {f.name for f in fields(SnapshotInfo)}:
+        raise ValueError("unknown fields")
+    return info
+
+
+def refuse_odd_texts(config: dict[str, Any]) -> None:
+    """What names files, a backend or a model must be text that can."""
+    for name in TEXTS:
+        text = config.get(name) or ""
+        if not isinstance(text, str) or len(max(text.split("/"), key=len).encode("utf-8", "replace")) > MAX_NAME_BYTES:
+            raise ValueError(f"{name} is no name")
+
+
+def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
+    """Let a session of the same model hold what a snapshot holds."""
+    if info.adapter != session.adapter:
+        raise SnapshotIncompatible(
+            "The snapshot was made with other adapters than those applied now: give the same to resume(loras=...)."
+        )
+    if [layer.shape[1:] for layer in session.empty_layers()] != [shape[1:] for shape in info.kv_shapes]:
+        raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
+    shapes = session.state_shapes() if info.tokens else []
+    if [4 * prod(shape) for shape in shapes] != list(info.state_bytes):
+        raise SnapshotIncompatible("The snapshot's states do not fit the model: make the snapshot anew.")
+    n_kv = len(info.kv_shapes)
+    states = [raw.view(np.float32).reshape(1, *shape) for raw, shape in zip(layers[n_kv:], shapes, strict=True)]
+    copy = KvCopy(info.tokens, layers[:n_kv], info.kv_dtype, session.model, tuple(states), info.adapter)
+    session.restore(copy)
+
+
+# ---- fingerprints -----------------------------------------------------------------------------------------------
+
+
+def fingerprint_of_files(files: ListOf[Path]) -> str:
+    """Content only, so that a copied or touched file is still the same: sizes, both ends of each file, and samples of
+    what is between, because a model with an adapter merged into its layers has the ends of the one without."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            add(digest, path.stat().st_size, partial(os.pread, file.fileno()))
+    return digest.hexdigest()
+
+
+def fingerprint_of_bytes(data: bytes) -> str:
+    """As that of a file with this content."""
+    digest = hashlib.sha256()
+    add(digest, len(data), lambda size, at: data[at : at + size])
+    return digest.hexdigest()
+
+
+def add(digest: "hashlib._Hash", n_bytes: int, read: Callable[[int, int], bytes]) -> None:
+    """Count in a file of `n_bytes`; `read` takes a number of bytes and where they begin."""
+    n_samples = min(n_bytes // SAMPLE_EVERY, MAX_SAMPLES)
+    places = [n_bytes * i // n_samples for i in range(1, n_samples)]
+    ends = [(PROBE_BYTES, 0), (PROBE_BYTES, max(0, n_bytes - PROBE_BYTES))]
+    digest.update(n_bytes.to_bytes(8, "little"))
+    for size, at in [*ends, *((SAMPLE_BYTES, place) for place in places)]:
+        digest.update(read(size, at))

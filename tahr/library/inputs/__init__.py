@@ -1,0 +1,1 @@
+"""Arguments of the library, as the engine wants them."""

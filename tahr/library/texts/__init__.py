@@ -1,1 +1,0 @@
-"""What encoders read: texts and pairs of them as tokens, and what their results mean."""

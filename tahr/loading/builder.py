@@ -1,0 +1,335 @@
+"""Puts an engine together: files, tokenizer, template, backend, model, memory."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tahr import hub
+from tahr.backends import LogitWidth, open_backend
+from tahr.backends.api import LORA_TILE, Backend, MemoryLayout, StepLimits
+from tahr.collector import no_collections
+from tahr.config import EngineConfig, LoraFile, SamplingParams
+from tahr.engine.adapters.registry import check_name
+from tahr.engine.engine import Engine
+from tahr.engine.running.runner import Runner
+from tahr.engine.sampling.dry import Resolve, breaker_finder
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.scheduling.work import MAX_CHUNK, SchedulerLimits
+from tahr.engine.speculation.setup import (
+    Draft,
+    check_room,
+    check_same_vocabulary,
+    draft_windows,
+    make_speculator,
+    n_draft_tokens,
+)
+from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
+from tahr.hub import ModelFiles
+from tahr.hub.refs import expanded
+from tahr.kv.checkpoints import StateCheckpoints
+from tahr.kv.pages import PagePool, pages_for
+from tahr.kv.prefix import PrefixCache
+from tahr.kv.slots import StateSlots
+from tahr.loading.capacity import (
+    Capacity,
+    KVGroup,
+    cache_pages,
+    fit_memory,
+    state_bytes,
+    step_sizes,
+    with_step_defaults,
+)
+from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
+from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
+from tahr.models.config.record import ModelConfig
+from tahr.models.decoder import Decoder
+from tahr.models.loader.load import OpenedModel, load, open_model
+from tahr.models.loader.runnable import refuse_unsupported
+from tahr.text.templates.chat import ChatTemplate, template_for
+from tahr.text.tokens.tokenizer import Tokenizer
+from tahr.text.tool_calls.call_formats import call_format_named
+
+LORA_ROWS = 128  # kept where adapters are loaded at start: eight of rank 16
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Everything a loaded model is made of."""
+
+    name: str
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    model_config: ModelConfig
+    sampling: SamplingParams
+    log: list[str]
+    backend_summary: str
+    n_weight_bytes: int  # a draft model's among them
+
+
+def build_engine(
+    backend: Backend,
+    decoder: Decoder,
+    config: EngineConfig,
+    eos_ids: frozenset[int] = frozenset(),
+    resolve: Resolve | None = None,
+    n_vocab: int | None = None,
+    whole_texts: int = 0,
+    n_row_tokens: int | None = None,
+    draft: Draft | None = None,
+) -> tuple[Engine, str]:
+    """An engine around a decoder, and a note on its memory. Tokens from `n_vocab` on are padding, never sampled.
+
+    With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
+    memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
+    """
+    is_encoder = decoder.config.bidirectional
+    if is_encoder:
+        config = encoder_config(config, backend)
+        whole_texts = n_full_texts(config, decoder.config, backend)
+    config = with_step_defaults(config, backend, state_bytes(decoder.memory))
+    memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
+    windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
+    if draft:
+        memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
+    n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
+    asked = replace(
+        config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
+    )  # what there must be memory for
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
+    if n_decode_tokens > 1:
+        check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
+    sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
+    sizes = replace(
+        sizes,
+        n_row_tokens=n_row_tokens or sizes.n_row_tokens,
+        n_decode_tokens=n_decode_tokens,
+        mixed_s=backend.step_defaults.mixed_s,
+        whole_texts=is_encoder,
+    )
+    limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
+    layers_of_groups = tuple(group.layers for group in groups)
+    kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
+    runner = Runner(backend, decoder, kv, limits, n_vocab, n_decode_tokens=n_decode_tokens)
+    scheduler = make_scheduler(config, room, groups, sizes, n_in_flight)
+    n_pages = " + ".join(map(str, room.n_pages))
+    note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
+    speculator = make_speculator(config, draft, runner, scheduler)
+    engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve, speculator)
+    if any(shape.room for shape in decoder.linears.values()):  # adapters are to come: they must find their kernels
+        while engine.adapters.rehearse_next():
+            pass
+    return engine, "; ".join(filter(None, [note, room.note]))
+
+
+def make_scheduler(
+    config: EngineConfig, room: Capacity, groups: list[KVGroup], sizes: SchedulerLimits, n_in_flight: int
+) -> Scheduler:
+    """A scheduler over all of the memory; `n_in_flight` tokens of a sequence may be computed and not yet accepted."""
+    pools = [
+        PagePool(n, config.page_size, group.window, n_in_flight, group.page_bytes)
+        for n, group in zip(room.n_pages, groups, strict=True)
+    ]
+    slots = StateSlots(room.n_slots - room.n_checkpoints - 1) if room.slot_bytes else None
+    cache = prefix_cache(config, room, pools, slots)
+    return Scheduler(pools, sizes, cache, config.scheduling_policy, slots)
+
+
+def prefix_cache(
+    config: EngineConfig, room: Capacity, pools: list[PagePool], slots: StateSlots | None
+) -> PrefixCache | None:
+    """None if it is switched off, or if texts could never be continued because no state is kept."""
+    if not config.prefix_cache or (slots and not room.n_checkpoints):
+        return None
+    checkpoints = StateCheckpoints(slots, room.n_checkpoints, room.slot_bytes) if slots else None
+    return PrefixCache(pools, cache_pages(config, room), checkpoints)
+
+
+def assemble(
+    model: str | None, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
+) -> Assembled:
+    """Everything from a model's name, fetching its files if they are not here."""
+    name = model or hub.DEFAULT_MODEL
+    adapters = lora_files(config)
+    if config.tool_call_parser:
+        call_format_named(config.tool_call_parser)  # refused before anything is fetched
+    files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
+    with no_collections():  # vocabularies and torch's modules are many objects that stay, and would be looked through
+        source = open_model(files.weights, files.directory)
+        tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
+        logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
+        backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=kept_lora_rows(config, backend))
+    check_vocabulary(tokenizer, loaded.config, files.name)
+    draft = load_draft(config, backend, tokenizer, progress)
+    engine, note = build_engine(
+        backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
+    )
+    engine.adapters.model_name = files.name
+    notes = [note for each in adapters for note in load_adapter(engine, each)]
+    notes += [engine.runner.adapter_rows().bank.note] if adapters else []
+    return Assembled(
+        name=files.name,
+        engine=engine,
+        tokenizer=tokenizer,
+        template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
+        model_config=loaded.config,
+        sampling=recommended_sampling(files, source, loaded.config),
+        log=[*loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
+        backend_summary=backend.summary,
+        n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
+    )
+
+
+def fetch_model(model: str, progress: hub.Progress | None = None) -> None:
+    """Have the newest files of a model on disk; a model that cannot run is refused before its weights are fetched."""
+    hub.pull(model, progress=progress, check=refuse_unsupported)
+
+
+def weight_file_bytes(
+    model: str, config: EngineConfig, quantization: str | None = None, progress: hub.Progress | None = None
+) -> int:
+    """The size of a model's weights, and of its draft model's, as files, which are fetched if they are not here."""
+    named = [(model, quantization), (None if config.spec_off else config.spec_draft, None)]
+    found = [
+        hub.resolve(name, quant=quant, progress=progress, check=refuse_unsupported) for name, quant in named if name
+    ]
+    return sum(path.stat().st_size for files in found for path in files.weights)
+
+
+def load_draft(
+    config: EngineConfig, backend: Backend, tokenizer: Tokenizer, progress: hub.Progress | None
+) -> Draft | None:
+    """The draft model that the configuration names, on the same backend; its files are fetched if they are not here."""
+    if not config.spec_draft or config.spec_off:
+        return None
+    files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
+    source = open_model(files.weights, files.directory)
+    check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
+    loaded = load(source, backend, quantize=None)
+    check_vocabulary(tokenizer, loaded.config, files.name)
+    return Draft(files.name, loaded.decoder, loaded.n_weight_bytes)
+
+
+def lora_files(config: EngineConfig) -> list[LoraFile]:
+    """The adapters to load; a wrong name or path is found before a model is fetched."""
+    files = [LoraFile.parse(text) for text in config.loras]
+    for each in files:
+        check_name(each.name)
+        if not expanded(each.path).exists():
+            raise AdapterError(f"There is no adapter at {each.path!r}: name a folder of PEFT's, or a GGUF file.")
+    return files
+
+
+def kept_lora_rows(config: EngineConfig, backend: Backend) -> int:
+    """The rows that the backend keeps for adapters behind each matrix; none where it does not multiply them so."""
+    if config.lora_rows and not backend.keeps_lora_rows:
+        raise ConfigError(
+            "lora_rows is room for adapters behind the matrices of a GPU whose results may depend on the batch: leave "
+            "it out here."
+        )
+    asked = (LORA_ROWS if config.loras else 0) if config.lora_rows is None else config.lora_rows
+    return -(-asked // LORA_TILE) * LORA_TILE if backend.keeps_lora_rows else 0
+
+
+def load_adapter(engine: Engine, file: LoraFile) -> list[str]:
+    """Load an adapter; the lines of the load log that say so."""
+    prepared = engine.adapters.prepare(file.path)
+    loaded = engine.adapters.add(file.name, prepared, file.scale)
+    line = f"Adapter {loaded.name}: rank {loaded.rank}, {loaded.n_bytes / 1e6:.1f} MB, digest {loaded.digest}"
+    return [line, *prepared.adapter.notes]
+
+
+def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:
+    """The tokenizer that came with the weights: a GGUF's own, else the one of the files beside it."""
+    if files.directory is not None:
+        return Tokenizer.from_dir(files.directory)
+    try:
+        return Tokenizer.from_gguf(source.config)
+    except TokenizerError:
+        beside = sidecar(files, TOKENIZER)
+        if beside is None:
+            raise
+        return Tokenizer.from_dir(beside.parent)
+
+
+def tokenizer_at(path: str) -> Tokenizer:
+    """A tokenizer.json, or the one of a directory in the Hugging Face layout."""
+    place = expanded(path)
+    if not place.exists():
+        raise ModelNotFound(f"There is no tokenizer at {path!r}: name a tokenizer.json or leave the setting out.")
+    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
+
+
+def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template the configuration names."""
+    if config.chat_template is None:
+        return None
+    path = expanded(config.chat_template)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The chat template {path} cannot be read ({error}): name a file with a Jinja template."
+        ) from error
+    return template_for({"tokenizer.chat_template": source}, tokenizer)
+
+
+def with_parser(config: EngineConfig, template: ChatTemplate | None) -> ChatTemplate | None:
+    """The template, with the parser of tool calls that the configuration names."""
+    if template is not None and config.tool_call_parser:
+        template.tool_call_parser = config.tool_call_parser
+    return template
+
+
+def breakers(tokenizer: Tokenizer) -> Resolve:
+    """How a request's DRY breakers become tokens; the vocabulary is looked at when the first one asks."""
+    finder: list[Resolve] = []
+
+    def resolve(text: str) -> Iterable[ListOf[int]]:
+        if not finder:
+            # Without BOS: a breaker stands in the middle of a text.
+            finder.append(breaker_finder(tokenizer.vocab_bytes(), partial(tokenizer.encode, add_special=False)))
+        return finder[0](text)
+
+    return resolve
+
+
+def open_template(files: ModelFiles, source: OpenedModel, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's own chat template: Ollama's, a GGUF's own, or that of files beside it; a base model has none."""
+    if files.directory is not None:
+        return template_for(files.directory, tokenizer)
+    if translated := ollama_template(files)[0]:
+        return template_for({"tokenizer.chat_template": translated}, tokenizer)
+    beside = sidecar(files, *TEMPLATES)
+    return template_for(source.config, tokenizer) or (template_for(beside.parent, tokenizer) if beside else None)
+
+
+def check_kv_dtype(asked: str | None, backend: Backend) -> str:
+    """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
+    sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
+    sides = ["q8_0" if side == "fp8" and "fp8" not in backend.kv_dtypes else side for side in sides]
+    for dtype in sides:
+        if dtype not in backend.kv_dtypes:
+            raise ConfigError(
+                f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
+            )
+    if len(sides) > 2:
+        raise ConfigError(f"{asked!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
+    if len(set(sides)) > 1 and not backend.mixes_kv_dtypes:
+        raise ConfigError(
+            f"The {backend.name} backend stores keys and values in one type, not in {' and '.join(sides)}: "
+            "ask for the same on both sides."
+        )
+    return sides[0] if len(set(sides)) == 1 else "/".join(sides)
+
+
+def check_vocabulary(tokenizer: Tokenizer, model: ModelConfig, name: str) -> None:
+    """A tokenizer with more tokens than the model has embeddings belongs to another model."""
+    if tokenizer.n_vocab > model.n_vocab:
+        raise TokenizerError(
+            f"The tokenizer of {name} has {tokenizer.n_vocab} tokens, but the model knows {model.n_vocab}: "
+            "they do not belong together. Fetch the model again."
+        )

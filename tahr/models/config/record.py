@@ -1,0 +1,160 @@
+"""What a model is, in numbers: one frozen record, whatever file it was read from."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tahr.backends.api import Activation, RopeStyle, StateSpaceSizes, Tempering
+from tahr.errors import CorruptFile
+from tahr.models.config.rope import RopeConfig
+
+# Far beyond every released model, small enough that no product of them can ask for absurd memory.
+MOST_LAYERS = 1024
+MOST_WIDTH = 1 << 17
+MOST_HEADS = 1024
+MOST_HEAD_DIM = 1024
+MOST_FFN = 1 << 20
+MOST_VOCAB = 1 << 22
+MOST_EXPERTS = 4096
+MOST_MULTIPLIER = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """How one layer differs from its neighbours: its rope, its window (0: sees everything), whether it has experts."""
+
+    rope: RopeConfig
+    window: int = 0
+    sparse: bool = False
+    n_kv_heads: int = 0  # 0: as the model; likewise the next two
+    head_dim: int = 0
+    ffn_width: int = 0
+    recurrent: bool = False  # a state of fixed size in place of attention
+    chunked: bool = False  # the window begins at a multiple of itself
+    tempered: bool = True  # the model's tempering, if it has one, counts here
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """The experts of a sparse layer."""
+
+    n_experts: int
+    n_active: int
+    ffn_width: int
+    renormalise: bool
+    shared_width: int = 0  # of the expert that every token goes to
+    shared_gate: bool = False  # its result is gated by a score of its own
+    biased: bool = False  # router and experts have biases
+    sigmoid: bool = False  # scores become shares by a sigmoid each, not by a softmax
+    choice_bias: bool = False  # a stored bias counts for the choice of experts alone
+    n_groups: int = 0  # of experts: a token chooses among those of its `n_best_groups` best
+    n_best_groups: int = 0
+    group_top: int = 1  # experts that make up the worth of a group
+    scale: float = 1.0
+    scales_input: bool = False  # experts read their rows times the share
+    jitter: float = 0.0  # experts are chosen one after the other, each against those that are nearly as good; 0: not
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    """The gated delta rule of recurrent layers."""
+
+    n_k_heads: int
+    n_v_heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int
+    tiled: bool = False  # the order of value heads
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Latent attention: what a token keeps, and the parts of a head's query."""
+
+    q_rank: int  # of the vector that queries are linears of; 0: of the stream itself
+    rank: int  # of the vector that keys and values are linears of
+    nope_dim: int  # numbers of a query that are not rotated
+    rope_dim: int  # and those that are
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder in numbers. Multipliers are 1 and softcaps 0 where a family has none."""
+
+    family: str
+    n_layers: int
+    width: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    ffn_width: int
+    n_vocab: int
+    norm_eps: float
+    max_context: int
+    kinds: tuple[LayerKind, ...]
+    attn_scale: float
+    activation: Activation = "silu"
+    rope_style: RopeStyle = "halves"
+    tied: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    norm_kind: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = False
+    norm_offset: float = 0.0  # added to every stored norm gain
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    attn_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    parallel: bool = False  # the halves of a layer read the same rows
+    alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
+    qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
+    tempering: Tempering | None = None
+    unit_norms: bool = False  # queries and keys are normed head by head, without gains
+    n_positions: int = 0  # of a learned table
+    first_position: int = 0  # rows of that table before the one of position 0, where a file has them
+    moe: MoeConfig | None = None
+    delta: DeltaConfig | None = None
+    latent: LatentConfig | None = None
+    mamba: StateSpaceSizes | None = None  # of recurrent layers
+    per_layer_width: int = 0  # of what every layer gets to know of a token besides the stream; 0: nothing
+    n_kv_shared: int = 0  # last layers that read the keys and values of earlier ones
+    bidirectional: bool = False  # an encoder: tokens see those after them too, and no text is generated
+    generates: bool = True  # text; models that embed or score texts need no head
+    final_norm: bool = True  # after the last layer
+    n_labels: int = 0  # of a classifier of texts; 0: it is none
+    paired_types: bool = False  # tokens of a pair's second text are other rows of the table than those of the first
+    guess: str = ""  # how the family was guessed, where the file did not say
+
+    def __post_init__(self) -> None:
+        for wrong, sentence in self.complaints():
+            if wrong:
+                raise CorruptFile(f"The model's configuration contradicts itself: {sentence}. Fetch the model again.")
+
+    def complaints(self) -> list[tuple[bool, str]]:
+        """What cannot be, with the sentence that says so."""
+        heads, kv_heads, head_dim = self.n_heads, self.n_kv_heads, self.head_dim
+        dims = sorted({kind.rope.n_dims for kind in self.kinds})
+        delta = self.delta
+        return [
+            (
+                delta is not None and delta.n_v_heads % delta.n_k_heads != 0,
+                "the value heads of recurrent layers cannot share their key heads evenly",
+            ),
+            (
+                self.mamba is not None and self.mamba.n_heads % self.mamba.n_groups != 0,
+                "the heads of recurrent layers cannot share their groups evenly",
+            ),
+            (len(self.kinds) != self.n_layers, f"{self.n_layers} layers, but {len(self.kinds)} are described"),
+            (heads % kv_heads != 0, f"{heads} query heads cannot share {kv_heads} key heads evenly"),
+            (
+                any(d % 2 or not 0 < d <= head_dim for d in dims),
+                f"rope turns {dims} numbers of each head, which is no even part of its {head_dim}",
+            ),
+        ]
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """How much of a text every layer has to remember; 0: all of it, as an encoder needs while it reads the text."""
+        return tuple(0 if self.bidirectional else kind.window for kind in self.kinds)

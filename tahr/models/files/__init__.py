@@ -1,0 +1,1 @@
+"""What files of models say: config.json, GGUF metadata, quantised checkpoints."""

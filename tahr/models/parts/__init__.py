@@ -1,0 +1,1 @@
+"""The parts that decoders are made of."""

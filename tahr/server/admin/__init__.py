@@ -1,0 +1,1 @@
+"""Routes that change what a server serves: models and adapters."""

@@ -1,0 +1,1 @@
+"""The models a server serves, and the engines behind them."""

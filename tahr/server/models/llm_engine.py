@@ -1,0 +1,113 @@
+"""A loaded model as the server uses it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tahr.config import LoraChoice, SamplingParams
+from tahr.generation.chat_options import PreparedRequest
+from tahr.library.async_llm import AsyncLLM, Stream
+from tahr.library.embeddings import EmbeddingOptions
+from tahr.server.models.engine_port import PromptProgress
+from tahr.server.models.idle_warming import IdleWarming
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tahr.engine.sampling.sampling_state import SampledToken
+    from tahr.engine.sequences.adapter_stack import LoadedAdapter
+    from tahr.engine.sequences.stats import StatsSnapshot
+    from tahr.text.tool_calls.parser import ReplyFormat
+
+
+class LlmStream:
+    """A stream of an `AsyncLLM`, with what a client may want to see beside the text."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self._first = stream.request.sequences[0]
+        self.read = stream.read
+
+    def abort(self) -> None:
+        """Free what it holds before the next step."""
+        self._stream.close()
+
+    @property
+    def progress(self) -> PromptProgress:
+        seq = self._first
+        return PromptProgress(seq.n_prompt, seq.stats.n_cached_tokens, min(seq.computed, seq.n_prompt))
+
+    @property
+    def prompt_logprobs(self) -> "Sequence[SampledToken]":
+        return self._first.prompt_logprobs
+
+
+class LlmEngine:
+    """An `AsyncLLM` as the server sees it."""
+
+    def __init__(self, llm: AsyncLLM):
+        self._llm = llm
+        self._warming: IdleWarming | None = None
+        inner = llm.llm
+        self.name = inner.name
+        self.tokenizer = inner.tokenizer
+        self.template = inner.template
+        self.context_size, self.inputs = inner.context_size, inner.inputs
+        self.sampling_defaults = inner.sampling_defaults
+        self.backend_summary = inner.backend_summary
+        self.n_bytes, self.n_device_bytes = inner.n_bytes, inner.n_device_bytes
+
+    async def submit(
+        self,
+        tokens: list[int],
+        params: SamplingParams,
+        is_reply: bool,
+        whole: bool = False,
+        reply_format: "ReplyFormat | None" = None,
+    ) -> LlmStream:
+        """Queue a request."""
+        prepared = PreparedRequest(tokens, params, reply_format)
+        return LlmStream(await self._llm.submit_prepared(prepared, is_reply, whole))
+
+    async def embed(
+        self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()
+    ) -> "NDArray[np.float32]":
+        """What the model makes of each text, given as tokens."""
+        return await self._llm.vectors(texts, options, lora)
+
+    def adapters(self) -> "Sequence[LoadedAdapter]":
+        """The adapters that requests may name."""
+        return self._llm.llm.loras()
+
+    async def add_adapter(self, name: str, path: str, scale: float, replaces: bool = False) -> "LoadedAdapter":
+        """Load an adapter."""
+        return await self._llm.add_lora(name, path, scale, replaces=replaces)
+
+    async def remove_adapter(self, name: str) -> "LoadedAdapter":
+        """Let no new request use an adapter."""
+        return await self._llm.remove_lora(name)
+
+    def warm_when_idle(self) -> None:
+        """Prepare steps of all sizes while there is nothing to do."""
+        self._warming = IdleWarming(self._llm.llm.engine, self.name)
+        self._llm.when_idle(self._warming.run)
+
+    @property
+    def warms(self) -> bool:
+        return self._warming is not None and not self._warming.finished
+
+    def snapshot(self) -> "StatsSnapshot":
+        """All counters at this moment."""
+        return self._llm.stats()
+
+    @property
+    def alive(self) -> bool:
+        return self._llm.alive
+
+    @property
+    def cpu_s(self) -> float:
+        return self._llm.cpu_s
+
+    async def close(self) -> None:
+        """Stop whatever runs."""
+        await self._llm.close()

@@ -1,0 +1,1 @@
+"""What request handlers share: the state of the server, routes, admission, settings."""

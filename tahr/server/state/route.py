@@ -1,0 +1,40 @@
+"""What a row of the table of routes says."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tahr.server.http.errors import Envelope, ErrorReply
+from tahr.server.http.request import HttpRequest
+from tahr.server.state.state import ServerState
+
+Handler = Callable[[HttpRequest, ServerState], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path, what it takes and gives (for /openapi.json), and its handler.
+
+    A path that ends in / takes all paths below it; `{id}` inside a path stands for one segment.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    takes: type | None = None
+    gives: type | None = None
+    is_open: bool = False  # needs no key
+    is_admin: bool = False  # needs the admin's key or, where there is none, a client on this machine
+    errors: type[ErrorReply] = Envelope  # the shape of its errors
+    id_header: str = ""  # a header that its clients look for the id of a request in, beside x-request-id
+    aliases: tuple[str, ...] = ()  # other paths with the same handler
+    streams: str = "text/event-stream"  # the content type of streamed replies
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").strip()
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """What a path of this route begins and ends with, where something variable stands between."""
+        prefix, _, suffix = self.path.partition("{id}")
+        return prefix, suffix

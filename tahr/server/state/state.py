@@ -1,0 +1,64 @@
+"""The parts of a running server, put together."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from tahr.config import sampling_values
+from tahr.server.http.guard import HostGuard
+from tahr.server.http.rate_limit import rate_limits
+from tahr.server.models.pool import ModelPool
+from tahr.server.models.registry import ModelRegistry, ServedModel
+from tahr.server.models.text_pool import TextPool
+from tahr.server.observe.observer import Observers
+from tahr.server.observe.request_dumps import open_dumps
+from tahr.server.observe.request_log import RequestLog
+from tahr.server.observe.server_metrics import ServerMetrics
+from tahr.server.observe.tracing import open_tracer
+from tahr.server.responses.store import ResponseStore, StoreLimits
+from tahr.server.sessions import Sessions
+from tahr.server.state.admission import Admission
+from tahr.server.state.settings import Settings
+
+MakeModel = Callable[[str, str], ServedModel]  # from a name and where the model comes from
+
+
+class ServerState:
+    """What handlers get. The parts do not know it, and handlers pass on only the parts that are needed.
+
+    Handlers run on the event loop. What they give to the text pool uses settings, which do not change, models, whose
+    table is replaced and not changed, and sessions, which lock.
+    """
+
+    def __init__(self, settings: Settings, make_model: MakeModel | None = None):
+        self.settings, self.make_model = settings, make_model
+        self.n_pulls = 0  # models that are being fetched
+        self.began = time.monotonic()
+        self.models = ModelRegistry(settings.sampling)
+        self.pool = ModelPool(self.models, settings.models_budget_bytes, settings.model_keep_alive_s)
+        self.admission = Admission(self.models, self.pool, settings.max_requests, settings.request_timeout_s)
+        self.host_guard = HostGuard(settings.host, settings.allowed_hosts, settings.cors_origins)
+        self.rate_limits = rate_limits(settings.rate_limit, settings.rate_limit_total)
+        self.sessions = Sessions(settings.session_max_entries, settings.session_max_tokens)
+        self.responses = ResponseStore(
+            StoreLimits(settings.response_max_entries, settings.response_max_bytes, settings.response_max_age_s)
+        )
+        self.text_pool = TextPool(always_threads=settings.has_sessions)  # a session is longer than what is sent
+        self.metrics = ServerMetrics()
+        tracer = open_tracer(settings.otlp_endpoint, settings.host)
+        dumps = open_dumps(settings.request_dump_dir, settings.request_dump_texts, plain_settings(settings))
+        self.observers = Observers([self.metrics, RequestLog(), *filter(None, (tracer, dumps))])
+
+    def close(self) -> None:
+        """Let go of models, files and threads."""
+        self.models.clear()
+        self.observers.close()
+        self.text_pool.close()
+
+
+def plain_settings(settings: Settings) -> dict[str, Any]:
+    """The settings as a dump holds them, without the keys."""
+    sampling = sampling_values(settings.sampling)
+    keys = {"api_keys": len(settings.api_keys), "admin_key": settings.admin_key is not None}
+    return asdict(settings) | keys | {"sampling": sampling}

@@ -1,0 +1,1 @@
+"""Routes that tell how a server does."""

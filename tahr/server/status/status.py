@@ -1,0 +1,64 @@
+"""Routes that describe the server: health, models, metrics, version."""
+
+from tahr import __version__
+from tahr.server.http.request import HttpRequest
+from tahr.server.models.registry import ModelRegistry, ServedModel, is_ready
+from tahr.server.observe.metrics import CONTENT_TYPE
+from tahr.server.openai.replies import ModelCard, ModelList, Version
+from tahr.server.state.state import ServerState
+from tahr.server.status.health import report
+
+
+async def health(request: HttpRequest, state: ServerState) -> None:
+    """200 only if a request would get a token: at once, or after the step that runs (`busy`)."""
+    made = report(state)
+    await request.respond_json(made, status=200 if is_ready(made.status) else 503)
+
+
+async def ready(request: HttpRequest, state: ServerState) -> None:
+    """The same as /health, in one word."""
+    fine = is_ready(state.models.status)
+    await request.respond_json({"status": "ready" if fine else "not ready"}, status=200 if fine else 503)
+
+
+async def metrics(request: HttpRequest, state: ServerState) -> None:
+    """All metrics, for Prometheus."""
+    engines = {model.name: model.engine.snapshot() for model in state.models.loaded}
+    await request.respond(state.metrics.text(engines, state.sessions.stats, state.pool), CONTENT_TYPE)
+
+
+async def version(request: HttpRequest, state: ServerState) -> None:
+    """Which Tahr this is."""
+    await request.respond_json(Version(__version__))
+
+
+async def models(request: HttpRequest, state: ServerState) -> None:
+    """All models, by all their names."""
+    found = cards(state.models)  # the first is what a request gets that names none, and what clients choose
+    first, last = (found[0].id, found[-1].id) if found else (None, None)
+    await request.respond_json(ModelList(found, first_id=first, last_id=last))
+
+
+async def model(request: HttpRequest, state: ServerState) -> None:
+    """One model."""
+    name = request.path.removeprefix("/v1/models/")
+    found = {card.id.lower(): card for card in cards(state.models)}.get(name.lower())
+    if found is None:
+        raise state.models.unknown(name)
+    await request.respond_json(found)
+
+
+def cards(models: ModelRegistry) -> list[ModelCard]:
+    return [card for each in models.models for card in [*own_cards(each), *adapter_cards(each)]]
+
+
+def own_cards(model: ServedModel) -> list[ModelCard]:
+    return [ModelCard(name, model.created, model.context_size, name, state=model.state) for name in model.names]
+
+
+def adapter_cards(model: ServedModel) -> list[ModelCard]:
+    """The model with each of its adapters."""
+    loaded = model.loaded_engine.adapters() if model.loaded_engine else ()
+    names = [f"{model.name}:{each.name}" for each in loaded]
+    facts = (model.created, model.context_size, model.name, model.name, model.state)
+    return [ModelCard(name, *facts) for name in names]

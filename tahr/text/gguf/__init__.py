@@ -1,1 +1,0 @@
-"""Tokenizers in the words of GGUF: read from a file, made of its parts, written to one."""

@@ -1,0 +1,160 @@
+"""A Hugging Face tokenizer in the words of GGUF (`tokenizer.ggml.*`): the way back of `vocab`."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+from tahr.errors import TokenizerError
+from tahr.text.templates.chat import template_for
+from tahr.text.tokens.gguf_source import KEY, Kind
+from tahr.text.tokens.gguf_vocab import read_gguf
+from tahr.text.tokens.json_vocab import read_dir
+from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
+from tahr.text.tokens.vocab import SPACE, Vocab, byte_level, end_markers, metaspace
+
+# Text on which vocabularies that cut words differently do differ.
+PROBE = (
+    "Hello, world! I'm sure we've GOT 1234567 apples, they'Ll cost 3.14€ each…\n\n\n  indented\tcode: x_1 += f(a);\r\n"
+    "naïve café Größe ŽLUŤOUČKÝ ВЕСНА 你好，世界 こんにちは 한국어 ไทย 🚀🎉 ½ ² ５ ٣   trailing  spaces   \n "
+    "camelCaseWord HTTPServer's"
+)
+# Of several names for the same rules, the usual one.
+USUAL = ("qwen2", "llama-bpe", "smollm", "gpt-2", "tekken", "gpt-4o", "deepseek-v3")
+
+
+def gguf_fields(directory: Path, n_vocab: int) -> dict[str, Any]:
+    """The tokenizer and chat template of a model directory as metadata; checked to give the same tokens."""
+    vocab = read_dir(directory)
+    tree = json.loads((directory / "tokenizer.json").read_bytes())
+    if tree["model"].get("type") != "BPE" or vocab.alphabet not in KINDS:
+        raise TokenizerError(f"Tahr cannot put a tokenizer of the kind {tree['model'].get('type')!r} into a GGUF yet.")
+    kinds = token_kinds(vocab, tree, n_vocab)
+    pieces = [piece or f"[PAD{i}]" for i, piece in enumerate(vocab.pieces)]
+    pieces += [f"[PAD{i}]" for i in range(len(pieces), n_vocab)]
+    fields = {"tokens": pieces, "token_type": kinds} | KINDS[vocab.alphabet](tree, pieces) | end_fields(vocab, tree)
+    named = {KEY + name: value for name, value in fields.items()}
+    check_same(vocab, named)
+    return named | template_fields(directory, vocab)
+
+
+def token_kinds(vocab: Vocab, tree: dict[str, Any], n_vocab: int) -> np.ndarray:
+    """What each token is, as GGUF numbers it; rows of the embedding without a token are unused."""
+    n_tokens = max(n_vocab, len(vocab.pieces))
+    kinds = np.full(n_tokens, Kind.UNUSED, np.int32)
+    kinds[[i for i, piece in enumerate(vocab.pieces) if piece is not None]] = Kind.NORMAL
+    if vocab.alphabet is metaspace:
+        kinds[[i for i, piece in enumerate(vocab.pieces) if re.fullmatch("<0x[0-9A-F]{2}>", piece or "")]] = Kind.BYTE
+    kinds[[token["id"] for token in tree.get("added_tokens") or ()]] = Kind.USER_DEFINED
+    kinds[sorted(vocab.special)] = Kind.CONTROL
+    if (unknown := unknown_id(tree)) is not None and vocab.alphabet is metaspace:
+        kinds[unknown] = Kind.UNKNOWN
+    return kinds
+
+
+def unknown_id(tree: dict[str, Any]) -> int | None:
+    found: int | None = tree["model"]["vocab"].get(tree["model"].get("unk_token"))
+    return found
+
+
+def merges_of(tree: dict[str, Any]) -> list[tuple[str, str]]:
+    """The pairs that merge, first ones first; newer files hold pairs, older ones strings."""
+    pairs = (pair.split(" ", 1) if isinstance(pair, str) else pair for pair in tree["model"]["merges"])
+    return [(left, right) for left, right in pairs]
+
+
+def byte_level_fields(tree: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
+    merges = [f"{left} {right}" for left, right in merges_of(tree)]
+    return {"model": "gpt2", "pre": cuts_named(tree), "merges": merges}
+
+
+def cuts_named(tree: dict[str, Any]) -> str:
+    """The name of the rules by which this vocabulary cuts words, found by cutting a text both ways."""
+    theirs = words_of(without_words(tree).pre_tokenizer)
+    whole_words = bool(tree["model"].get("ignore_merges"))
+    for name in (*USUAL, *PRE_TOKENIZERS):
+        row = PRE_TOKENIZERS[name]
+        if row.whole_words == whole_words and words_of(cutter(row)) == theirs:
+            return name
+    raise TokenizerError(
+        "tokenizer.json cuts words by rules that no GGUF name stands for, so the model would read other tokens than "
+        "it was trained on. Run the checkpoint as it is."
+    )
+
+
+def cutter(row: PreTokenizer) -> Any:
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in row.splits]
+    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def words_of(pre_tokenizer: Any, text: str = PROBE) -> list[str]:
+    return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+def without_words(tree: dict[str, Any]) -> Any:
+    """The rules of a tokenizer.json without its vocabulary, which takes long to read."""
+    rules = {**tree, "added_tokens": [], "post_processor": None}
+    return Tokenizer.from_str(json.dumps({**rules, "model": {"type": "BPE", "vocab": {}, "merges": []}}))
+
+
+def sentencepiece_fields(tree: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
+    """GGUF ranks merges by the score of what they make: the later a piece is first made, the lower."""
+    made: dict[str, int] = {}
+    for rank, (left, right) in enumerate(merges_of(tree)):
+        made.setdefault(left + right, rank)
+    scores = np.array([-float(made.get(piece, len(made))) for piece in pieces], np.float32)
+    return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": adds_space(tree)}
+
+
+def adds_space(tree: dict[str, Any]) -> bool:
+    """Whether a text is read as if a space stood before it."""
+    rules = without_words(tree)
+    text = rules.normalizer.normalize_str("a") if rules.normalizer else "a"
+    return bool(text.startswith(SPACE) or (rules.pre_tokenizer and words_of(rules.pre_tokenizer, "a")[0][0] == SPACE))
+
+
+KINDS: dict[Callable[[str], bytes], Callable[[dict[str, Any], list[str]], dict[str, Any]]] = {
+    byte_level: byte_level_fields,
+    metaspace: sentencepiece_fields,
+}
+
+
+def end_fields(vocab: Vocab, tree: dict[str, Any]) -> dict[str, Any]:
+    """The tokens that open and end texts, and whether they are put there."""
+    ends = vocab.ends
+    known = end_markers({vocab.pieces[i] or "": i for i in vocab.special})
+    others = iter(sorted(ends.eos_ids - known - {ends.eos_id}))
+    ids = {"bos": ends.bos_id, "eos": ends.eos_id, "eot": next(others, None), "eom": next(others, None)}
+    if vocab.alphabet is metaspace:
+        ids["unknown"] = unknown_id(tree)
+    fields: dict[str, Any] = {f"{name}_token_id": i for name, i in ids.items() if i is not None}
+    return fields | {"add_bos_token": bool(ends.prefix), "add_eos_token": bool(ends.suffix)}
+
+
+def template_fields(directory: Path, vocab: Vocab) -> dict[str, str]:
+    template = template_for(directory, OurTokenizer(vocab))
+    if template is None:
+        return {}
+    tools = {"tokenizer.chat_template.tool_use": template.tool_use} if template.tool_use else {}
+    return {"tokenizer.chat_template": template.source, **tools}
+
+
+def check_same(vocab: Vocab, fields: dict[str, Any]) -> None:
+    """Refuse a tokenizer that would read the probe, or open and close a text, in another way."""
+    again = read_gguf(fields)
+    same = again.parsing(PROBE) == vocab.parsing(PROBE) and again.plain(PROBE) == vocab.plain(PROBE)
+    if same and ends_of(again) == ends_of(vocab) and again.ends.eos_ids >= vocab.ends.eos_ids:
+        return
+    raise TokenizerError(
+        "The tokenizer gives other tokens once it is put into a GGUF, so the model would read other text than it was "
+        "trained on. Run the checkpoint as it is."
+    )
+
+
+def ends_of(vocab: Vocab) -> tuple[Iterable[int], Iterable[int]]:
+    return vocab.ends.prefix, vocab.ends.suffix

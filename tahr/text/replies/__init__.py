@@ -1,0 +1,1 @@
+"""Text on its way out: pieces of replies, stop strings, thinking."""

@@ -1,0 +1,1 @@
+"""From messages to the text of a prompt."""

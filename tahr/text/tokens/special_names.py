@@ -1,0 +1,76 @@
+"""Finds the names of special tokens in texts, in a time that hardly depends on how many a vocabulary has."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+from tahr.errors import TokenizerError
+from tahr.text.tokens.long_text import LONG
+
+MAX_NAME = 256  # letters
+MOST_STARTS = 64  # first letters that are looked for together with the second ones
+
+
+class SpecialNames:
+    """Names in the order of the alphabet, each with the longest other one that it begins with.
+
+    Of a text from some place on, the names that it begins with are then the last one that is not behind it, or what
+    that one begins with, and so on.
+    """
+
+    def __init__(self, ids: Mapping[str, int]):
+        self._ids, self._names = ids, sorted(ids)
+        longest = max(self._names, key=len, default="")
+        if len(longest) > MAX_NAME:
+            raise TokenizerError(
+                f"The special token {ids[longest]} has a name of {len(longest):,} letters, more than {MAX_NAME}: "
+                "the tokenizer's file is damaged, download it again."
+            )
+        self._beginnings, self._longest = beginnings(self._names), len(longest)
+        self._starts = starts(self._names)
+
+    def find(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """The names in a text one after the other, of several at one place the longest: begin, end and token."""
+        at = 0
+        while at < len(text):
+            found = self._starts.search(text, at, at + LONG + 1)  # a part of the text: searching holds the GIL
+            if found is None:
+                at += LONG
+            elif name := self._name_at(text, found.start()):
+                yield found.start(), found.start() + len(name), self._ids[name]
+                at = found.start() + len(name)
+            else:
+                at = found.start() + 1
+
+    def _name_at(self, text: str, at: int) -> str:
+        """The longest name with which the text goes on there; empty if there is none."""
+        rest = text[at : at + self._longest]
+        i = bisect_right(self._names, rest) - 1
+        while i >= 0 and not rest.startswith(self._names[i]):
+            i = self._beginnings[i]
+        return self._names[i] if i >= 0 else ""
+
+
+def beginnings(names: Sequence[str]) -> list[int]:
+    """For each of some sorted names, where the longest other one stands that it begins with; -1: nowhere."""
+    found: list[int] = []
+    for i, name in enumerate(names):
+        before = i - 1
+        while before >= 0 and not name.startswith(names[before]):
+            before = found[before]
+        found.append(before)
+    return found
+
+
+def starts(names: Sequence[str]) -> re.Pattern[str]:
+    """Finds where a name may begin, by its first two letters; by the first alone where these are many."""
+    second: dict[str, set[str]] = {}
+    for name in names:
+        second.setdefault(name[0], set()).add(name[1:2])
+    if len(second) > MOST_STARTS:
+        return re.compile(f"[{''.join(map(re.escape, second))}]")
+    parts = [
+        re.escape(first) + ("" if "" in others else f"[{''.join(map(re.escape, sorted(others)))}]")
+        for first, others in sorted(second.items())
+    ]
+    return re.compile("|".join(parts) or "(?!)")
