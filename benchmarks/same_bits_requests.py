@@ -71,9 +71,16 @@ SAMPLERS: tuple[dict[str, Any], ...] = (
     {"temperature": 3.0, "top_k": 12},
     {"temperature": 2.0, "top_p": 0.8, "typical_p": 0.9},
     {"temperature": 2.0, "min_p": 0.05, "top_n_sigma": 2.0},
-    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"temperature": 1.6, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     {"temperature": 1.5, "logit_bias": {262: 4.0, 300: -100.0}, "banned_tokens": (269, 270), "top_p": 0.95},
-    {"dry_multiplier": 0.8, "xtc_probability": 0.5, "xtc_threshold": 0.05, "eta_cutoff": 0.002, "top_a": 0.05},
+    {
+        "temperature": 1.6,
+        "dry_multiplier": 0.8,
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.05,
+        "eta_cutoff": 0.002,
+        "top_a": 0.05,
+    },
     {"mirostat": 2, "mirostat_tau": 3.0, "temperature": 1.6},
 )
 REPEATED = "The goat had a red ball. The dog had a red ball. The goat had a red ball. The dog had"
@@ -139,7 +146,10 @@ GROUPS = (
         ),
         settings={"loras": ("sad={folder}/sad", "loud={folder}/loud")},
     ),
-    Group("samplers", tuple(drawn(REPEATED, 40 + i, 24, logprobs=1, **each) for i, each in enumerate(SAMPLERS))),
+    Group(  # long ones: a slightly other distribution shows only once it draws another token
+        "samplers",
+        tuple(drawn(REPEATED, 40 + i, 150, logprobs=0, ignore_eos=True, **each) for i, each in enumerate(SAMPLERS)),
+    ),
     Group(
         "stops",
         (
