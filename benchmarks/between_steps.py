@@ -29,7 +29,7 @@ def clocked(work: Callable[[], object], times: list[float]) -> Callable[[], obje
 def measure(llm: LLM, n_seqs: int) -> list[float]:
     """Seconds of every step but those of its kernels."""
     engine, steps, kernels = llm.engine, list[float](), list[float]()
-    for plan in engine.runner._logits.plans.values():
+    for plan in engine.executor.executed[0].plans.values():
         plan.run = clocked(type(plan).run.__get__(plan), kernels)  # type: ignore[method-assign]
     engine.step = clocked(type(engine).step.__get__(engine), steps)  # type: ignore[method-assign]
     params = SamplingParams(temperature=0, max_tokens=N_TOKENS, ignore_eos=True)

@@ -8,6 +8,7 @@ import sys
 from cProfile import Profile
 from pathlib import Path
 from time import thread_time
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from tahr.backends.reference.backend import ReferenceBackend
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.executor.local import LocalExecutor
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 
@@ -48,7 +49,7 @@ class NullBackend(ReferenceBackend):
     def record(self, step: object, inputs: object) -> Plan:
         return self.plan
 
-    def step_inputs(self, limits: StepLimits, aside: bool = False) -> object:  # type: ignore[override]
+    def step_inputs(self, limits: StepLimits) -> object:  # type: ignore[override]
         self.inputs = super().step_inputs(limits)
         return self.inputs
 
@@ -63,6 +64,8 @@ class NullDecoder:
     """No model, and no files that may change."""
 
     encoding = None  # it generates
+    text_head = None
+    config = SimpleNamespace(n_vocab=N_VOCAB, width=1)
 
     def __init__(self) -> None:
         self.files = self
@@ -95,8 +98,8 @@ def null_engine(n_seqs: int) -> Engine:
     backend = NullBackend(limits)
     pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
     kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
-    runner = Runner(backend, NullDecoder(), kv, limits, N_VOCAB)  # type: ignore[arg-type]
-    return Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, 4096)
+    executor = LocalExecutor(backend, NullDecoder(), kv, limits, N_VOCAB)  # type: ignore[arg-type]
+    return Engine(Scheduler([pool], sizes, PrefixCache([pool])), executor, 4096)
 
 
 def filled(n_seqs: int, params: SamplingParams) -> Engine:

@@ -241,15 +241,14 @@ def roofs() -> tuple[float, float]:
 
 def eager_and_graph(engine: Engine, backend: CudaBackend) -> tuple[float, float]:
     """Wall seconds of the same step of one sequence: launched op by op, and as a captured graph."""
-    runner = engine.runner
-    bucket = runner.buckets[0]
-    step = runner.step.within(bucket)
+    model = engine.executor.executed[0]
+    step = model.inputs.within(model.buckets[0][0])
 
     def forward():  # type: ignore[no-untyped-def]
-        return runner.decoder.forward(backend, step, runner.kv)
+        return model.decoder.forward(backend, step, model.kv)
 
     eager = EagerPlan(backend.context, forward, step)
-    return wall_seconds(eager.run), wall_seconds(runner.plan_for(bucket).run)
+    return wall_seconds(eager.run), wall_seconds(model.plan(backend, (0, 0, 0)).run)
 
 
 def wall_seconds(run: Callable[[], object], n: int = 20) -> float:

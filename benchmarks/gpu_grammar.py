@@ -21,7 +21,7 @@ from step_parts import DeviceParts, StepParts
 from tahr.backends.cuda.sampling import CudaSampler, KeptFields
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
+from tahr.executor.local import LocalExecutor
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.loading.builder import build_engine
@@ -32,7 +32,7 @@ SAMPLE_PARTS = {
     "sends fields and masks": (KeptFields, "send"),
     "launches the kernels of sampling": (CudaSampler, "_run"),
 }
-ON_DEVICE = {"forward pass": (Runner, "replay"), "sample": (CudaSampler, "sample")}
+ON_DEVICE = {"forward pass": (LocalExecutor, "run"), "sample": (CudaSampler, "sample")}
 
 
 def rate(

@@ -15,7 +15,7 @@ import torch
 from tahr.backends import open_backend
 from tahr.backends.api import Tensor
 from tahr.config import SamplingParams
-from tahr.engine.running.sampler import Sampler
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 
 ROWS = (1, 8, 32, 128, 256)

@@ -21,9 +21,9 @@ from tahr.backends.reference.backend import ReferenceBackend
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.executor.local import LocalExecutor
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.kv.pages import PagePool
@@ -86,8 +86,8 @@ def timed_engine(n_seqs: int, n_vocab: int, eos_ids: frozenset[int], forward_s: 
     backend = TimedBackend(forward_s, sample_s)
     pool = PagePool(n_seqs * n_pages_per_seq, PAGE_SIZE)
     kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
-    runner = Runner(backend, NullDecoder(), kv, limits, n_vocab)  # type: ignore[arg-type]
-    return Engine(Scheduler([pool], sizes), runner, 4096, eos_ids)
+    executor = LocalExecutor(backend, NullDecoder(), kv, limits, n_vocab)  # type: ignore[arg-type]
+    return Engine(Scheduler([pool], sizes), executor, 4096, eos_ids)
 
 
 def run(engine: Engine, params: SamplingParams, compiler: GrammarCompiler, paths: list[TokenPath],

@@ -119,7 +119,7 @@ def hot(engine: Engine, adapter: Adapter, args: argparse.Namespace) -> int:
     base = statistics.median(longest_s(engine, "", lambda: None, rng) for _ in range(4))
     for i in range(args.adapters):
         began = time.perf_counter()
-        prepared = PreparedAdapter("", adapter, engine.runner.adapter_rows().bank.prepare(adapter.factors))
+        prepared = PreparedAdapter("", adapter, engine.executor.adapters.bank.prepare(adapter.factors))
         loads.append(time.perf_counter() - began)
         added = longest_s(engine, f"a{i}", partial(engine.adapters.add, f"a{i}", prepared), rng)
         removed = longest_s(engine, "", partial(engine.adapters.remove, f"a{i}"), rng)
@@ -155,7 +155,7 @@ def main() -> int:
     if args.hot:
         return hot(engine, adapter, args)
     for i in range(args.adapters):
-        data = engine.runner.adapter_rows().bank.prepare(adapter.factors)
+        data = engine.executor.adapters.bank.prepare(adapter.factors)
         engine.adapters.add(f"a{i}", PreparedAdapter("", adapter, data))
     names = [f"a{i % args.adapters}" for i in range(args.requests)]
     cases = {
@@ -170,7 +170,7 @@ def main() -> int:
             rate = decode_rate(each, loras, args)
             if turn:  # the first is for plans and caches
                 rates[name].append(rate)
-    print(engine.runner.adapter_rows().bank.note)
+    print(engine.executor.adapters.bank.note)
     return report(rates, adapter, args)
 
 

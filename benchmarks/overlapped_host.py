@@ -21,9 +21,9 @@ from served_share import CONTEXT, N_IN, N_OUT, N_VOCAB, PAGE_SIZE, Device
 from tahr.backends.api import MemoryLayout, StepLimits
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.executor.local import LocalExecutor
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 
@@ -39,8 +39,8 @@ class Load:
         limits = StepLimits(sizes.n_tokens, n_seqs, sizes.n_rows, CONTEXT // PAGE_SIZE)
         backend, pool = Device(0.0), PagePool(n_seqs * N_PAGES_PER_SEQ, PAGE_SIZE)
         kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
-        runner = Runner(backend, NullDecoder(), kv, limits, N_VOCAB)  # type: ignore[arg-type]
-        self.engine = Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, CONTEXT)
+        executor = LocalExecutor(backend, NullDecoder(), kv, limits, N_VOCAB)  # type: ignore[arg-type]
+        self.engine = Engine(Scheduler([pool], sizes, PrefixCache([pool])), executor, CONTEXT)
         self.n_seqs = n_seqs
         self._prompts, self._lengths = np.random.default_rng(1), random.Random(3)
 
@@ -64,7 +64,7 @@ def alike(load: Load) -> list[float]:
             load.submit()
         while load.engine.busy:
             taken, _ = load.step()
-            if load.engine.runner.step.n_tokens == load.engine.runner.step.n_rows == load.n_seqs:
+            if load.engine.steps.inputs.n_tokens == load.engine.steps.inputs.n_rows == load.n_seqs:
                 found.append(taken)
     return found
 

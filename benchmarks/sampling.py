@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tahr.backends import open_backend
 from tahr.config import EngineConfig, SamplingParams
-from tahr.engine.running.sampler import Sampler
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
 from tahr.tools.bench import Shape, open_bench
 

@@ -27,9 +27,9 @@ from tahr import LLM, AsyncLLM, SamplingParams
 from tahr.backends.api import MemoryLayout, Plan, StepLimits, Tensor
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.executor.local import LocalExecutor
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
 from tahr.weights.formats import FORMATS
@@ -120,8 +120,8 @@ def timed_llm(model: str, slower: float) -> LLM:
     limits = StepLimits(sizes.n_tokens, N_SEQS, sizes.n_rows, N_PAGES_PER_SEQ)
     backend, pool = Device(slower), PagePool(N_SEQS * N_PAGES_PER_SEQ, PAGE_SIZE)
     kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
-    runner = Runner(backend, NullDecoder(), kv, limits, llm.tokenizer.n_vocab)  # type: ignore[arg-type]
-    llm.engine = Engine(Scheduler([pool], sizes, PrefixCache([pool])), runner, CONTEXT, llm.tokenizer.eos_ids)
+    executor = LocalExecutor(backend, NullDecoder(), kv, limits, llm.tokenizer.n_vocab)  # type: ignore[arg-type]
+    llm.engine = Engine(Scheduler([pool], sizes, PrefixCache([pool])), executor, CONTEXT, llm.tokenizer.eos_ids)
     return llm
 
 

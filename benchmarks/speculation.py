@@ -23,8 +23,8 @@ from statistics import median
 import numpy as np
 
 import tahr.engine.engine as engine_module
-import tahr.engine.running.runner as runner_module
 import tahr.engine.speculation.draft_model as draft_module
+import tahr.engine.step.sample_plan as plan_module
 from silent import Silent
 from tahr import LLM, SamplingParams
 from tahr.backends import open_backend
@@ -33,10 +33,10 @@ from tahr.config import GREEDY, EngineConfig, precedence
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.sampling_state import Sample
 from tahr.engine.sequences.sequence import Sequence
-from tahr.engine.speculation.setup import Draft
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts
 from tahr.loading.builder import build_engine
+from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load
 from tahr.weights.formats import FORMATS
@@ -165,7 +165,7 @@ def use_cpu_time() -> None:
     """Everything is timed by what this process computes, the draft lengths included."""
     global clock
     clock = time.process_time
-    for module in (engine_module, runner_module, draft_module):
+    for module in (engine_module, plan_module, draft_module):
         module.perf_counter = time.process_time  # type: ignore[attr-defined]
 
 
@@ -219,7 +219,7 @@ def engines(args: argparse.Namespace) -> tuple[Engine, Engine]:
 
 def run_draft(args: argparse.Namespace) -> None:
     plain, ours = engines(args)
-    print(f"target {args.target}, draft {args.draft}, {plain.runner.backend.summary}; {args.agree:.0%} agree")
+    print(f"target {args.target}, draft {args.draft}, {plain.executor.backend.summary}; {args.agree:.0%} agree")
     for n in args.requests:
         if ours.speculator:
             ours.speculator = Speculator(ours.speculator.proposer, args.tokens)
@@ -233,7 +233,7 @@ def run_draft(args: argparse.Namespace) -> None:
 def run_table(args: argparse.Namespace) -> None:
     plain, ours = engines(args)
     assert ours.speculator
-    print(f"target {args.target}, draft {args.draft}, one request, {plain.runner.backend.summary}")
+    print(f"target {args.target}, draft {args.draft}, one request, {plain.executor.backend.summary}")
     print("| agree | " + " | ".join(f"k = {k}" for k in range(1, args.tokens + 1)) + " | adaptive |")
     print("|---" * (args.tokens + 2) + "|")
     proposer = ours.speculator.proposer

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tahr.backends.sampling.sample_rows import SampledTokens
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import InFlight, Runner
-from tahr.engine.running.sampler import PendingTokens
 from tahr.engine.sampling.sample_batch import SampleBatch
+from tahr.engine.sampling.sampler import ReadyBatch
 from tahr.engine.sampling.sampling_state import Sample, SampleRequest
 from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.step.steps import Steps
+from tahr.executor.local import LocalExecutor
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.text.tokens.tokenizer import Tokenizer
@@ -63,32 +65,32 @@ def path_of(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, t
 @contextmanager
 def following(paths: Mapping[int, Path]) -> Iterator[None]:
     """Requests with a path, by the identity of their sampling state, get its tokens instead of those sampled."""
-    true_collect = PendingTokens.collect
+    true_results = ReadyBatch.results
 
     def told(request: SampleRequest, sampled: Sample) -> Sample:
         path = paths.get(id(request.sampling))
         return path[len(request.tokens) - request.n_prompt] if path else sampled
 
-    def collect(pending: PendingTokens) -> list[Sample]:
-        return list(map(told, pending._batch.requests, true_collect(pending)))
+    def results(ready: ReadyBatch, sampled: SampledTokens) -> list[Sample]:
+        return list(map(told, ready.batch.requests, true_results(ready, sampled)))
 
-    PendingTokens.collect = collect  # type: ignore[method-assign]
+    ReadyBatch.results = results  # type: ignore[method-assign]
     try:
         yield
     finally:
-        PendingTokens.collect = true_collect  # type: ignore[method-assign]
+        ReadyBatch.results = true_results  # type: ignore[method-assign]
 
 
 def parts_of_step() -> dict[str, tuple[Any, str]]:
     """The parts of an engine's step on the host, in the order of their time, as methods."""
     return {
-        "waits for the device": (PendingTokens, "collect"),
+        "waits for the device": (LocalExecutor, "collect"),
         "accepts tokens": (Engine, "_hand_out"),
-        "begins masks": (InFlight, "begin_sample"),
+        "begins masks": (Steps, "begin_masks"),
         "schedules": (Scheduler, "schedule"),
-        "fills the inputs": (Runner, "fill"),
+        "fills the inputs": (Steps, "fill"),
         "waits for masks": (SampleBatch, "finish_masks"),
-        "begins to sample": (InFlight, "sample"),
-        "launches the forward pass": (Runner, "replay"),
+        "begins to sample": (LocalExecutor, "sample"),
+        "launches the forward pass": (LocalExecutor, "launch"),
         "the rest": (Engine, "step"),
     }

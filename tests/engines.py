@@ -9,11 +9,12 @@ from pytest import MonkeyPatch
 
 from backends_here import NAMES, backend, kv_store
 from late_backend import LateBackend, blank_free_pages
-from tahr.backends.api import Backend, Plan, Tensor
+from tahr.backends.api import Backend, Tensor
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
+from tahr.executor.protocol import StepRequest
 from tahr.loading.builder import build_engine
 from tahr.models.loader.load import Loaded, load, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
@@ -60,20 +61,20 @@ def engine(path: Path, late: bool = False, **options: object) -> Engine:
 
 def watch_steps(eng: Engine, watch: Callable[[StepWork, Tensor], Tensor], patch: Callable[..., None] = setattr) -> None:
     """From now on `watch` gets what each step computed and its logits; the engine goes on with what it returns."""
-    fill, replay = eng.runner.fill, eng.runner.replay
+    fill, replay = eng.steps.fill, eng.executor.run
     filled: list[StepWork] = []
 
-    def noted(work: StepWork) -> Plan:
+    def noted(work: StepWork, *args: bool) -> StepRequest:
         filled[:] = [work]
-        return fill(work)
+        return fill(work, *args)
 
-    patch(eng.runner, "fill", noted)
-    patch(eng.runner, "replay", lambda plan: watch(filled[0], replay(plan)))
+    patch(eng.steps, "fill", noted)
+    patch(eng.executor, "run", lambda plan: watch(filled[0], replay(plan)))
 
 
 def poison(eng: Engine, is_victim: Callable[[Sequence], bool], patch: Callable[..., None] = setattr) -> None:
     """From now on the model says nonsense to some sequences."""
-    backend = eng.runner.backend
+    backend = eng.executor.backend
 
     def poisoned(work: StepWork, result: Tensor) -> Tensor:
         logits, at = np.array(backend.read(result)), 0
@@ -92,7 +93,7 @@ def logits_of(eng: Engine, *sequences: Sequence) -> dict[tuple[int, int], bytes]
     places = {seq.id: place for place, seq in enumerate(sequences)}
 
     def kept(work: StepWork, result: Tensor) -> Tensor:
-        logits, at = np.array(eng.runner.backend.read(result)), 0
+        logits, at = np.array(eng.executor.backend.read(result)), 0
         for seq, begin, n, _, n_rows in work:
             for row in range(n_rows):
                 rows[places[seq.id], begin + n - n_rows + row] = logits[at + row].tobytes()
@@ -125,7 +126,7 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
         eng.step()
         for group, pool in enumerate(eng.scheduler.pools):
             pool.check(seq.tables[group].held for seq in eng.scheduler.running)
-        if isinstance(eng.runner.backend, LateBackend):
+        if isinstance(eng.executor.backend, LateBackend):
             blank_free_pages(eng)
     for seq in sequences:
         if seq.error:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tahr.backends.api import Backend, KVStore, LoraBank, LoraRows, Plan, StepInputs, StepLimits, Tensor
+from tahr.backends.api import Backend, KVStore, LoraBank, LoraRows, Plan, StepInputs, Tensor
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
 
 ON_HOST = -99  # in place of a token
+N_TOKEN_SLOTS = 1024
 
 
 class LateBackend:
@@ -28,8 +29,7 @@ class LateBackend:
         self._inner = inner
         self._n_on_host = n_on_host  # every n-th sample is one the device does not know before it is collected
         self._queue: list[Callable[[], None]] = []
-        self.last_tokens = {aside: np.zeros(0, np.int32) for aside in (False, True)}  # of the last step that has run
-        self._aside: list[StepInputs] = []  # the inputs of steps aside
+        self.last_tokens = np.full(N_TOKEN_SLOTS, ON_HOST, np.int32)  # by token slot: what the device knows
         self.n_late = 0  # steps that ran after the next one had been launched
         self.adapter_rows: list[LoraRows] = []  # inputs of steps as well
 
@@ -51,15 +51,9 @@ class LateBackend:
         self.adapter_rows += bank.rows.values()
         return bank
 
-    def step_inputs(self, limits: StepLimits, aside: bool = False) -> StepInputs:
-        inputs = self._inner.step_inputs(limits, aside)
-        self._aside += [inputs] * aside
-        return inputs
-
     def record(self, step: Callable[[], Tensor], inputs: StepInputs) -> Plan:
         self.flush()
-        aside = any(inputs.ids is each.ids for each in self._aside)
-        return LatePlan(self, self._inner.record(step, inputs), inputs, aside)
+        return LatePlan(self, self._inner.record(step, inputs), inputs)
 
     def sample(self, logits: Any, rows: SampleRows) -> "LateSampled":
         return LateSampled(self, logits, deepcopy(rows), self.host_samples(rows))
@@ -112,8 +106,8 @@ class LateBackend:
 class LatePlan:
     """A plan that only enqueues."""
 
-    def __init__(self, late: LateBackend, plan: Plan, inputs: StepInputs, aside: bool):
-        self._late, self._plan, self._inputs, self._aside = late, plan, inputs, aside
+    def __init__(self, late: LateBackend, plan: Plan, inputs: StepInputs):
+        self._late, self._plan, self._inputs = late, plan, inputs
         self.tensor: Tensor | None = None  # of its last run
 
     @property
@@ -138,7 +132,7 @@ class LatePlan:
         self._put(launched)
         ids = self._inputs.ids[: self._inputs.n_tokens]
         unknown = ids < 0
-        found = self._late.last_tokens[self._aside][~ids[unknown]]
+        found = self._late.last_tokens[~ids[unknown]]
         assert (found != ON_HOST).all(), "a step refers to a token that the device does not know"
         ids[unknown] = np.maximum(found, 0)  # of a row that failed: nobody looks at what comes of it
         self._plan.run()
@@ -177,7 +171,7 @@ class LateSampled:
         self._result = deepcopy(self._late._inner.sample(tensor_of(self._logits), self._rows).collect())
         tokens = self._result.tokens.copy()
         tokens[self._on_host] = ON_HOST
-        self._late.last_tokens[self._rows.aside] = tokens
+        self._late.last_tokens[self._rows.slots] = tokens
 
     def collect(self) -> SampledTokens:
         if self._result is None:
@@ -205,9 +199,9 @@ def put(inputs: Any, arrays: dict[str, np.ndarray]) -> None:
 
 def blank_free_pages(eng: Engine) -> None:
     """What an engine believes free becomes NaN, behind the back of the device."""
-    runner = eng.runner
-    inner: Backend = getattr(runner.backend, "_inner", runner.backend)
-    kv: KVStore = runner.kv
+    backend: Backend = eng.executor.backend
+    inner = getattr(backend, "_inner", backend)
+    kv: KVStore = eng.executor.kv
     for group, pool in enumerate(eng.scheduler.pools):
         free = sorted(pool._free)
         if free:

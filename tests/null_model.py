@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from tahr.config import SamplingParams
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits, StepWork
-from tahr.engine.sequences.sequence import Output, Sequence
+from tahr.engine.sequences.sequence import Sequence
+from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, most_held, pages_for
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.tables import PageCopy, PageTable

@@ -10,9 +10,9 @@ from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
-from tahr.engine.speculation.setup import Draft
 from tahr.engine.speculation.speculator import Speculator
 from tahr.loading.builder import build_engine
+from tahr.loading.speculation import Draft
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model
 

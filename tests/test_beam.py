@@ -188,8 +188,8 @@ def test_one_step_serves_all_beams_and_pages_come_back(
 ) -> None:
     inner, tokens = engine._model.engine, engine.tokenize(PROMPT)
     engine.truncate(0)
-    beams, widths, launch = EngineBeams(inner), list[int](), inner.runner.launch
-    monkeypatch.setattr(inner.runner, "launch", lambda work, before: widths.append(len(work)) or launch(work, before))
+    beams, widths, launch = EngineBeams(inner), list[int](), inner.steps.launch
+    monkeypatch.setattr(inner.steps, "launch", lambda step, *_: widths.append(len(step.work)) or launch(step))
     beam_search(beams, tokens, BeamSearchConfig(beam_width=3, max_new_tokens=20), lambda _: False)
     assert widths == [1] + [3] * 19
     tables = [beam.sequence.tables[0] for beam in beams.beams]

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,8 +15,7 @@ from model_cases import CASES, make_weights
 from model_files import write_hf
 from tahr.cli.bench.bench_gate import judge, key_of
 from tahr.cli.main import main
-from tahr.engine.running.runner import InFlight
-from tahr.engine.scheduling.work import StepWork
+from tahr.engine.step.in_flight import InFlight
 from tahr.models.loader import open_model
 from tahr.models.loader.convert import convert
 from tahr.tools import environment
@@ -84,13 +82,13 @@ def test_a_shape_is_run_as_it_says(model: Path, monkeypatch: pytest.MonkeyPatch)
     shape = Shape(n_prompt=5, n_gen=2, n_depth=3, n_seqs=2)
     bench = open_bench(str(model), EngineConfig(backend="reference", prefill_chunk_size=4), [shape]).bench
     steps: list[list[tuple[int, int, int]]] = []
-    launch = bench.engine.runner.launch
+    launch = bench.engine.steps.launch
 
-    def watched(work: StepWork, before: Callable[[], object]) -> InFlight:
-        steps.append([(item.begin, item.n_tokens, item.n_rows) for item in work])
-        return launch(work, before)
+    def watched(step: InFlight, *rest: object) -> None:
+        steps.append([(item.begin, item.n_tokens, item.n_rows) for item in step.work])
+        launch(step, *rest)
 
-    monkeypatch.setattr(bench.engine.runner, "launch", watched)
+    monkeypatch.setattr(bench.engine.steps, "launch", watched)
     bench.time(shape)
     timed = [[(3, 4, 0)], [(7, 1, 1)], [(3, 4, 0)], [(7, 1, 1)], [(8, 1, 1)] * 2, [(9, 1, 1)] * 2]
     assert steps == [[(0, 3, 1)], [(0, 3, 1)], *timed]

@@ -130,8 +130,7 @@ def test_sampling_finds_the_kernels_that_were_compiled_ahead(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     ahead = Ahead(777_777, 777_792)  # no other test compiles kernels for so many
     ahead.wait()
-    picks = torch.zeros(4, dtype=torch.int32, device="cuda")
-    sampler = CudaSampler(picks.device, picks, picks)
+    sampler = CudaSampler(torch.zeros(4, dtype=torch.int32, device="cuda"))
     sampler.load_kernels(ahead)
     sampler.wait_for_kernels()
     assert compilations == {"scan_kernel": True, "choose_kernel": True}

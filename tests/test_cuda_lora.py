@@ -157,7 +157,7 @@ def test_adapters_come_and_go_while_others_run(tmp_path: Path) -> None:
     made = [random_adapter(target, seed, rank=4 + seed, strength=0.5, form=form) for seed in range(4)]
 
     def add(name: str, seed: int) -> None:
-        data = eng.runner.adapter_rows().bank.prepare(made[seed].factors)
+        data = eng.executor.adapters.bank.prepare(made[seed].factors)
         eng.adapters.add(name, PreparedAdapter("", made[seed], data))
 
     def replies(*changes: Callable[[], object]) -> list[list[int]]:
@@ -173,13 +173,13 @@ def test_adapters_come_and_go_while_others_run(tmp_path: Path) -> None:
         add(f"a{i}", i)
     before = replies()
     eng.adapters.remove("a1")
-    n_used = eng.runner.adapter_rows().bank.plan_key[-1]
+    n_used = eng.executor.adapters.bank.plan_key[-1]
     assert n_used == 64 and replies(lambda: add("b", 3), lambda: eng.adapters.remove("a3")) == before
     add("a1", 1)  # in other rows than before
     add("c", 0)  # without room
-    assert eng.runner.adapter_rows().bank.plan_key[-1] == 0
+    assert eng.executor.adapters.bank.plan_key[-1] == 0
     eng.adapters.remove("c")
-    assert eng.runner.adapter_rows().bank.plan_key[-1] == n_used and replies() == before
+    assert eng.executor.adapters.bank.plan_key[-1] == n_used and replies() == before
     assert len({tuple(reply) for reply in before}) == 3
 
 

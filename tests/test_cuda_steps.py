@@ -19,10 +19,11 @@ from tahr.backends.api import StepLimits
 from tahr.backends.cuda.layouts.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.speculation.setup import Draft
+from tahr.engine.step.sizes import StepSizes
 from tahr.loading.builder import build_engine
+from tahr.loading.speculation import Draft
 from tahr.models.loader import load, open_model
-from test_idle_warming import facts_of, memory_of, warm_all
+from test_idle_warming import facts_of, memory_of, set_buckets, warm_all
 
 pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 
@@ -39,7 +40,7 @@ def test_negative_ids_are_tokens_sampled_before(limits: StepLimits) -> None:
     tensor = random_tensor("F32", (8, 16), np.random.default_rng(3))
     table, step = be.weight(tensor), be.step_inputs(limits)
     plan = be.record(lambda: be.embed(table, step), step)
-    be.picks[:3] = be.picks.new_tensor([5, 7, -1])  # type: ignore[attr-defined]
+    be.last_tokens[:3] = be.last_tokens.new_tensor([5, 7, -1])  # type: ignore[attr-defined]
     step.ids[:], step.counts[:] = [3, ~1, ~0, ~2], [4, 4, 4]
     plan.run()
     np.testing.assert_array_equal(be.read(plan.result), tensor.dense()[[3, 7, 5, 0]])  # an error code reads any row
@@ -200,8 +201,9 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
     asked = EngineConfig(context_size=16, page_size=4, max_batch_size=2, kv_dtype="f32", prefill_chunk_size=4)
     eng = build_engine(be, load(source, be).decoder, asked)[0]
     if interprets():  # two sizes, and plans that have nothing to capture: steps take seconds
-        monkeypatch.setattr("tahr.engine.running.runner.N_FIRST_RUNS", 1)
-        monkeypatch.setattr(eng.runner._logits, "buckets", [eng.runner.buckets[1], eng.runner.buckets[-1]])
+        monkeypatch.setattr("tahr.engine.step.sizes.N_FIRST_RUNS", 1)
+        buckets = eng.steps.sizes.buckets[0]
+        set_buckets(eng, (buckets[1], buckets[-1]), monkeypatch)
 
     def reply() -> list[int]:
         seq = eng.submit([1, 5, 9, 2, 3], replace(REQUESTS[1], max_tokens=3), Tally)
@@ -209,11 +211,11 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
         return seq.tokens
 
     wanted = reply()
-    plans = eng.runner._logits
-    plans.plans, plans.last = {}, None
+    model = eng.executor.executed[0]
+    model.plans, model.last, eng.steps.sizes = {}, None, StepSizes(eng.steps.sizes.buckets, 1)
     before = memory_of(eng), facts_of(eng)
     assert warm_all(eng) > 0 and (memory_of(eng), facts_of(eng)) == before
-    assert plans.plans.keys() == set(plans.buckets)
+    assert model.plans.keys() == {(0, i, 0) for i in range(len(model.buckets[0]))}
     assert reply() == wanted
 
 

@@ -17,8 +17,8 @@ from model_files import stored_hf
 from tahr import LLM, AsyncLLM
 from tahr.backends.api import StepLimits
 from tahr.backends.reference.backend import ReferenceBackend
-from tahr.engine.running.runner import hidden_buckets
 from tahr.errors import ConfigError, CorruptFile, GenerateError, TahrError, UnsupportedModel
+from tahr.executor.plans import hidden_buckets
 from tahr.library.embeddings import MAX_QUEUED, EmbeddingOptions
 from tahr.models.loader import load, open_model
 from tahr.server.models.llm_engine import LlmEngine

@@ -8,9 +8,7 @@ from engines import Tally, alone, engine, greedy, here, loaded, page_bytes, pois
 from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import InFlight
-from tahr.engine.running.sampler import Sampler
-from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.engine.step.batch import FEW
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
@@ -158,9 +156,9 @@ def test_rounded_keys_and_values_change_nothing_between_neighbours(
 @pytest.mark.parametrize("kv_dtype", ["q8_0/f16", "/q8_0"])
 def test_keys_and_values_may_have_types_of_their_own(smollm2: Path, kv_dtype: str) -> None:
     whole, cut = engine(smollm2, kv_dtype=kv_dtype), engine(smollm2, kv_dtype=kv_dtype, prefill_chunk_size=7)
-    assert sorted(whole.runner.kv.dtype.split("/")) == ["f16", "q8_0"]
-    bytes_of = {dtype: engine(smollm2, kv_dtype=dtype).runner.kv.n_bytes for dtype in ("f16", "q8_0")}
-    assert 2 * whole.runner.kv.n_bytes == sum(bytes_of.values())
+    assert sorted(whole.executor.kv.dtype.split("/")) == ["f16", "q8_0"]
+    bytes_of = {dtype: engine(smollm2, kv_dtype=dtype).executor.kv.n_bytes for dtype in ("f16", "q8_0")}
+    assert 2 * whole.executor.kv.n_bytes == sum(bytes_of.values())
     (reply,) = run(whole, submit(whole, prompts(smollm2)[0], greedy(8)))
     assert run(cut, submit(cut, prompts(smollm2)[0], greedy(8))) == [reply]
 
@@ -178,9 +176,9 @@ def test_a_context_that_fits_only_as_q8_0_is_stored_so(smollm2: Path) -> None:
         config = EngineConfig(context_size=64, page_size=8, kv_bytes=n_pages * page, **options)  # type: ignore[arg-type]
         return build_engine(here(), decoder, config)
 
-    assert build(8)[0].runner.kv.dtype == "f16"
+    assert build(8)[0].executor.kv.dtype == "f16"
     eng, note = build(6)
-    assert eng.runner.kv.dtype == "q8_0" and "does not fit in f16" in note
+    assert eng.executor.kv.dtype == "q8_0" and "does not fit in f16" in note
     for options in ({}, {"kv_dtype": "f16"}):
         with pytest.raises(ConfigError, match="context of 64 tokens needs"):
             build(3 if not options else 6, **options)
@@ -267,14 +265,14 @@ def test_a_request_refused_at_the_door_changes_nothing(
 def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories, max_batch_size=3)
     sequences = [submit(eng, prompt) for prompt in prompts(stories)]
-    sound = eng.runner.launch
+    sound = eng.steps.launch
     eng.step()
 
-    def broken(work: StepWork, before: object) -> InFlight:
-        eng.runner.launch = sound  # type: ignore[method-assign]
+    def broken(*_: object) -> None:
+        eng.steps.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 
-    eng.runner.launch = broken  # type: ignore[method-assign]
+    eng.steps.launch = broken  # type: ignore[method-assign]
     events = eng.step()
     failed = [seq for seq, *_ in events]
     assert failed and all(isinstance(seq.error, GenerateError) for seq in failed)
@@ -287,13 +285,13 @@ def test_a_step_that_raises_fails_what_was_in_it_and_no_more(stories: Path, want
 
 def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories)
-    sound = eng.runner.launch
+    sound = eng.steps.launch
 
-    def interrupted(work: StepWork, before: object) -> InFlight:
-        eng.runner.launch = sound  # type: ignore[method-assign]
+    def interrupted(*_: object) -> None:
+        eng.steps.launch = sound  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    eng.runner.launch = interrupted  # type: ignore[method-assign]
+    eng.steps.launch = interrupted  # type: ignore[method-assign]
     seq = submit(eng, prompts(stories)[0])
     with pytest.raises(KeyboardInterrupt):
         eng.step()
@@ -430,7 +428,7 @@ def test_an_error_is_a_tahr_error(stories: Path) -> None:
 
 def test_padding_of_the_vocabulary_is_never_picked(stories: Path) -> None:
     eng = engine(stories)
-    eng.runner.sampler = Sampler(eng.runner.backend, 40)  # as if the tokenizer had no more tokens
+    eng.steps.sampler = Sampler(eng.executor.backend, 40)  # as if the tokenizer had no more tokens
     hot = SamplingParams(temperature=5.0, seed=3, max_tokens=60, ignore_eos=True).over(NEUTRAL_SAMPLING)
     (tokens,) = run(eng, submit(eng, [1, 2, 3], hot))
     assert len(tokens) == 60 and max(tokens) < 40

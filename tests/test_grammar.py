@@ -10,12 +10,11 @@ import pytest
 from assets import stories
 from engines import engine, loaded, run
 from late_backend import LateBackend
-from tahr.backends.api import Plan
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
-from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GrammarError
+from tahr.executor.protocol import StepRequest
 from tahr.generation.writers import TextWriter
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
@@ -215,8 +214,8 @@ def test_steps_overlap_with_grammars_too() -> None:
     assert [seq.tokens for seq in (*found, *found[3].forks)] == [seq.tokens for seq in (*expected, *expected[3].forks)]
     alone = engine(stories(), late=True)
     run(alone, submit(alone, hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)))
-    if isinstance(alone.runner.backend, LateBackend):  # a GPU does not count
-        assert alone.runner.backend.n_late > alone.scheduler.n_steps / 2
+    if isinstance(alone.executor.backend, LateBackend):  # a GPU does not count
+        assert alone.executor.backend.n_late > alone.scheduler.n_steps / 2
 
 
 def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +224,7 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
     while seq.n_generated < 5:
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner.sampler, "batch", lambda *_: 1 / 0)
+        broken.setattr(eng.steps.sampler, "batch", lambda *_: 1 / 0)
         while not seq.done:
             eng.step()
     assert seq.finish_reason == "error"
@@ -236,13 +235,13 @@ def test_a_step_that_cannot_be_sampled_fails_alone(monkeypatch: pytest.MonkeyPat
 
 def test_the_next_step_is_prepared_while_masks_are_filled() -> None:
     eng = engine(stories(), late=True)
-    fill, under_way = eng.runner.fill, []
+    fill, under_way = eng.steps.fill, []
 
-    def watched(work: StepWork) -> Plan:
-        under_way.append(bool(eng._in_flight) and eng._in_flight[-1].batch is not None)
-        return fill(work)
+    def watched(*args: object) -> StepRequest:
+        under_way.append(bool(eng._in_flight) and eng._in_flight[-1].masks is not None)
+        return fill(*args)  # type: ignore[arg-type]
 
-    eng.runner.fill = watched  # type: ignore[method-assign]
+    eng.steps.fill = watched  # type: ignore[method-assign]
     params = hot(Grammar("regex", "[a-z]{40,60}"), max_tokens=60)
     found = run(eng, submit(eng, params))
     plain = engine(stories())
@@ -266,7 +265,7 @@ def test_masks_that_cannot_be_begun_fail_their_step_alone(monkeypatch: pytest.Mo
     while any(seq.n_generated < 5 for seq in sequences):
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner.sampler.filler, "begin", lambda *_: 1 / 0)
+        broken.setattr(eng.steps.sampler.filler, "begin", lambda *_: 1 / 0)
         while not all(seq.done for seq in sequences):
             eng.step()
     assert {seq.finish_reason for seq in sequences} == {"error"}
@@ -281,7 +280,7 @@ def test_a_launch_that_fails_while_masks_are_filled(monkeypatch: pytest.MonkeyPa
     while seq.n_generated < 5:
         eng.step()
     with monkeypatch.context() as broken:
-        broken.setattr(eng.runner, "fill", lambda *_: 1 / 0)
+        broken.setattr(eng.steps, "fill", lambda *_: 1 / 0)
         while not seq.done:
             eng.step()
     assert seq.finish_reason == "error" and seq.n_generated >= 5

@@ -18,10 +18,11 @@ from late_backend import arrays_of
 from tahr import AsyncLLM, EngineConfig, SamplingParams
 from tahr.backends.api import Backend, LoraBank, Plan, StepInputs, StepLimits, Tensor
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import N_FIRST_RUNS, PATIENCE
-from tahr.engine.running.warming import warming_order
-from tahr.engine.speculation.setup import Draft
+from tahr.engine.step.sizes import MOST_FALLBACKS, N_FIRST_RUNS, warming_order
+from tahr.executor.output import Output
+from tahr.executor.protocol import StepRequest
 from tahr.loading.builder import build_engine
+from tahr.loading.speculation import Draft
 from tahr.server.models import idle_warming
 from tahr.server.models.idle_warming import IdleWarming, warm_next
 from tahr.server.models.llm_engine import LlmEngine
@@ -83,16 +84,23 @@ def cold_engine(path: Path, **options: Any) -> tuple[Engine, ColdBackend]:
 
 def warm_all(eng: Engine) -> int:
     """How many runs that took."""
-    return next(n for n in range(MOST_RUNS) if not eng.runner.warm_next() and not warm_drafts(eng))
+    return next(n for n in range(MOST_RUNS) if not eng.steps.warm_next() and not warm_drafts(eng))
 
 
 def warm_drafts(eng: Engine) -> bool:
     return eng.speculator is not None and eng.speculator.proposer.warm_next()
 
 
+def set_buckets(eng: Engine, buckets: tuple[StepLimits, ...], patch: pytest.MonkeyPatch) -> None:
+    """Let steps that give logits have plans of these sizes."""
+    hidden = eng.steps.sizes.buckets[Output.HIDDEN]
+    patch.setattr(eng.executor.executed[0], "buckets", (buckets, hidden))
+    patch.setattr(eng.steps.sizes, "buckets", (buckets, hidden))
+
+
 def memory_of(eng: Engine) -> list[bytes]:
     """All pages and states."""
-    be, kv = eng.runner.backend, eng.runner.kv
+    be, kv = eng.executor.backend, eng.executor.kv
     pages = [be.read_pages(kv, range(n), group) for group, n in enumerate(kv.layout.n_pages)]
     states = be.read_states(kv, range(kv.layout.n_slots)) if kv.layout.n_slots > 1 else []
     return [np.array(layer).tobytes() for layers in [*pages, states] for layer in layers]
@@ -100,8 +108,8 @@ def memory_of(eng: Engine) -> list[bytes]:
 
 def facts_of(eng: Engine) -> dict[str, Any]:
     """What must not change: statistics, the prefix cache, what is known of speed, the inputs of the last step."""
-    facts = {"pace": eng.scheduler.pace.n_tokens, "first_runs": eng.runner.n_first_runs}
-    return asdict(eng.snapshot()) | facts | {k: v.tobytes() for k, v in arrays_of(eng.runner.step).items()}
+    facts = {"pace": eng.scheduler.pace.n_tokens, "first_runs": eng.steps.sizes.n_first_runs}
+    return asdict(eng.snapshot()) | facts | {k: v.tobytes() for k, v in arrays_of(eng.steps.inputs).items()}
 
 
 def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
@@ -115,7 +123,8 @@ def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
 def test_plans_run_as_soon_as_they_are_prepared(stories: Path) -> None:
     """Nobody waits for the kernels of one, neither a request nor the plans behind it."""
     eng, device = cold_engine(stories)
-    plans = [eng.runner.plan_for(bucket) for bucket in warming_order(eng.runner.buckets, 1)]
+    model = eng.executor.executed[0]
+    plans = [model.plan(device, (0, i, 0)) for i in warming_order(eng.steps.sizes.buckets[0], 1)]  # type: ignore[arg-type]
     device.n_looks = {id(plans[0]): 3, id(plans[1]): 1}
     ran = []
     while len(ran) < 4:
@@ -132,20 +141,20 @@ def test_a_step_takes_a_larger_plan_while_only_that_is_warm(stories: Path, monke
     """Nobody waits for a first run where a plan of a quarter more tokens will do; but not for ever."""
     eng, device = cold_engine(stories)
     sizes = (1, 8, 10, 16)
-    buckets = [replace(eng.runner.step.limits, n_tokens=n, n_rows=n, n_seqs=1) for n in sizes]
-    monkeypatch.setattr(eng.runner._logits, "buckets", buckets)
+    buckets = tuple(replace(eng.steps.inputs.limits, n_tokens=n, n_rows=n, n_seqs=1) for n in sizes)
+    set_buckets(eng, buckets, monkeypatch)
     for _ in range(N_FIRST_RUNS):
-        eng.runner.run_empty(plan := eng.runner.plan_for(buckets[2]))
-        eng.runner._take_first_run(plan)
+        eng.executor.warm(StepRequest(0, 0, Output.LOGITS, 2))
+        eng.steps.sizes.ran((Output.LOGITS, 2, 0))
 
     def sizes_run(prompt: list[int]) -> list[int]:
         seen = {plan._inputs.limits.n_tokens: len(plan.n_tokens) for plan in device.plans}
         assert run(eng, submit(eng, prompt, greedy(1))) == [alone(stories, prompt, greedy(1))]
         return [n for p in device.plans if len(p.n_tokens) > seen.get(n := p._inputs.limits.n_tokens, 0)]
 
-    prompts_of = [[1, *range(5 + i, 12 + i)] for i in range(PATIENCE + 3)]  # of eight tokens
+    prompts_of = [[1, *range(5 + i, 12 + i)] for i in range(MOST_FALLBACKS + 3)]  # of eight tokens
     assert sizes_run([1, *range(40, 52)]) == [16], "a plan of ten does not hold thirteen"
-    assert [sizes_run(prompt) for prompt in prompts_of] == [[10]] * PATIENCE + [[8]] * 3
+    assert [sizes_run(prompt) for prompt in prompts_of] == [[10]] * MOST_FALLBACKS + [[8]] * 3
 
 
 def test_warming_order_soon_has_every_size() -> None:
@@ -163,7 +172,7 @@ def test_a_plan_that_a_request_has_run_is_warm_already(stories: Path) -> None:
     run(eng, submit(eng, prompts(stories)[0], greedy(4)))
     n_runs = {plan._inputs.limits.n_tokens: len(plan.n_tokens) for plan in device.plans}
     assert n_runs[1] >= N_FIRST_RUNS
-    assert warm_all(eng) == sum(max(0, N_FIRST_RUNS - n_runs.get(b.n_tokens, 0)) for b in eng.runner.buckets)
+    assert warm_all(eng) == sum(max(0, N_FIRST_RUNS - n_runs.get(b.n_tokens, 0)) for b in eng.steps.sizes.buckets[0])
 
 
 def test_warming_leaves_no_trace(stories: Path) -> None:
@@ -209,13 +218,14 @@ def test_no_memory_ends_it(stories: Path) -> None:
 
 def test_there_is_nothing_to_warm_where_plans_are_cheap(stories: Path) -> None:
     eng = engine(stories)
-    assert not warm_next(eng) and not eng.runner._logits.plans
+    assert not warm_next(eng) and not eng.executor.executed[0].plans
 
 
 def test_an_encoder_warms_its_hidden_rows(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eng, _ = cold_engine(stories)
-    monkeypatch.setattr(eng.runner.decoder, "encoding", object())
-    assert warm_all(eng) == N_FIRST_RUNS * len(eng.runner._hidden.buckets) and not eng.runner._logits.plans
+    monkeypatch.setattr(eng.steps, "facts", eng.steps.facts._replace(encoding=object()))
+    assert warm_all(eng) == N_FIRST_RUNS * len(eng.steps.sizes.buckets[Output.HIDDEN])
+    assert all(output == Output.HIDDEN for output, _, _ in eng.executor.executed[0].plans)
 
 
 def test_draft_models_are_warmed_too(stories: Path) -> None:
@@ -224,30 +234,30 @@ def test_draft_models_are_warmed_too(stories: Path) -> None:
     assert eng.speculator and not eng.speculator.proposer.warm_next()
 
 
-def test_steps_with_adapters_are_rehearsed_last_and_leave_no_trace(stories: Path) -> None:
+def test_steps_with_adapters_are_adapted_last_and_leave_no_trace(stories: Path) -> None:
     eng, device = cold_engine(stories)
     wanted = alone(stories, prompts(stories)[0])
     assert run(eng, submit(eng, prompts(stories)[0])) == [wanted]
     warm_all(eng)
     n_plans, before = len(device.plans), (memory_of(eng), facts_of(eng))
     n_runs = next(n for n in range(MOST_RUNS) if not warm_next(eng))
-    rehearsed = device.plans[n_plans:]
-    assert n_runs == len(rehearsed) > 1 and all(plan.n_tokens == [0] for plan in rehearsed)
-    assert (memory_of(eng), facts_of(eng)) == before and not eng.adapters.loaded() and eng.runner._adapter_rows is None
+    adapted = device.plans[n_plans:]
+    assert n_runs == len(adapted) > 1 and all(plan.n_tokens == [0] for plan in adapted)
+    assert (memory_of(eng), facts_of(eng)) == before and not eng.adapters.loaded() and not eng.executor.adapters.is_used
     assert run(eng, submit(eng, prompts(stories)[0])) == [wanted]
 
 
-def test_a_rehearsed_step_adds_adapters_to_every_kind_of_linear(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_adapted_step_adds_adapters_to_every_kind_of_linear(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eng, device = cold_engine(stories)
     banks: list[LoraBank] = []
     make = device._inner.lora_bank
     monkeypatch.setattr(device, "lora_bank", lambda *args: banks.append(make(*args)) or banks[-1], raising=False)
-    assert eng.adapters.rehearse_next()
+    assert eng.adapters.warm_next()
     [bank] = banks
     assert {name.rpartition(".")[2] for name in bank.targets} == {
-        name.rpartition(".")[2] for name in eng.runner.decoder.linears if "layers" in name
+        name.rpartition(".")[2] for name in eng.executor.decoder.linears if "layers" in name
     }
-    n_layers = eng.runner.decoder.config.n_layers
+    n_layers = eng.executor.decoder.config.n_layers
     assert {int(name.split(".")[2]) for name in bank.targets} == {0, n_layers - 1}
 
 
@@ -259,7 +269,7 @@ class ScriptedWarming:
 
     def __init__(self, n_left: int, fails_at: int = -1):
         self.n_left, self.fails_at, self.busy = n_left, fails_at, False
-        self.runner, self.speculator = self, None
+        self.steps, self.speculator = self, None
 
     def warm_next(self) -> bool:
         if self.n_left == self.fails_at:
@@ -332,7 +342,7 @@ def test_requests_come_first(stories: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def main() -> None:
         llm = AsyncLLM(str(stories), config=EngineConfig(n_threads=2))
         wanted = (await llm.generate("The dog", params)).text
-        monkeypatch.setattr(llm.llm.engine.runner, "warm_next", runs)
+        monkeypatch.setattr(llm.llm.engine.steps, "warm_next", runs)
         await asyncio.sleep(0.05)
         assert not runs.n, "a library does not warm"
         LlmEngine(llm).warm_when_idle()

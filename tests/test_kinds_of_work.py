@@ -12,10 +12,8 @@ from engines import alone, engine, greedy, loaded, page_bytes, poison, run, subm
 from null_model import NullModel, scheduler, sequence
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tahr.engine.feeder import Feeder, LastRow
-from tahr.engine.running.runner import InFlight
-from tahr.engine.scheduling.work import StepWork
-from tahr.engine.sequences.sequence import Output
 from tahr.errors import ConfigError, GenerateError
+from tahr.executor.output import Output
 from tahr.library.embeddings import EmbeddingJob, Pooling
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)
@@ -150,14 +148,14 @@ def test_closing_ends_embeddings_with_a_sentence(stories: Path) -> None:
 def test_nothing_is_left_to_do_for_a_job_that_has_failed(stories: Path) -> None:
     async def main() -> None:
         async with AsyncLLM(str(stories), config=EngineConfig(n_threads=2, max_batch_size=4)) as llm:
-            runner = llm.llm.engine.runner
-            sound = runner.launch
+            steps = llm.llm.engine.steps
+            sound = steps.launch
 
-            def broken(work: StepWork, before: object) -> InFlight:
-                runner.launch = sound  # type: ignore[method-assign]
+            def broken(*_: object) -> None:
+                steps.launch = sound  # type: ignore[method-assign]
                 raise OSError("the device fell off the bus")
 
-            runner.launch = broken  # type: ignore[method-assign]
+            steps.launch = broken  # type: ignore[method-assign]
             with pytest.raises(GenerateError, match="fell off the bus"):
                 await llm.embed(texts(1500, 60))
             assert (await llm.embed(["dog", "cat"])).shape[0] == 2

@@ -180,7 +180,7 @@ def test_logits_stay_close_to_exact_ones(sessions: dict[str, Session]) -> None:
 
 
 def test_the_chunks_of_a_prompt_change_nothing(sessions: dict[str, Session]) -> None:
-    if sessions["q8_0"].engine.runner.backend.name == "reference":
+    if sessions["q8_0"].engine.executor.backend.name == "reference":
         pytest.skip("the reference sums in NumPy's order, which depends on shapes")
     whole = prefill(sessions["q8_0"])
     for cuts in [(1, 8, 24, 88), (149,), tuple(range(7, 150, 7))]:
@@ -200,9 +200,9 @@ def test_a_fork_copies_the_page_it_writes_to(sessions: dict[str, Session]) -> No
 
 
 def test_a_pool_takes_what_was_reckoned(sessions: dict[str, Session]) -> None:
-    kv = sessions["q8_0"].engine.runner.kv
+    kv = sessions["q8_0"].engine.executor.kv
     config = EngineConfig(page_size=kv.page_size, context_size=64)
     groups = kv_groups(kv.layout.layers, [0] * len(kv.layers), kv.page_size, "q8_0")
     room = measure(config, groups, 512, 1 << 28)
     assert room.kv_bytes * kv.layout.n_pages[0] == kv.n_bytes * room.n_pages[0]
-    assert kv.n_bytes * 64 == sessions["f32"].engine.runner.kv.n_bytes * 17  # 34 bytes instead of 128
+    assert kv.n_bytes * 64 == sessions["f32"].engine.executor.kv.n_bytes * 17  # 34 bytes instead of 128

@@ -26,7 +26,7 @@ def wanted(stories: Path) -> list[list[int]]:
 
 def n_late(eng: Engine) -> int:
     """Steps that ran after the next one had been launched."""
-    late = eng.runner.backend
+    late = eng.executor.backend
     assert isinstance(late, LateBackend)
     return late.n_late
 
@@ -158,15 +158,15 @@ def test_a_failing_request_fails_alone(stories: Path, wanted: list[list[int]]) -
 def test_a_launch_that_fails_leaves_the_step_in_flight_alone(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories, late=True, max_batch_size=2, max_decode_batch=1)
     sequences = [submit(eng, prompt) for prompt in prompts(stories)]
-    sound = eng.runner.launch
+    sound = eng.steps.launch
     for _ in range(4):
         eng.step()
 
-    def broken(work: object, before: object) -> None:
-        eng.runner.launch = sound  # type: ignore[method-assign]
+    def broken(*_: object) -> None:
+        eng.steps.launch = sound  # type: ignore[method-assign]
         raise OSError("the device fell off the bus")
 
-    eng.runner.launch = broken  # type: ignore[method-assign, assignment]
+    eng.steps.launch = broken  # type: ignore[method-assign, assignment]
     eng.step()
     failed = [seq for seq in sequences if seq.error]
     assert failed

@@ -141,7 +141,7 @@ def test_closing_ends_streams(stories: Path) -> None:
     assert [chunk.finish_reason for chunk in rest] == ["cancelled"]
 
 
-@pytest.mark.parametrize("where", ["scheduler.schedule", "runner.launch", "stats.count_step", "_accept_tokens"])
+@pytest.mark.parametrize("where", ["scheduler.schedule", "steps.launch", "stats.count_step", "_accept_tokens"])
 def test_an_interrupt_in_one_thread_leaves_no_other_waiting(llm: LLM, where: str) -> None:
     """It reaches the thread whose step it was: what that step brought to others is lost, and they must know."""
 
@@ -187,12 +187,12 @@ def test_a_bad_request_in_a_batch_leaves_nothing_behind(llm: LLM) -> None:
 
 
 def test_a_step_that_fails_fails_all_answers(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(work: object, before: object) -> None:
+    def broken(*_: object) -> None:
         raise MemoryError("no room")
 
     request = llm.submit([5, 6, 7], SamplingParams(n=3))
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine.runner, "launch", broken)
+        patch.setattr(llm.engine.steps, "launch", broken)
         llm.step()
     assert request.finished
     with pytest.raises(GenerateError, match="no room"):

@@ -15,9 +15,10 @@ from tahr.config import SamplingParams
 from tahr.engine.adapters.registry import PreparedAdapter
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
-from tahr.engine.sequences.sequence import Output
 from tahr.engine.step.adapter_rows import write
 from tahr.errors import ConfigError, TahrError
+from tahr.executor.output import Output
+from tahr.executor.plans import PlanKey
 from tahr.library.embeddings import EmbeddingJob
 from tahr.models.lora import Adapter, AdapterTarget
 
@@ -36,7 +37,7 @@ def target_of(path: Path) -> AdapterTarget:
 
 def add(eng: Engine, path: Path, name: str, seed: int, scale: float = 1.0, strength: float = 0.5) -> None:
     adapter = random_adapter(target_of(path), seed, rank=2 + seed, strength=strength)
-    data = eng.runner.adapter_rows().bank.prepare(adapter.factors)
+    data = eng.executor.adapters.bank.prepare(adapter.factors)
     eng.adapters.add(name, PreparedAdapter("", adapter, data), scale)
 
 
@@ -92,7 +93,7 @@ def test_a_stack_is_the_sum_of_its_parts(path: Path) -> None:
     def states(parts: list[tuple[Adapter, float]]) -> np.ndarray:
         eng = engine(path, kv_dtype="f32")  # keys are not rounded, which would make more of the last bits
         for i, (adapter, _) in enumerate(parts):
-            data = eng.runner.adapter_rows().bank.prepare(adapter.factors)
+            data = eng.executor.adapters.bank.prepare(adapter.factors)
             eng.adapters.add(f"p{i}", PreparedAdapter("", adapter, data))
         taken: list[np.ndarray] = []
         lora = [(f"p{i}", scale) for i, (_, scale) in enumerate(parts)]
@@ -161,7 +162,7 @@ def test_a_removed_adapter_finishes_its_requests_first(path: Path, late: bool) -
     replies = run(eng, *running, other)
     assert replies[:4] == [alone_with(path, prompt, "a1", max_tokens=20) for prompt in PROMPTS[:4]]
     assert removed.n_users == 0 and removed.slot in eng.adapters._free
-    assert eng.runner.n_adapted == 0
+    assert eng.adapters.n_used == 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
@@ -184,7 +185,7 @@ def test_all_texts_of_a_job_are_embedded_with_the_adapter_it_began_with(
             eng.step()
         found.append(job.vectors())
     assert found[0].tolist() == found[1].tolist()
-    assert old.n_users == 0 and old.slot in eng.adapters._free and eng.runner.n_adapted == 0
+    assert old.n_users == 0 and old.slot in eng.adapters._free and eng.adapters.n_used == 0
 
 
 def test_every_end_of_a_request_lets_its_adapter_go(path: Path) -> None:
@@ -200,13 +201,13 @@ def test_every_end_of_a_request_lets_its_adapter_go(path: Path) -> None:
         eng.step()
     for fork in cancelled.forks:
         eng.abort(fork)
-    assert adapter.n_users == 0 == eng.runner.n_adapted
+    assert adapter.n_users == 0 == eng.adapters.n_used
 
 
 def test_thousands_of_adapters_are_refused_in_a_sentence(path: Path) -> None:
     eng = engine(path)
     adapter = random_adapter(target_of(path), 0, rank=1)
-    prepared = PreparedAdapter("", adapter, eng.runner.adapter_rows().bank.prepare(adapter.factors))
+    prepared = PreparedAdapter("", adapter, eng.executor.adapters.bank.prepare(adapter.factors))
     for i in range(512):
         eng.adapters.add(f"a{i}", prepared)
     with pytest.raises(ConfigError, match="512 adapters are loaded"):
@@ -265,16 +266,21 @@ def replace_width(shape: object) -> object:
 # ---- steps ----------------------------------------------------------------------------------------------------
 
 
+def adapted_plans(eng: Engine) -> list[PlanKey]:
+    """The plans of steps in which sequences have adapters."""
+    return [key for key in eng.executor.executed[0].plans if key[2]]
+
+
 def test_steps_without_adapters_are_the_same_plans_as_before(path: Path) -> None:
     """Loaded adapters cost requests nothing that do not use them."""
     eng = adapted_engine(path, 3)
     run(eng, submit(eng, PROMPTS[0]))
-    assert not eng.runner._adapted and here().lora is None
+    assert not adapted_plans(eng) and here().lora is None
     run(eng, submit(eng, PROMPTS[0], with_lora("a0")))
-    assert len(eng.runner._adapted) == 1
+    assert len(adapted_plans(eng)) == 1
     add(eng, path, "wide", seed=40)  # a larger rank: steps are recorded again, and older plans are forgotten
     run(eng, submit(eng, PROMPTS[0], with_lora("wide")), submit(eng, PROMPTS[1], with_lora("a1")))
-    assert len(eng.runner._adapted) == 1
+    assert len(adapted_plans(eng)) == 1
 
 
 def test_rows_are_grouped_by_adapter_in_tiles() -> None:
@@ -294,13 +300,13 @@ def test_rows_are_grouped_by_adapter_in_tiles() -> None:
 
 def test_adapters_read_at_the_same_time_come_to_one_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eng = engine(path)
-    made = eng.runner.backend.lora_bank
+    made = eng.executor.backend.lora_bank
 
     def slow_bank(*args: object) -> object:
         time.sleep(0.05)
         return made(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(eng.runner.backend, "lora_bank", slow_bank)
+    monkeypatch.setattr(eng.executor.backend, "lora_bank", slow_bank)
     with ThreadPoolExecutor(4) as threads:
-        found = [threads.submit(eng.runner.adapter_rows) for _ in range(4)]
+        found = [threads.submit(lambda: eng.executor.adapters.bank) for _ in range(4)]
     assert len({id(each.result()) for each in found}) == 1

@@ -22,7 +22,7 @@ def base() -> InferenceEngine:
 
 @pytest.fixture(scope="module")
 def folders(base: InferenceEngine, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    linears = base._model.engine.runner.decoder.linears
+    linears = base._model.engine.executor.decoder.linears
     root = tmp_path_factory.mktemp("adapters")
     return [write_peft(root / f"a{i}", peft_tensors(linears, 4, seed=i, strength=0.3), r=4) for i in range(5)]
 

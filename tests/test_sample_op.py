@@ -12,8 +12,8 @@ from tahr.backends.cuda.layouts.presence import interprets
 from tahr.backends.sampling import numpy_sampler
 from tahr.backends.sampling.sample_rows import NOT_NUMBERS, NOTHING_LEFT, SampledTokens, SampleRows
 from tahr.config import SamplingParams
-from tahr.engine.running.sampler import Sampler
 from tahr.engine.sampling.sample_batch import SampleBatch
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import TahrError
 from test_sampler import Logits, model_like, random_options

@@ -15,10 +15,10 @@ from tahr.backends.sampling.logit_rows import LogitRows
 from tahr.backends.sampling.sample_rows import SampleRows
 from tahr.backends.sampling.stages import FACTS, STAGES, chain_of, facts_of
 from tahr.config import SamplingParams
-from tahr.engine.running.sampler import Sampler
 from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sample_batch import SampleBatch
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import ConfigError, GenerateError, TahrError
 

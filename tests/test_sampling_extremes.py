@@ -10,7 +10,7 @@ import pytest
 
 from backends_here import NAMES, backend
 from tahr.config import Range, SamplingParams
-from tahr.engine.running.sampler import Sampler
+from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 
 N_VOCAB = 64

@@ -12,8 +12,9 @@ from tahr.config import SCHEDULING_POLICIES, EngineConfig, SamplingParams
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.waiting_queue import PATIENCE
 from tahr.engine.scheduling.work import PrefillPace
-from tahr.engine.sequences.sequence import NEXT, OVER, Output, Sequence, State
+from tahr.engine.sequences.sequence import NEXT, OVER, Sequence, State
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
+from tahr.executor.output import Output
 from tahr.kv.pages import PagePool
 
 

@@ -98,7 +98,7 @@ def test_another_backend_can_go_on(stories: Path, kv_dtype: str) -> None:
     oracle.config = replace(oracle.config, backend="reference", num_threads=None)
     oracle.prefill(oracle.tokenize(STORY))
     resumed = InferenceEngine.resume(oracle.snapshot())
-    assert resumed._model.engine.runner.backend.name == "reference"
+    assert resumed._model.engine.executor.backend.name == "reference"
     np.testing.assert_allclose(next_logits(resumed), next_logits(engine), atol=2e-2)
 
 

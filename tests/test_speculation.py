@@ -12,10 +12,11 @@ from speculating import KINDS, Script, speculating
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.sampling_state import Sample
-from tahr.engine.sequences.sequence import Output, Sequence
+from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts, verify
+from tahr.executor.output import Output
 from tahr.generation.writers import TextWriter
 from test_engine import prompts
 
@@ -132,7 +133,7 @@ def test_what_it_takes_to_record_a_plan_is_not_learned(stories: Path) -> None:
     recorded = [0]
     while not seq.done:
         eng.step()
-        recorded.append(eng.runner.n_first_runs)
+        recorded.append(eng.steps.sizes.n_first_runs)
         measured.append(eng.speculator.costs.seconds(1) > 0)
     first = next(i for i, known in enumerate(measured) if known)
     assert recorded[first + 1] == recorded[first], "what is known first was learned from a step that recorded nothing"

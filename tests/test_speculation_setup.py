@@ -15,8 +15,8 @@ from tahr.cli.main import main
 from tahr.config import EngineConfig
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
-from tahr.engine.speculation.setup import Draft, check_room, draft_windows
 from tahr.errors import ConfigError, ModelNotFound, TokenizerError
+from tahr.loading.speculation import Draft, check_room, draft_windows
 
 TEXT = "Once upon a time there was a little girl. Once upon a time there was"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -83,8 +83,8 @@ def test_defaults(stories: Path) -> None:
 def test_the_draft_model_lives_in_the_same_pages_and_budget(stories: Path) -> None:
     n_bytes = 1 << 20
     plain, ours = (llm(stories, kv_bytes=n_bytes, **more).engine for more in ({}, {"spec_draft": str(stories)}))
-    assert ours.runner.kv.n_bytes <= n_bytes
-    assert len(ours.runner.kv.layers) == 2 * len(plain.runner.kv.layers)
+    assert ours.executor.kv.n_bytes <= n_bytes
+    assert len(ours.executor.kv.layers) == 2 * len(plain.executor.kv.layers)
     assert ours.scheduler.pools[0].page_bytes == 2 * plain.scheduler.pools[0].page_bytes
     assert len(ours.scheduler.pools) == 1
 

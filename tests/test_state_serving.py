@@ -60,7 +60,7 @@ def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:
         eng.scheduler.slots.check([seq.slot for seq in eng.scheduler.running])
         for group, pool in enumerate(eng.scheduler.pools):
             pool.check(seq.tables[group].held for seq in eng.scheduler.running)
-        if eng.runner.backend.overlaps:
+        if eng.executor.backend.overlaps:
             blank_free_pages(eng)
     for seq in sequences:
         if seq.error:

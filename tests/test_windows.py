@@ -166,13 +166,13 @@ def test_a_long_text_holds_no_more_than_its_window_and_a_chunk(model: Loaded) ->
         most = [max(n, len(table)) for n, table in zip(most, seq.tables, strict=True)]
     sliding = [n for n, pool in zip(most, eng.scheduler.pools, strict=True) if pool.window]
     assert len(seq.tokens) == 200 and sliding
-    n_in_flight = 16 * (2 if eng.runner.backend.overlaps else 1)
+    n_in_flight = 16 * (2 if eng.executor.backend.overlaps else 1)
     assert max(sliding) <= pages_for(8 + n_in_flight, 4) + 1
     n_seqs = eng.scheduler.limits.n_seqs
     assert all(
         pool.n_pages <= n_seqs * (pages_for(8 + n_in_flight, 4) + 1) for pool in eng.scheduler.pools if pool.window
     )
-    assert eng.runner.kv.n_bytes < make_full(model).runner.kv.n_bytes
+    assert eng.executor.kv.n_bytes < make_full(model).executor.kv.n_bytes
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -191,7 +191,7 @@ def test_preempted_sequences_are_those_of_a_full_cache(model: Loaded) -> None:
     short = [prompt[:3] for prompt in PROMPTS]
     wanted = make_full(model, prefix_cache=False)
     replies = run(wanted, *(submit(wanted, prompt, greedy(90)) for prompt in short))
-    one = make(model, max_batch_size=1, context_size=100).runner.kv
+    one = make(model, max_batch_size=1, context_size=100).executor.kv
     eng = make(model, max_batch_size=4, context_size=100, kv_bytes=one.n_bytes * 3 // 2, admit_below=1.0)
     assert run(eng, *(submit(eng, prompt, greedy(90)) for prompt in short)) == replies
     assert eng.snapshot().pages_used == 0 and eng.snapshot().preemptions > 0

@@ -16,16 +16,21 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[
     A sequence that is sampled is `scheduled` for all of its tokens, those in flight included. The rows `on_host` are
     sampled on the host, so the device never knows their tokens by itself. Choices that are still to be forked run when
     their parent's step has landed, and so does a sequence with drafts, even if no more are to be made: nobody knows yet
-    which are right. The samples of `void` sequences do not count.
+    which are right. One without a token slot cannot be named. The samples of `void` sequences do not count.
     """
     late, waiting = set(on_host), State.WAITING
     for row, seq in enumerate(sampled):
-        if seq.host_bound or seq.speculates or seq.scheduled + 1 >= seq.max_length or seq.state is waiting:
+        if (
+            not seq.token_slot
+            or seq.host_bound
+            or seq.speculates
+            or seq.scheduled + 1 >= seq.max_length
+            or seq.state is waiting
+        ):
             continue
         if seq.drafts or (late and row in late) or (void and seq.id in void):
             continue
         seq.n_ahead += 1
-        seq.pick_row = row
 
 
 def accept_token(

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import repeat
 from time import perf_counter
 
@@ -12,19 +13,22 @@ from tahr.backends.api import Floats
 from tahr.config import GREEDY, LoraChoice, SamplingParams
 from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
 from tahr.engine.adapters.registry import Adapters
-from tahr.engine.running.runner import InFlight, Runner, StepOutput
 from tahr.engine.sampling.dry import Resolve
 from tahr.engine.sampling.sampling_state import Sample, SampleRequest, SamplingState, token_of
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.adapter_stack import AdapterStack
-from tahr.engine.sequences.sequence import NO_ROW, Output, Sequence, State
+from tahr.engine.sequences.sequence import NO_ROW, Sequence, State
 from tahr.engine.sequences.stats import EngineStats, StatsSnapshot
 from tahr.engine.sequences.writer import Writer
 from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may_speculate
 from tahr.engine.step.drafts import AcceptedTokens, verify
+from tahr.engine.step.in_flight import InFlight
+from tahr.engine.step.steps import StepOutput, Steps
 from tahr.engine.step_log import Watch
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.executor.output import Output
+from tahr.executor.protocol import Executor
 from tahr.grammar.masks import Forced
 from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
@@ -45,21 +49,23 @@ class Engine:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner,
+        executor: Executor,
         context_size: int,
         eos_ids: frozenset[int] = frozenset(),
         resolve: Resolve | None = None,
         speculator: Speculator | None = None,
     ):
         self.scheduler = scheduler
-        self.runner = runner
+        self.executor = executor
+        self.facts = executor.models[0]  # of the model
+        self.steps = Steps(executor)
         self.context_size = context_size
         self.eos_ids = eos_ids
         self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
         self.speculator = speculator  # None: nothing is guessed
-        self.adapters = Adapters(runner)
-        self._overlaps = runner.backend.overlaps
+        self.adapters = Adapters(executor.adapters)
+        self._overlaps = executor.facts.overlaps
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
         self._resolve = resolve
@@ -67,7 +73,7 @@ class Engine:
 
     @property
     def n_vocab(self) -> int:
-        return self.runner.n_vocab
+        return self.facts.n_vocab
 
     def submit(
         self,
@@ -121,7 +127,7 @@ class Engine:
             self.check_generates()
         if len(tokens) > self.context_size:
             raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
-        self._check_tokens(tokens, self.runner.decoder.config.n_vocab)
+        self._check_tokens(tokens, self.facts.n_logits)
         self._check_room(len(tokens))
         stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
         seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
@@ -150,7 +156,7 @@ class Engine:
             events += self._launch(work)
         if self._is_due(bool(work)):
             events += self._finish(self._in_flight.popleft())
-        if self._in_flight and self._in_flight[-1].later:
+        if self._in_flight and self._in_flight[-1].waits:
             events += self._begin_sample(self._in_flight[-1])
         return events
 
@@ -164,17 +170,16 @@ class Engine:
         """Begin a step; a launch that fails takes the sequences of its work with it, and they are returned."""
         events: list[Event] = []
         try:
-            if self.scheduler.slots:
-                self.runner.copy_states(self.scheduler.slots.take_copies())
-            waits = self._in_flight and self._in_flight[-1].later
-            step = self.runner.launch(work, (lambda: events.extend(self._sample_last())) if waits else None)
+            step = self.steps.prepare(work, self.adapters.n_used > 0)
+            events += self._sample_last()  # the launch writes over the logits of the step before
+            self.steps.launch(step, self.scheduler.slots.take_copies() if self.scheduler.slots else ())
         except BaseException as error:
             return events + self._fail_step(work, error)
         self._in_flight.append(step)
         if self._overlaps:
             self.scheduler.launched()
-            if step.tokens:
-                run_ahead(step.sampled, step.tokens.on_host)
+            if not step.waits:
+                run_ahead(step.sequences, step.on_host)
         return events
 
     def _begin_sample(self, step: InFlight) -> list[Event]:
@@ -184,16 +189,20 @@ class Engine:
         draft model runs earlier than that, and writes over the rows.
         """
         try:
-            run_ahead(step.sampled, step.begin_sample(), step.void)
+            if step.masks is None:
+                self.steps.begin_masks(step)
+            known = zip(step.sequences, step.lengths, strict=True)
+            step.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
+            run_ahead(step.sequences, step.on_host, step.void)
             return self._sample_last() if self.speculator else []
         except BaseException as error:
             return self._fail_last(error)
 
     def _sample_last(self) -> list[Event]:
-        """Sample the last step, if that had to wait."""
+        """Sample the last step launched, if that had to wait."""
         try:
-            if self._in_flight and self._in_flight[-1].later:
-                self._in_flight[-1].sample()
+            if self._in_flight and self._in_flight[-1].waits:
+                self.steps.sample(self._in_flight[-1])
         except BaseException as error:
             return self._fail_last(error)
         return []
@@ -230,7 +239,7 @@ class Engine:
             requests_prefilling=sum(seq.state is State.PREFILLING for seq in list(scheduler.running)),
             max_batch_size=scheduler.limits.n_seqs,
             page_size=scheduler.page_size,
-            kv_dtype=self.runner.kv.dtype,
+            kv_dtype=self.executor.facts.memory.dtype,
             preemptions=scheduler.n_preempted,
             pages_total=sum(pool.n_pages for pool in scheduler.pools),
             pages_used=sum(pool.n_used for pool in scheduler.pools),
@@ -257,7 +266,7 @@ class Engine:
 
     def check_generates(self) -> None:
         """Refuse to generate with a model that embeds or scores texts."""
-        encoding = self.runner.decoder.encoding
+        encoding = self.facts.encoding
         if encoding:
             does = "scores pairs of texts: use rerank" if encoding.scores_pairs else "embeds texts: use embed"
             raise ConfigError(f"This model generates no text, it {does}, or choose a model that generates.")
@@ -305,7 +314,7 @@ class Engine:
     def _finish(self, step: InFlight) -> list[Event]:
         """Take the results of a step and hand them to its sequences."""
         try:
-            output = step.collect()
+            output = self.steps.collect(step)
         except BaseException as error:
             return self._fail_step(step.work, error)
         finally:
@@ -318,30 +327,31 @@ class Engine:
 
     def _hand_out(self, step: InFlight, output: StepOutput, now: float) -> list[Event]:
         began, self._landed_at = max(step.began, self._landed_at), now
-        sampled, tokens, accepted = step.sampled, output.tokens, NO_DRAFTS
+        sampled, tokens, accepted = step.sequences, output.tokens, NO_DRAFTS
         if self.speculator:
             sampled, tokens, accepted = self._verify(step, tokens, now - began, self.speculator)
         n_decoded = self.scheduler.advance(step.work, accepted)
-        n_wrong = sum(map(len, step.drafts.values())) - sum(accepted.values()) if step.drafts else 0
+        drafts = step.samples.drafts
+        n_wrong = sum(map(len, drafts.values())) - sum(accepted.values()) if drafts else 0
         n_tokens = sum(step.work.n_tokens)
         self.stats.count_step(n_tokens - n_wrong, n_decoded, now - began)
         if self._took_as_usual(step):
             self.scheduler.pace.learn(n_tokens, n_decoded + n_wrong, now - began)
         events = [] if output.rows is None else self._hand_out_rows(step.work, output.rows)
-        for parent in step.parents:
+        for parent in step.samples.parents:
             self._fork(parent)
         if step.void:
             kept = [i for i, seq in enumerate(sampled) if seq.id not in step.void]
             sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
-        if ahead and ahead.later:
+        if ahead and ahead.waits:
             return events + self._accept_before_masks(sampled, tokens, now, ahead)
         return events + self._accept_tokens(sampled, tokens, now)
 
     def _took_as_usual(self, step: InFlight) -> bool:
         """Whether no plan was compiled or captured since a step began: its own, or that of the step launched after."""
-        return self.runner.n_first_runs == step.n_first_runs
+        return self.steps.sizes.n_first_runs == step.n_first_runs
 
     def _accept_before_masks(
         self, sampled: list[Sequence], tokens: ListOf[Sample], now: float, ahead: InFlight
@@ -352,15 +362,16 @@ class Engine:
         """
         events: list[Event] = []
         try:
-            taken = taken_by_grammars(sampled, tokens, ahead.begin_masks)
+            taken = taken_by_grammars(sampled, tokens, partial(self.steps.begin_masks, ahead))
         except BaseException as error:
             events, taken = self._fail_last(error), [None] * len(sampled)
         return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
     def _verify(self, step: InFlight, tokens: ListOf[Sample], seconds: float, speculator: Speculator) -> AcceptedTokens:
         """The samples that count: all of them, but for those that follow a wrong guess."""
-        found = verify(step.sampled, tokens, step.drafts) if step.drafts else AcceptedTokens(step.sampled, tokens, {})
-        speculator.learn(step.work, step.drafts, found.accepted, seconds if self._took_as_usual(step) else None)
+        drafts, sampled = step.samples.drafts, step.sequences
+        found = verify(sampled, tokens, drafts) if drafts else AcceptedTokens(sampled, tokens, {})
+        speculator.learn(step.work, drafts, found.accepted, seconds if self._took_as_usual(step) else None)
         return found
 
     def _fail_step(self, work: StepWork, error: BaseException) -> list[Event]:
@@ -407,7 +418,7 @@ class Engine:
         known = seq.prompt_logprobs
         wanted = [i for i in range(len(rows)) if len(known) <= begin + i < seq.n_prompt - 1]
         tokens = [seq.tokens[begin + i + 1] for i in wanted]
-        for scored in self.runner.sampler.logprobs_of(rows, wanted, tokens, seq.params.prompt_logprobs or 0):
+        for scored in self.steps.sampler.logprobs_of(rows, wanted, tokens, seq.params.prompt_logprobs or 0):
             if isinstance(scored, TahrError):
                 raise scored
             known.append(scored)

@@ -56,3 +56,36 @@ class StateSlots:
         """Every slot is free, or held by just one of the given sequences."""
         assert 0 not in held, "a sequence runs in the null slot"
         self._pool.check([slot - 1] for slot in held)
+
+
+class TokenSlots:
+    """Slots 1 to `n_slots` of the device's memory for sampled tokens, each held by one sequence.
+
+    A step names a token that the host does not know yet by the slot of its sequence. What is sampled for slot 0, which
+    belongs to nobody, can be named by no step. A slot released while a step is in flight is taken again when that step
+    has landed.
+    """
+
+    def __init__(self, n_slots: int):
+        self._pool = PagePool(n_slots, page_size=1)
+
+    def take(self) -> int:
+        """A slot; 0 if there is none: then the sequence waits for each of its tokens."""
+        if not self._pool.n_free:
+            return 0
+        (page,) = self._pool.take(1)
+        return page + 1
+
+    def release(self, slot: int) -> None:
+        if slot:
+            self._pool.release([slot - 1])
+
+    def launched(self) -> None:
+        self._pool.launched()
+
+    def landed(self) -> None:
+        self._pool.landed()
+
+    def check(self, held: list[int]) -> None:
+        """Every slot is free, or held by just one of the given sequences."""
+        self._pool.check([slot - 1] for slot in held if slot)

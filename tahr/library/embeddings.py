@@ -11,8 +11,9 @@ import numpy as np
 from tahr.backends.api import Floats
 from tahr.config import LoraChoice, whole
 from tahr.engine.engine import Engine
-from tahr.engine.sequences.sequence import NO_ROW, Output, Sequence
+from tahr.engine.sequences.sequence import NO_ROW, Sequence
 from tahr.errors import ConfigError, GenerateError
+from tahr.executor.output import Output
 from tahr.models.parts.encoding import Encoding
 
 MAX_QUEUED = 512  # texts of one job: others' texts get their turn after these
@@ -119,13 +120,12 @@ class EmbeddingJob:
     ):
         check(texts, engine.context_size)
         self.options = options if isinstance(options, EmbeddingOptions) else EmbeddingOptions(options)
-        decoder = engine.runner.decoder
-        head = decoder.text_head
-        self.width = head.width if head else decoder.config.width
+        facts = engine.facts
+        self.width = facts.head_width or facts.width
         check_dimensions(self.options.dimensions, self.width)
         # Looked up once: an adapter that is removed or replaced meanwhile stays until the last text that uses it.
         self._engine, self._texts, self._stack = engine, texts, engine.adapters.stack(lora)
-        pooling = self.options.pooling or own_pooling(decoder.encoding)
+        pooling = self.options.pooling or own_pooling(facts.encoding)
         self._poolers = [Pooler(pooling) for _ in texts]
         self.sequences: list[Sequence] = []
         try:
@@ -167,14 +167,14 @@ class EmbeddingJob:
         for seq in self.sequences:
             if seq.error:
                 raise seq.error
-        decoder = self._engine.runner.decoder
-        rows = np.array([pooler.pooled() for pooler in self._poolers], np.float32).reshape(-1, decoder.config.width)
-        if decoder.text_head and len(rows):
-            rows = decoder.text_head.apply(self._engine.runner.backend, rows)
+        facts = self._engine.facts
+        rows = np.array([pooler.pooled() for pooler in self._poolers], np.float32).reshape(-1, facts.width)
+        if len(rows):
+            rows = self._engine.executor.apply_text_head(rows)
         if not np.isfinite(rows).all():
             raise GenerateError("The model made numbers of a text that are not finite: its weights may be damaged.")
         rows = rows[:, : self.options.dimensions]
-        is_score = decoder.encoding is not None and decoder.encoding.scores_pairs
+        is_score = facts.encoding is not None and facts.encoding.scores_pairs
         return normalized(rows) if self.options.normalize and not is_score else rows.astype(np.float32)
 
 

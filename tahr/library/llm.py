@@ -81,11 +81,11 @@ class LLM:
         self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
-        self.n_bytes = parts.n_weight_bytes + parts.engine.runner.kv.n_bytes  # of memory, at most
+        self.n_bytes = parts.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
-        self.n_device_bytes = self.n_bytes if self.engine.runner.backend.has_own_memory else 0  # of them, on a device
-        self.encoding = self.engine.runner.decoder.encoding  # None: it generates
-        self.inputs = TextInputs.of(parts.tokenizer, parts.engine.runner.decoder, self.context_size)
+        self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # of them, on a device
+        self.encoding = self.engine.facts.encoding  # None: it generates
+        self.inputs = TextInputs.of(parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
         self._requests: dict[int, Request] = {}  # by the id of each of their sequences
         self.lock = threading.RLock()  # of the engine and the requests

@@ -12,19 +12,11 @@ from tahr.collector import no_collections
 from tahr.config import EngineConfig, LoraFile, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.engine import Engine
-from tahr.engine.running.runner import Runner
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import MAX_CHUNK, SchedulerLimits
-from tahr.engine.speculation.setup import (
-    Draft,
-    check_room,
-    check_same_vocabulary,
-    draft_windows,
-    make_speculator,
-    n_draft_tokens,
-)
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
+from tahr.executor.local import LocalExecutor
 from tahr.hub import ModelFiles
 from tahr.hub.refs import expanded
 from tahr.kv.checkpoints import StateCheckpoints
@@ -41,6 +33,14 @@ from tahr.loading.capacity import (
     with_step_defaults,
 )
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
+from tahr.loading.speculation import (
+    Draft,
+    check_room,
+    check_same_vocabulary,
+    draft_windows,
+    make_speculator,
+    n_draft_tokens,
+)
 from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
@@ -112,14 +112,14 @@ def build_engine(
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
-    runner = Runner(backend, decoder, kv, limits, n_vocab, n_decode_tokens=n_decode_tokens)
+    executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens)
     scheduler = make_scheduler(config, room, groups, sizes, n_in_flight)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
-    speculator = make_speculator(config, draft, runner, scheduler)
-    engine = Engine(scheduler, runner, room.context_size, eos_ids, resolve, speculator)
+    speculator = make_speculator(config, draft, executor, scheduler)
+    engine = Engine(scheduler, executor, room.context_size, eos_ids, resolve, speculator)
     if any(shape.room for shape in decoder.linears.values()):  # adapters are to come: they must find their kernels
-        while engine.adapters.rehearse_next():
+        while engine.adapters.warm_next():
             pass
     return engine, "; ".join(filter(None, [note, room.note]))
 
@@ -169,7 +169,7 @@ def assemble(
     )
     engine.adapters.model_name = files.name
     notes = [note for each in adapters for note in load_adapter(engine, each)]
-    notes += [engine.runner.adapter_rows().bank.note] if adapters else []
+    notes += [engine.adapters.note] if adapters else []
     return Assembled(
         name=files.name,
         engine=engine,
@@ -239,7 +239,7 @@ def load_adapter(engine: Engine, file: LoraFile) -> list[str]:
     prepared = engine.adapters.prepare(file.path)
     loaded = engine.adapters.add(file.name, prepared, file.scale)
     line = f"Adapter {loaded.name}: rank {loaded.rank}, {loaded.n_bytes / 1e6:.1f} MB, digest {loaded.digest}"
-    return [line, *prepared.adapter.notes]
+    return [line, *prepared.notes]
 
 
 def open_tokenizer(files: ModelFiles, source: OpenedModel) -> Tokenizer:

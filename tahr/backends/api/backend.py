@@ -87,8 +87,8 @@ class Backend(ABC):
         """Flush, then the live rows of `tensor` on the host. The array may be a view that the next run overwrites."""
 
     @abstractmethod
-    def step_inputs(self, limits: StepLimits, aside: bool = False) -> StepInputs:
-        """Input arrays this backend can read. The negative ids of steps `aside` refer to samples `aside`."""
+    def step_inputs(self, limits: StepLimits) -> StepInputs:
+        """Input arrays this backend can read."""
 
     def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
         """Linears that will be computed together. Their own matrices may be given up for views of a common one.

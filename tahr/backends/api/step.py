@@ -47,8 +47,8 @@ class StepInputs:
     which token p lives in slot `page_table[g, s, p // page_size] * page_size + p % page_size` of the layers of group g.
     `slot_mapping[g, t]` is that slot for token t. `logit_rows` lists the tokens whose logits are wanted.
 
-    `ids[t] < 0` stands for a token that the host does not know yet: the one sampled from row `~ids[t]` of the step
-    launched before this one. Only a backend that `overlaps` resolves such ids, on its device; the others never see one.
+    `ids[t] < 0` stands for a token that the host does not know yet: the one sampled last for token slot `~ids[t]` (see
+    `SampleRows.slots`). Only a backend that `overlaps` resolves such ids, on its device; the others never see one.
 
     `state_slots[s]` is where sequence s keeps its state in layers that have a fixed-size state in place of pages. Slot
     0 is the null slot, which belongs to nobody.

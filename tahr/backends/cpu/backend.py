@@ -64,7 +64,7 @@ class CpuBackend(RowOps):
         # A plan's result stays in place until the plan runs again; anything else may be overwritten by the next op.
         return rows.copy() if tensor.data.arena is self._eager.arena else rows
 
-    def step_inputs(self, limits: api.StepLimits, aside: bool = False) -> api.StepInputs:
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
         return api.StepInputs.empty(limits)
 
     def check_attention(self, spec: api.AttentionSpec, shape: api.KVShape, n_heads: int) -> None:

@@ -36,7 +36,7 @@ from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
 
 F32 = torch.float32
-N_PICKS = 1 << 16  # tokens sampled at once
+N_TOKEN_SLOTS = 1 << 16  # more than sequences may run at once
 
 
 class CudaBackend(api.Backend):
@@ -71,11 +71,10 @@ class CudaBackend(api.Backend):
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         self.summary = f"cuda: {', '.join(describe().values())}{', deterministic' if deterministic else ''}"
         self.context = RecordingContext()
-        # The tokens sampled last, by their place among the samples: what negative ids of the next step point at.
-        self.picks = torch.zeros(N_PICKS, dtype=torch.int32, device=self.device)
-        self.picks_aside = torch.zeros_like(self.picks)
+        # The tokens sampled last, by token slot: what negative ids of the next steps point at.
+        self.last_tokens = torch.zeros(N_TOKEN_SLOTS, dtype=torch.int32, device=self.device)
         self._page_size = 0  # of the smallest pages of its KV stores
-        self.sampler = CudaSampler(self.device, self.picks, self.picks_aside)
+        self.sampler = CudaSampler(self.last_tokens)
         self._graphs = GraphMemory() if self.device.type == "cuda" else None
         self._ropes: dict[int, tuple[api.Rope, torch.Tensor]] = {}
 
@@ -113,8 +112,8 @@ class CudaBackend(api.Backend):
         live = tensor.data.live()
         return api.HostRows(live.float().numpy()) if self.device.type == "cpu" else FetchedRows(live)
 
-    def step_inputs(self, limits: api.StepLimits, aside: bool = False) -> api.StepInputs:
-        return make_inputs(limits, self.picks_aside if aside else self.picks, self._page_size or 1)
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
+        return make_inputs(limits, self.last_tokens, self._page_size or 1)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> torch.Tensor:
         self._page_size = min(self._page_size or layout.page_size, layout.page_size)

@@ -25,6 +25,7 @@ from tahr.backends.sampling.sample_rows import OFF, Floats, SampledTokens, Sampl
 
 HOST_PARAMETERS = ("top_n_sigma", "xtc_probability", "typical_p", "top_a", "eta_cutoff")
 ALIGN = 4  # int32 numbers: parts of the upload start at multiples of 16 bytes
+N_SAMPLES = 1 << 16  # at once
 EDITS_AT_ONCE = 256
 
 
@@ -88,12 +89,14 @@ class KeptFields:
         return same and rows.n_logprobs is self._n_logprobs
 
     def send(self, rows: SampleRows, by: HostBuffer) -> tuple[torch.Tensor, torch.Tensor]:
-        """Enqueue the fields, with the counters and sources of this step, and the masks; where they will be.
+        """Enqueue the fields, with the counters, sources and slots of this step, and the masks; where they will be.
 
         Without masks, theirs are empty.
         """
         fields, sent = self._fields, by.take(self._fields.size)
-        fields[2], fields[3] = rows.params["counter"], rows.source
+        fields[2] = rows.params["counter"]
+        fields[3] = rows.source
+        fields[10] = rows.slots
         sent.numpy()[:] = fields.reshape(-1)
         self._there.copy_(sent, non_blocking=True)
         if self._masks is not None:
@@ -104,11 +107,12 @@ class KeptFields:
 class CudaSampler:
     """Samples for one device. Buffers are kept in a list of free ones, so that several calls may be in flight."""
 
-    def __init__(self, device: torch.device, picks: torch.Tensor, picks_aside: torch.Tensor):
-        self._device = device
-        self._picks, self._picks_aside = picks, picks_aside
+    def __init__(self, last_tokens: torch.Tensor):
+        self._device = last_tokens.device
+        self._last_tokens = last_tokens  # by token slot
+        self._sampled = torch.empty(N_SAMPLES, dtype=torch.int32, device=self._device)
         self._free: list[HostBuffers] = []
-        self._work = torch.empty(0, dtype=torch.int32, device=device)
+        self._work = torch.empty(0, dtype=torch.int32, device=self._device)
         self._kept: KeptFields | None = None
         self._loader: Thread | None = None
         self._rooms: tuple[tuple[int, ...], list[torch.Tensor]] = ((), [])  # the last sizes, and what they got
@@ -122,9 +126,9 @@ class CudaSampler:
         ahead.wait()
         with suppress(Exception), compiling():  # what fails here fails again at the launch, where it counts
             logits = torch.empty((1, ahead.width), dtype=torch.float32, device=self._device)
-            fields = torch.empty(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
+            fields = torch.zeros(len(kernels.FIELDS), dtype=torch.int32, device=self._device)
             for masks in (fields[:0], fields):  # without, and with
-                self._run(logits, fields, masks, 1, ahead.n_vocab, self._picks)
+                self._run(logits, fields, masks, 1, ahead.n_vocab)
 
     def wait_for_kernels(self) -> None:
         """Return when nothing loads kernels any more."""
@@ -133,33 +137,33 @@ class CudaSampler:
             self._loader = None
 
     def sample(self, logits: torch.Tensor, rows: SampleRows) -> "PendingSamples":
-        """Enqueue the samples; their tokens go to the first places of `picks` (or of those aside) too."""
+        """Enqueue the samples; their tokens go to their token slots too."""
         self.wait_for_kernels()
-        n, picks = len(rows), self._picks_aside if rows.aside else self._picks
-        assert n <= len(picks), "there is no room for so many samples at once"
+        n = len(rows)
+        assert n <= N_SAMPLES, "these are more samples than there is memory for"
         buffers = self._free.pop() if self._free else HostBuffers(self._device.type == "cuda")
         kept = self._keep(rows) if rows.edits is None else None
         on_host = kept.on_host if kept else host_rows(rows)
         host_logits = fetched(logits, rows.source[on_host], self._device) if on_host else None
         if len(on_host) < n:
             if kept:
-                self._run(logits, *kept.send(rows, buffers.sent), n, rows.n_vocab, picks)
+                self._run(logits, *kept.send(rows, buffers.sent), n, rows.n_vocab)
             else:
-                self._launch(logits, rows, on_host, buffers, picks)
+                self._launch(logits, rows, on_host, buffers)
         tokens = buffers.tokens.take(n)
-        tokens.copy_(picks[:n], non_blocking=True)
-        scores = self._score(logits, rows, scored_rows(rows, on_host), picks)
+        tokens.copy_(self._sampled[:n], non_blocking=True)
+        scores = self._score(logits, rows, scored_rows(rows, on_host))
         if buffers.done:
             buffers.done.record()
         return PendingSamples(self._free, buffers, tokens, rows, on_host, host_logits, scores)
 
     def _score(
-        self, logits: torch.Tensor, rows: SampleRows, at: NDArray[np.intp], picks: torch.Tensor
+        self, logits: torch.Tensor, rows: SampleRows, at: NDArray[np.intp]
     ) -> tuple[NDArray[np.intp], PendingLogprobs] | None:
         """Enqueue the log-probabilities of samples just taken; their edits have been taken back."""
         if rows.n_logprobs is None or not len(at):
             return None
-        tokens = picks[torch.from_numpy(at).to(self._device, non_blocking=True)]
+        tokens = self._sampled[torch.from_numpy(at).to(self._device, non_blocking=True)]
         return at, begin_logprobs(logits, rows.n_vocab, rows.source[at], tokens, rows.n_logprobs[at])
 
     def _keep(self, rows: SampleRows) -> KeptFields:
@@ -167,9 +171,7 @@ class CudaSampler:
             self._kept = KeptFields(rows, self._device)
         return self._kept
 
-    def _launch(
-        self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers, picks: torch.Tensor
-    ) -> None:
+    def _launch(self, logits: torch.Tensor, rows: SampleRows, on_host: list[int], buffers: HostBuffers) -> None:
         logits, source = separate(logits, rows)
         upload = Upload(parts_of(rows, source, on_host))
         begins = upload.begins()
@@ -182,13 +184,11 @@ class CudaSampler:
         edits = Edits(logits, views) if views["ids"].numel() else None
         if edits:
             edits.apply()
-        self._run(logits, views["rows"], views["masks"], len(rows), rows.n_vocab, picks)
+        self._run(logits, views["rows"], views["masks"], len(rows), rows.n_vocab)
         if edits:
             edits.restore()
 
-    def _run(
-        self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int, picks: torch.Tensor
-    ) -> None:
+    def _run(self, logits: torch.Tensor, fields: torch.Tensor, masks: torch.Tensor, n: int, n_vocab: int) -> None:
         """Launch the kernels; no sample has a mask where `masks` is empty."""
         sizes = kernels.row_sizes(n, logits.stride(0), n_vocab)
         best, best_at, totals, n_broken, group_best, values, ids, listed = self._room(n, sizes.n_tiles, sizes.n_groups)
@@ -197,7 +197,7 @@ class CudaSampler:
             *kernels.SCAN_BLOCKS, masks.numel() > 0, num_warps=kernels.SCAN_WARPS,
         )  # fmt: skip
         kernels.choose_kernel[(n,)](
-            picks, best, best_at, totals, n_broken, group_best, values,
+            self._sampled, self._last_tokens, best, best_at, totals, n_broken, group_best, values,
             ids, listed, fields, logits, masks, *sizes, *sizes.choose_blocks,
             num_warps=kernels.CHOOSE_WARPS,
         )  # fmt: skip
@@ -324,6 +324,7 @@ def fields_of(
     fields[4] = kind
     fields[5] = np.minimum(p["top_k"], rows.n_vocab)
     fields[6] = mask_rows
+    fields[10] = rows.slots
     with np.errstate(divide="ignore"):
         # Beyond 1e30 the quotient no longer fits a float, and all but the best weigh nothing long before.
         floats[7] = np.minimum(1 / temperature, 1e30)

@@ -70,7 +70,7 @@ class DeviceInputs:
     host_tables: Ints  # [sequences, groups, pages]: the last numbers of `host`
     host_order: Ints  # [sequences], of `host`: see `order`
     page_size: int  # of the smallest pages; 1 if it is not known yet
-    picks: torch.Tensor  # what negative ids point at: see `CudaBackend.picks`
+    last_tokens: torch.Tensor  # by token slot: what negative ids point at
     counts: torch.Tensor
     ids: torch.Tensor
     positions: torch.Tensor
@@ -104,9 +104,9 @@ class DeviceInputs:
         self.host_order[n:] = np.arange(n, len(self.host_order))  # places without a sequence stay where they are
 
 
-def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> StepInputs:
+def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -> StepInputs:
     """Host arrays with their device copies behind them."""
-    device, n, s, g = picks.device, limits.n_tokens, limits.n_seqs, limits.n_groups
+    device, n, s, g = last_tokens.device, limits.n_tokens, limits.n_seqs, limits.n_groups
     shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
               "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
@@ -129,7 +129,16 @@ def make_inputs(limits: StepLimits, picks: torch.Tensor, page_size: int) -> Step
     here = {name: view.numpy() for name, view in views(host).items()}
     order = here.pop("order")
     on_device = DeviceInputs(
-        numbers, buffer, staging, host_tables, order, page_size, picks, slot_mapping=slots, page_tables=tables, **there
+        numbers,
+        buffer,
+        staging,
+        host_tables,
+        order,
+        page_size,
+        last_tokens,
+        slot_mapping=slots,
+        page_tables=tables,
+        **there,
     )
     return StepInputs(limits, **here, device=on_device)
 

@@ -92,7 +92,7 @@ class ReferenceBackend(api.Backend):
         rows: Floats = tensor.data
         return rows
 
-    def step_inputs(self, limits: api.StepLimits, aside: bool = False) -> api.StepInputs:
+    def step_inputs(self, limits: api.StepLimits) -> api.StepInputs:
         return api.StepInputs.empty(limits)
 
     def paged_layer(self, shape: api.KVShape, n_pages: int, layout: api.MemoryLayout) -> Bytes:

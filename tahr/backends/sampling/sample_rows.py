@@ -85,11 +85,11 @@ class SampleRows:
     source: Ints  # [n]
     params: NDArray[np.void]  # [n] of SAMPLE_ROW
     n_vocab: int
+    slots: Ints  # [n]: the token slots that samples go to, where later steps find them; 0 belongs to nobody
     edits: LogitEdits | None = None
     mask: Words | None = None  # [n, ceil(n_vocab / 32)]: bit t % 32 of word t // 32 allows token t; after the edits
     masked: Flags | None = None  # [n]: the rows whose mask counts
     n_logprobs: Ints | None = None  # [n]: how many of the likeliest tokens to list with log-probabilities; -1: none
-    aside: bool = False  # only steps aside (see `Backend.step_inputs`) refer to these tokens
 
     def __len__(self) -> int:
         return len(self.source)
@@ -101,11 +101,11 @@ class SampleRows:
             self.source[at],
             self.params[at],
             self.n_vocab,
+            self.slots[at],
             self.edits and self.edits.take(at),
             None if self.mask is None else self.mask[at],
             None if self.masked is None else self.masked[at],
             None if self.n_logprobs is None else self.n_logprobs[at],
-            self.aside,
         )
 
 

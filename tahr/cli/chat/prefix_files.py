@@ -25,7 +25,7 @@ class PrefixFiles:
     @property
     def max_bytes(self) -> int:
         """The largest file that can be of use."""
-        return self._engine.runner.kv.n_bytes + HEADER_BYTES
+        return self._engine.executor.facts.memory.n_bytes + HEADER_BYTES
 
     @property
     def _prefix(self) -> PrefixCache:
@@ -39,38 +39,39 @@ class PrefixFiles:
 
     def copy(self, tokens: ListOf[int]) -> bytes:
         """The beginning of a text, as much of it as is in the prefix cache."""
-        prefix, runner = self._prefix, self._engine.runner
+        prefix, executor = self._prefix, self._engine.executor
+        dtype = executor.facts.memory.dtype
         with self._llm.lock:
             adapter = self._engine.adapters.default.digest
             (table,) = prefix.lookup(prefix.hashes(adapter), tokens)
             held = tuple(tokens[: len(table.pages) * prefix.page_size])
-            layers = runner.backend.read_pages(runner.kv, table.pages)
+            layers = executor.pages.read(table.pages)
             table.cut(0)
         shapes = tuple((len(held), *layer.shape[1:]) for layer in layers)
-        config = InferenceConfig(self._llm.name, kv_dtype=runner.kv.dtype)
+        config = InferenceConfig(self._llm.name, kv_dtype=dtype)
         family, context = self._llm.model_config.family, self._llm.context_size
-        info = SnapshotInfo(family, self._fingerprint(), config, held, context, runner.kv.dtype, shapes, (), adapter)
+        info = SnapshotInfo(family, self._fingerprint(), config, held, context, dtype, shapes, (), adapter)
         return pack(info, [layer[: len(held)] for layer in layers])
 
     def restore(self, data: bytes) -> int:
         """Put a copy into the prefix cache; gives the number of its tokens."""
-        prefix, runner = self._prefix, self._engine.runner
+        prefix, executor = self._prefix, self._engine.executor
         info, layers = unpack(data)
         self._check(info, prefix.page_size)
         with self._llm.lock:
             table = PageTable(prefix.pools[0])
             try:
                 table.take(0, len(info.tokens))
-                runner.backend.write_pages(runner.kv, table.pages, layers)
+                executor.pages.write(table.pages, layers)
                 prefix.insert(prefix.hashes(info.adapter), info.tokens, [table], len(info.tokens))
             finally:
                 table.cut(0)
         return len(info.tokens)
 
     def _check(self, info: SnapshotInfo, page_size: int) -> None:
-        runner = self._engine.runner
-        empty = runner.backend.read_pages(runner.kv, [])
-        mine = (self._fingerprint(), runner.kv.dtype, self._engine.adapters.default.digest)
+        executor = self._engine.executor
+        empty = executor.pages.read([])
+        mine = (self._fingerprint(), executor.facts.memory.dtype, self._engine.adapters.default.digest)
         if (info.fingerprint, info.kv_dtype, info.adapter) != mine:
             raise SnapshotIncompatible("The keys and values were computed with other weights, adapters or KV types.")
         fits = [layer.shape[1:] for layer in empty] == [shape[1:] for shape in info.kv_shapes]

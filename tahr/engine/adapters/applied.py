@@ -33,7 +33,7 @@ class LoraStack:
         before = adapters.default
         paths = list(dict.fromkeys(str(path) for path, _ in self.wanted))
         prepared = {path: adapters.prepare(path) for path in paths}  # all are checked before anything changes
-        names = {path: f"applied-{prepared[path].adapter.digest}" for path in paths}
+        names = {path: f"applied-{prepared[path].digest}" for path in paths}
         there = {each.name for each in adapters.loaded()}
         for path, name in names.items():
             if name not in there:

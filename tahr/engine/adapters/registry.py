@@ -2,51 +2,41 @@
 
 import re
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tahr.backends.api import MAX_ADAPTERS, MAX_STACK
 from tahr.config import LORA_SCALE, LoraChoice, clean_lora
-from tahr.engine.running.rehearsal import rehearsal
-from tahr.engine.running.runner import Runner
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack, LoadedAdapter
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
-from tahr.models.lora import Adapter, AdapterTarget, open_adapter
+from tahr.executor.protocol import AdapterPort, PreparedAdapter
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedAdapter:
-    """An adapter that was read, checked and brought into the backend's memory, ready for a slot."""
-
-    path: str
-    adapter: Adapter
-    data: Any  # the backend's
 
 
 class Adapters:
     """All adapters of an engine. `prepare` may run on any thread; everything else happens between two steps."""
 
-    def __init__(self, runner: Runner, model_name: str = "the model"):
+    def __init__(self, port: AdapterPort, model_name: str = "the model"):
         self.model_name = model_name
         self.default = NO_STACK  # of sequences that name none
-        self._runner = runner
+        self.n_used = 0  # by sequences, each as often as it is used
+        self._port = port
         self._by_name: dict[str, LoadedAdapter] = {}
         self._free = list(range(MAX_ADAPTERS, 0, -1))  # slots
-        self._rehearsal = rehearsal(runner)
 
-    def rehearse_next(self) -> bool:
+    @property
+    def note(self) -> str:
+        """How linears add adapters, for the load log."""
+        return self._port.note
+
+    def warm_next(self) -> bool:
         """Run one more kind of step as if there were adapters, while nothing is in flight; False if none is left."""
-        return next(self._rehearsal, False)
+        return self._port.warm_next()
 
     def prepare(self, path: str | Path) -> PreparedAdapter:
         """Read an adapter and check that it fits the model. Nothing changes yet."""
-        decoder = self._runner.decoder
-        adapter = open_adapter(Path(path), AdapterTarget(self.model_name, decoder.config, decoder.linears))
-        return PreparedAdapter(str(path), adapter, self._runner.adapter_rows().bank.prepare(adapter.factors))
+        return self._port.prepare(Path(path), self.model_name)
 
     def add(self, name: str, prepared: PreparedAdapter, scale: float = 1.0, replaces: bool = False) -> LoadedAdapter:
         """Let requests use an adapter by this name, maybe instead of another one."""
@@ -60,10 +50,10 @@ class Adapters:
             raise ConfigError(f"{MAX_ADAPTERS} adapters are loaded, which is the most: remove one first.")
         if old:
             self.remove(name)
-        adapter, slot = prepared.adapter, self._free.pop()
-        self._runner.adapter_rows().bank.put(slot, prepared.data)
+        slot = self._free.pop()
+        self._port.put(slot, prepared)
         loaded = LoadedAdapter(
-            name, prepared.path, adapter.digest, slot, scale, adapter.rank, adapter.n_bytes, adapter.base
+            name, prepared.path, prepared.digest, slot, scale, prepared.rank, prepared.n_bytes, prepared.base
         )
         self._by_name[name] = loaded
         return loaded
@@ -114,13 +104,13 @@ class Adapters:
     def attach(self, seq: Sequence, stack: AdapterStack) -> None:
         """Let a sequence be computed with a stack, until it is detached."""
         seq.lora, seq.adapter = stack, stack.digest
-        self._runner.n_adapted += len(stack.adapters)
+        self.n_used += len(stack.adapters)
         self._count(stack, 1)
 
     def detach(self, seq: Sequence) -> None:
         """A sequence has ended."""
         stack, seq.lora = seq.lora, NO_STACK
-        self._runner.n_adapted -= len(stack.adapters)
+        self.n_used -= len(stack.adapters)
         self._count(stack, -1)
 
     def _count(self, stack: AdapterStack, n: int) -> None:
@@ -130,7 +120,7 @@ class Adapters:
 
     def _free_if_unused(self, adapter: LoadedAdapter) -> None:
         if adapter.is_removed and not adapter.n_users:
-            self._runner.adapter_rows().bank.clear(adapter.slot)
+            self._port.clear(adapter.slot)
             self._free.append(adapter.slot)
 
 

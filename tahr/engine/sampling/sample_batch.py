@@ -25,7 +25,7 @@ class SampleBatch:
         requests: ListOf[SampleRequest],
         source: ListOf[int],
         n_vocab: int,
-        aside: bool = False,
+        is_draft: bool = False,
         mask_memory: Callable[[int, int], Words] = words,  # see `Backend.mask_memory`
     ):
         self.requests, self.source = list(requests), list(source)
@@ -42,12 +42,13 @@ class SampleBatch:
             np.array(source, np.int32),
             np.frombuffer(bytearray().join([request.row for request in requests]), SAMPLE_ROW),
             n_vocab,
-            n_logprobs=filled(len(requests), n_logprobs) if n_logprobs and not aside else None,
+            n_logprobs=filled(len(requests), n_logprobs) if n_logprobs and not is_draft else None,
             mask=mask_memory(len(requests), -(-n_vocab // 32)) if self._masked else None,
             masked=np.array([bool(request.grammar) for request in requests]) if self._masked else None,
-            aside=aside,
+            slots=np.zeros(len(requests), np.int32),
         )
         self._counters = self.rows.params["counter"].data  # NumPy takes longer to write to a field
+        self._slots = self.rows.slots.data
         self._fill_mu()
         self.on_host: ListOf[int] = ()  # see `Backend.host_samples`
 
@@ -70,16 +71,18 @@ class SampleBatch:
         masks, self._masks = self._masks, None
         return masks.wait() if masks else {}
 
-    def next_rows(self, lengths: ListOf[int] | None = None) -> SampleRows:
+    def next_rows(self, lengths: ListOf[int] | None = None, slots: ListOf[int] | None = None) -> SampleRows:
         """The rows of the next sample: counters, mirostat's mu and edits are those of this moment.
 
         `lengths` says how many tokens come before the next one in each text: more than are known, where some are being
-        sampled.
+        sampled. `slots` are the token slots that samples go to.
         """
         rows = self.rows
         if lengths is None:
             lengths = [len(request.tokens) for request in self.requests]
         self._counters[:] = array(self._counters.format, map(sub, lengths, self._n_prompt))
+        if slots is not None:
+            self._slots[:] = array(self._slots.format, slots)
         if self.learners:
             self._fill_mu()
         if not self._edited:

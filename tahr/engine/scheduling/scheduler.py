@@ -14,11 +14,12 @@ from time import perf_counter
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.waiting_queue import WaitingQueue
 from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
-from tahr.engine.sequences.sequence import Output, Sequence, State
+from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import KvCacheFull
+from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
-from tahr.kv.slots import StateSlots
+from tahr.kv.slots import StateSlots, TokenSlots
 from tahr.kv.tables import PageCopy, PageTable
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
@@ -47,7 +48,8 @@ class Scheduler:
         self._n_running = dict.fromkeys(Output, 0)
         self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
         self._last_output = Output.LOGITS
-        self._slots = (slots,) if slots else ()
+        self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
+        self._slots = (self.token_slots, slots) if slots else (self.token_slots,)
         self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
@@ -385,6 +387,7 @@ class Scheduler:
         seq.stats.started_at = seq.stats.started_at or perf_counter()
         insort(self.running, seq, key=RANK)
         self._n_running[seq.output] += 1
+        seq.token_slot = self.token_slots.take() if seq.request else 0
         if self.slots:
             seq.slot = self.slots.take()
 
@@ -479,6 +482,8 @@ class Scheduler:
 
     def _release(self, seq: Sequence) -> None:
         self._release_pages(seq)
+        self.token_slots.release(seq.token_slot)
+        seq.token_slot = 0
         if self.slots and seq.slot:
             self.slots.release(seq.slot)
             seq.slot = 0

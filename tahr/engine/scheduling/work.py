@@ -92,13 +92,13 @@ class StepWork:
         self.n_tokens.append(1)
         self.samples.append(True)
         self.n_rows.append(1)
-        self.ids.append(~seq.pick_row if seq.n_ahead else seq.tokens[-1])
+        self.ids.append(~seq.token_slot if seq.n_ahead else seq.tokens[-1])
 
 
 def token_ahead(seq: Sequence, at: int) -> int:
     """A token that is not the sequence's yet: a draft, or the one that the step in flight samples."""
     place = at - len(seq.tokens)
-    return seq.drafts[place] if place < len(seq.drafts) else ~seq.pick_row
+    return seq.drafts[place] if place < len(seq.drafts) else ~seq.token_slot
 
 
 class PrefillPace:

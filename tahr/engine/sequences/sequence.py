@@ -5,13 +5,14 @@ import sys
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tahr.config import SamplingParams
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import GenerateError, TahrError
+from tahr.executor.output import Output
 from tahr.kv.prefix import BlockHashes
 from tahr.kv.tables import PageTable
 
@@ -25,13 +26,6 @@ Rank = tuple[int, ...]  # the lowest goes first
 NO_ROW = sys.maxsize
 
 _ids = itertools.count(1)
-
-
-class Output(IntEnum):  # of integers, because every step looks things up by it
-    """What the rows of a step are. A step has one kind of rows."""
-
-    LOGITS = 0
-    HIDDEN = 1  # the states after the final norm, for embeddings
 
 
 class State(Enum):
@@ -67,8 +61,8 @@ class Sequence:
     """Progress is one number: `computed` catches up with `len(tokens)`.
 
     `scheduled` runs ahead of it by what steps in flight compute. A sequence may even be scheduled for a token that the
-    step in flight samples: `n_ahead` counts such tokens, and `pick_row` says which sampled row the last of them is.
-    Or it is scheduled for tokens that are only guessed: then `n_ahead` counts its `drafts`.
+    step in flight samples: `n_ahead` counts such tokens, and the last of them will lie in its `token_slot`. Or it is
+    scheduled for tokens that are only guessed: then `n_ahead` counts its `drafts`.
     """
 
     tokens: list[int]
@@ -88,7 +82,7 @@ class Sequence:
     computed: int = 0  # tokens whose keys and values are stored
     scheduled: int = 0  # tokens whose keys and values are stored once the steps in flight have landed
     n_ahead: int = 0  # tokens that steps in flight sample and that may be scheduled before the host knows them
-    pick_row: int = 0  # which sampled row of the step in flight the last of these tokens is
+    token_slot: int = 0  # where its last sampled token lies before the host knows it; 0: it has none
     host_bound: bool = False  # its next token depends on the last one by work of the host: it never runs ahead
     speculates: bool = False  # its next tokens are guessed by the host, who must know the last one: likewise
     drafts: ListOf[int] = ()  # guesses of its next tokens, computed together with its last token

@@ -8,10 +8,8 @@ from collections.abc import Sequence as ListOf
 from time import perf_counter
 from typing import NamedTuple
 
-from tahr.backends.api import Tensor
-from tahr.engine.running.runner import Runner
-from tahr.engine.running.sampler import PendingTokens
-from tahr.engine.sampling.sampling_state import token_of
+from tahr.engine.sampling.sampler import ReadyBatch
+from tahr.engine.sampling.sampling_state import Sample, token_of
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.draft_state import DraftState
 from tahr.engine.sequences.sequence import Sequence
@@ -19,7 +17,9 @@ from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.step.draft_grammars import leaves_choice
 from tahr.engine.step.drafts import drafted_request
+from tahr.engine.step.steps import Steps
 from tahr.errors import TahrError
+from tahr.executor.protocol import Handle
 
 MANY_TOKENS = 64  # of a pass, that tell what a token takes
 
@@ -33,8 +33,8 @@ class DraftModelProposer:
 
     prior = 0.7
 
-    def __init__(self, runner: Runner, n_chunk: int):
-        self.runner = runner
+    def __init__(self, steps: Steps, n_chunk: int):
+        self.steps = steps
         self._n_chunk = n_chunk
         self._costs = StepCosts()
         self._hashes: dict[int, bytes] = {}  # by page: the block hash of the text it was computed for
@@ -50,30 +50,30 @@ class DraftModelProposer:
         return self._costs.seconds(len(seq.tokens) - state_of(seq).n_drafted)
 
     def warm_next(self) -> bool:
-        return self.runner.warm_next()
+        return self.steps.warm_next()
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
-        began, n_first, work = perf_counter(), self.runner.n_first_runs, self._catch_up(requests)
+        began, n_first, work = perf_counter(), self.steps.sizes.n_first_runs, self._catch_up(requests)
         n_tokens, depth = sum(work.n_tokens), 0
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
         while work:
-            rows = self.runner.replay(self.runner.fill(work))
+            handle = self.steps.run(self.steps.fill(work))
             depth += 1
             if drafting:
-                passes.append(self._sample([seq for seq, _ in drafting], rows, len(passes)))
+                passes.append(self._sample([seq for seq, _ in drafting], handle, len(passes)))
             if not all(each.known_to_device for each in passes):
-                collect(passes, ended)
+                self._collect(passes, ended)
             drafting = [each for each in drafting if depth < each.n_most and each.sequence.id not in ended]
             work = StepWork()
             for seq, _ in drafting:
                 work.add(seq, len(seq.tokens) + depth - 1, 1, True, 1)
-        collect(passes, ended)
+        self._collect(passes, ended)
         for seq, _ in requests:
             if seq.drafts:
                 state_of(seq).n_drafted = len(seq.tokens) + len(seq.drafts) - 1
-        if self.runner.n_first_runs == n_first:  # there was no plan to record or capture
+        if self.steps.sizes.n_first_runs == n_first:  # there was no plan to record or capture
             self._measure(len(requests), n_tokens, depth, perf_counter() - began)
 
     def _measure(self, n_seqs: int, n_tokens: int, n_passes: int, seconds: float) -> None:
@@ -98,17 +98,24 @@ class DraftModelProposer:
             state.n_drafted += n
         return work
 
-    def _sample(self, drafting: list[Sequence], rows: Tensor, n_unknown: int) -> "DraftPass":
+    def _sample(self, drafting: list[Sequence], handle: Handle, n_unknown: int) -> "DraftPass":
         """Begin to sample a token for each sequence, as if its drafts and `n_unknown` more were its own."""
         requests = [drafted_request(seq, len(seq.drafts)) for seq in drafting]
         lengths = [len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting]
-        batch = self.runner.sampler.prepare(requests, list(range(len(drafting))))
-        tokens = self.runner.sampler.launch(batch, rows, lengths)
+        sampler, executor, slots = self.steps.sampler, self.steps.executor, [seq.token_slot for seq in drafting]
+        ready = sampler.finish(sampler.prepare(requests, list(range(len(drafting)))), lengths, slots)
+        executor.sample(handle, ready.rows)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
-        known = self.runner.backend.overlaps and not follows and not tokens.on_host
-        for row, seq in enumerate(drafting):
-            seq.pick_row = row
-        return DraftPass(drafting, tokens, known)
+        known = executor.facts.overlaps and not follows and not ready.on_host and all(slots)
+        return DraftPass(drafting, handle, ready, known)
+
+    def _collect(self, passes: list["DraftPass"], ended: set[int]) -> None:
+        """Add the tokens of some passes to the drafts of their sequences, up to an end of text or one that failed."""
+        for sequences, handle, ready, _ in passes:
+            sampled = self.steps.executor.collect(handle).sampled
+            assert sampled
+            add_drafts(sequences, ready.results(sampled), ended)
+        passes.clear()
 
     # ---- texts without drafts ---------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class DraftModelProposer:
         """Compute all of a text, so that its pages hold it for both models."""
         seq.draft_state = DraftState(self.prior)
         while seq.draft_state.n_drafted < len(seq.tokens):
-            self.runner.replay(self.runner.fill(self._catch_up([DraftRequest(seq, 0)])))
+            self.steps.run(self.steps.fill(self._catch_up([DraftRequest(seq, 0)])))
 
     def adopt(self, seq: Sequence) -> None:
         """The pages of a sequence hold all of its text for both models already: those that are full can be found."""
@@ -127,7 +134,7 @@ class DraftModelProposer:
 
     def _note_pages(self, seq: Sequence, state: DraftState) -> None:
         """Note which text the full pages were computed for. A sequence that has just begun looks for its own there."""
-        hashes, pages, size = seq.hashes, seq.tables[0].pages, self.runner.kv.page_size
+        hashes, pages, size = seq.hashes, seq.tables[0].pages, self.steps.executor.facts.memory.page_size
         if hashes is None:
             return
         while not state.n_drafted % size and state.n_noted * size == state.n_drafted < len(seq.tokens) - size:
@@ -144,22 +151,21 @@ class DraftPass(NamedTuple):
     """Tokens that a pass of the draft model samples."""
 
     sequences: list[Sequence]
-    tokens: PendingTokens
+    handle: Handle
+    ready: ReadyBatch  # what they are sampled from
     known_to_device: bool  # the next pass may refer to them before they are collected
 
 
-def collect(passes: list[DraftPass], ended: set[int]) -> None:
-    """Add the tokens of some passes to the drafts of their sequences, up to an end of text or a token that failed."""
-    for sequences, tokens, _ in passes:
-        for seq, sampled in zip(sequences, tokens.collect(), strict=True):
-            if isinstance(sampled, TahrError):
+def add_drafts(sequences: ListOf[Sequence], tokens: ListOf[Sample], ended: set[int]) -> None:
+    """Add a token to the drafts of each sequence that has not come to an end."""
+    for seq, sampled in zip(sequences, tokens, strict=True):
+        if isinstance(sampled, TahrError):
+            ended.add(seq.id)
+        elif seq.id not in ended:
+            token = token_of(sampled)
+            seq.set_drafts([*seq.drafts, token])
+            if token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
                 ended.add(seq.id)
-            elif seq.id not in ended:
-                token = token_of(sampled)
-                seq.set_drafts([*seq.drafts, token])
-                if token in seq.ends or not leaves_choice(seq, len(seq.drafts)):
-                    ended.add(seq.id)
-    passes.clear()
 
 
 def state_of(seq: Sequence) -> DraftState:

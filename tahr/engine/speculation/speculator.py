@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.draft_state import MEMORY, DraftState
-from tahr.engine.sequences.sequence import Output, Sequence, State
+from tahr.engine.sequences.sequence import Sequence, State
 from tahr.engine.speculation.costs import StepCosts
 from tahr.engine.speculation.lengths import Prospect, draft_lengths
 from tahr.engine.speculation.proposer import DraftRequest, Proposer
 from tahr.engine.step.draft_grammars import cut_drafts, forget
 from tahr.engine.step.drafts import Drafts
+from tahr.executor.output import Output
 
 log = logging.getLogger("tahr.engine")
 

@@ -4,32 +4,41 @@ from collections.abc import Sequence as ListOf
 from itertools import accumulate, groupby
 from operator import itemgetter
 
-from tahr.backends.api import LORA_TILE, MAX_STACK, LoraBank, LoraRows, Rows
+from tahr.backends.api import LORA_TILE, MAX_STACK, LoraRows, Rows
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.executor.protocol import AdapterPort
 
 
 class AdapterRows:
-    """The `rows` of a bank, filled for one step after the other."""
+    """The adapter rows of an executor, filled for one step after the other."""
 
-    def __init__(self, bank: LoraBank):
-        self.bank = bank
+    def __init__(self, adapters: AdapterPort):
+        self._tokens = adapters.rows(Rows.TOKENS)
+        self._logits = adapters.rows(Rows.LOGITS)
         self.n_rounds = 0  # of the last step: 0 if none of its sequences has an adapter
         self._filled: tuple[list[AdapterStack], ListOf[int], ListOf[int]] = ([], (), ())
 
-    def fill(self, work: StepWork) -> int:
-        """How many rounds the step needs: 0, 1 or `MAX_STACK`, because each number has plans of its own."""
+    def forget(self) -> None:
+        """The rows of the last step may not have reached the device."""
+        self._filled = ([], (), ())
+
+    def fill(self, work: StepWork) -> tuple[int, bool]:
+        """How many rounds the step needs: 0, 1 or `MAX_STACK`, because each number has plans of its own.
+
+        And whether the rows are others than those of the step before.
+        """
         stacks = [seq.lora for seq in work.sequences]
         wanted = stacks, work.n_tokens, work.n_rows
-        if wanted != self._filled:
-            self._filled = wanted
-            most = max(len(stack.parts) for stack in stacks)
-            self.n_rounds = most if most < 2 else MAX_STACK
-            if most:
-                write(self.bank.rows[Rows.TOKENS], stacks, work.n_tokens)
-                write(self.bank.rows[Rows.LOGITS], stacks, work.n_rows)
-                self.bank.send()
-        return self.n_rounds
+        if wanted == self._filled:
+            return self.n_rounds, False
+        self._filled = wanted
+        most = max(len(stack.parts) for stack in stacks)
+        self.n_rounds = most if most < 2 else MAX_STACK
+        if most:
+            write(self._tokens, stacks, work.n_tokens)
+            write(self._logits, stacks, work.n_rows)
+        return self.n_rounds, most > 0
 
 
 def write(rows: LoraRows, stacks: ListOf[AdapterStack], counts: ListOf[int]) -> None:

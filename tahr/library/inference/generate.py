@@ -44,7 +44,7 @@ def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
     """
     assert reply.request
     text, n_tokens = session.sequence, session.length
-    sampler = session.engine.runner.sampler
+    sampler = session.engine.steps.sampler
     while reply.n_generated + reply.n_prompt < reply.max_length:
         (sampled,) = sampler.sample([reply.request], logits[None])
         if isinstance(sampled, TahrError):

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from tahr.backends.api import Bytes, Floats, StateShape
+from tahr.backends.api import Bytes, Floats
 from tahr.engine.engine import Engine
 from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequences.sequence import Sequence
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def kv_dtype(self) -> str:
-        return self.engine.runner.kv.dtype
+        return self.engine.executor.facts.memory.dtype
 
     def feed(self, tokens: ListOf[int]) -> Floats:
         """Compute tokens after those that are here; the logits of the last. After an error the text is empty."""
@@ -127,21 +127,17 @@ class Session:
 
     def empty_layers(self) -> list[Bytes]:
         """What a copy of nothing would hold: only its shapes say something."""
-        runner = self.engine.runner
-        return runner.backend.read_pages(runner.kv, [])
+        return self.engine.executor.pages.read([])
 
     def state_shapes(self) -> list[tuple[int, ...]]:
         """Of the layers that have a state."""
-        layers = self.engine.runner.kv.layout.layers
-        return [shape.shape for shape in layers if isinstance(shape, StateShape)]
+        return list(self.engine.executor.facts.memory.state_shapes)
 
     def _read_layers(self) -> list[Bytes]:
-        runner = self.engine.runner
-        return runner.backend.read_pages(runner.kv, self._seq.tables[0].pages if self._seq and self._seq.tables else [])
+        return self.engine.executor.pages.read(self._seq.tables[0].pages if self._seq and self._seq.tables else [])
 
     def _read_states(self) -> list[Floats]:
-        runner = self.engine.runner
-        return runner.backend.read_states(runner.kv, [self._seq.slot]) if self._seq and self._seq.slot else []
+        return self.engine.executor.pages.read_states([self._seq.slot]) if self._seq and self._seq.slot else []
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""
@@ -156,11 +152,11 @@ class Session:
         self.truncate(0)
         if not copy.tokens:
             return
-        runner = self.engine.runner
+        pages, page_size = self.engine.executor.pages, self.engine.executor.facts.memory.page_size
         self._seq = self._feeder.restore(copy.tokens, self._last)
-        n_padding = pages_for(len(copy.tokens), runner.kv.page_size) * runner.kv.page_size - len(copy.tokens)
+        n_padding = pages_for(len(copy.tokens), page_size) * page_size - len(copy.tokens)
         padded = [np.pad(layer, ((0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
         if self._seq.tables:
-            runner.backend.write_pages(runner.kv, self._seq.tables[0].pages, padded)
+            pages.write(self._seq.tables[0].pages, padded)
         if self._seq.slot:
-            runner.backend.write_states(runner.kv, [self._seq.slot], copy.states)
+            pages.write_states([self._seq.slot], copy.states)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tahr.config import whole
 from tahr.errors import ConfigError
+from tahr.executor.protocol import ModelFacts
 from tahr.library.inputs.arguments import token_ids
-from tahr.models.decoder import Decoder
+from tahr.models.config.record import ModelConfig
 from tahr.models.parts.encoding import Encoding
 from tahr.text.tokens.tokenizer import Tokenizer
 
@@ -29,11 +30,10 @@ class TextInputs:
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
     @staticmethod
-    def of(tokenizer: Tokenizer, decoder: Decoder, context_size: int) -> "TextInputs":
+    def of(tokenizer: Tokenizer, config: ModelConfig, facts: ModelFacts, context_size: int) -> "TextInputs":
         """For a loaded model."""
-        config, head = decoder.config, decoder.text_head
         offset = config.n_vocab // 2 if config.paired_types else 0
-        return TextInputs(tokenizer, decoder.encoding, context_size, head.width if head else config.width, offset)
+        return TextInputs(tokenizer, facts.encoding, context_size, facts.head_width or facts.width, offset)
 
     @property
     def scores_pairs(self) -> bool:

@@ -9,11 +9,11 @@ from tahr.engine.engine import Engine
 from tahr.engine.scheduling.work import MAX_CHUNK
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.draft_model import DraftModelProposer
-from tahr.engine.speculation.setup import Draft, check_same_vocabulary
 from tahr.engine.speculation.speculator import Speculator
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.loaded_model import N_TEXTS, local_files
 from tahr.loading.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.loading.speculation import Draft, check_same_vocabulary
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model
 from tahr.text.tokens.tokenizer import Tokenizer

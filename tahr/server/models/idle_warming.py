@@ -81,4 +81,4 @@ def warm_next(engine: "Engine") -> bool:
     """Go on with the steps of an engine that has nothing in flight, for a moment; False if none is left to prepare."""
     speculator = engine.speculator
     drafts = speculator.proposer.warm_next if speculator else lambda: False
-    return engine.runner.warm_next() or drafts() or engine.adapters.rehearse_next()
+    return engine.steps.warm_next() or drafts() or engine.adapters.warm_next()

@@ -334,16 +334,16 @@ def unpack_kernel(
 
 @triton.jit
 def packed_embed_kernel(
-    out, codes, high, scales, table, ids, picks, counts, factor, n_blocks, n_bits: tl.constexpr,
+    out, codes, high, scales, table, ids, last_tokens, counts, factor, n_blocks, n_bits: tl.constexpr,
     has_offset: tl.constexpr, shift: tl.constexpr, has_table: tl.constexpr, unit: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """factor * the row of each live token; an id i < 0 stands for picks[~i]."""
+    """factor * the row of each live token; an id i < 0 stands for last_tokens[~i]."""
     let_next_start()
     wait_for_previous()
     row, cols = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
     alive = row < tl.load(counts)  # ids below the live ones are left over: not followed
     index = tl.load(ids + row).to(tl.int64)
-    picked = tl.load(picks + (-1 - index), mask=alive & (index < 0), other=0)
+    picked = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
     index = tl.where(index < 0, tl.maximum(picked, 0).to(tl.int64), index)  # a pick below 0 is an error, not a row
     mask = cols < tl.where(alive, n_blocks * 32, 0)
     values = values_at(
@@ -404,7 +404,7 @@ def packed_embed(w: CodedMatrix, inputs: Any, n_tokens: int, factor: float) -> t
     """factor * w[ids] in f32 for the live ones of `n_tokens` tokens, zeros below them."""
     out = torch.empty((n_tokens, w.shape[1]), dtype=torch.float32, device=w.codes.device)
     packed_embed_kernel[(n_tokens, triton.cdiv(w.shape[1], DENSE_COLS))](
-        out, *planes(w), inputs.ids, inputs.picks, inputs.counts, factor, w.n_blocks,
+        out, *planes(w), inputs.ids, inputs.last_tokens, inputs.counts, factor, w.n_blocks,
         block=DENSE_COLS, num_warps=4, **constants(w), **OVERLAP,
     )  # fmt: skip
     return out

@@ -19,7 +19,10 @@ CANDIDATES = 1024  # more than these, and the whole row is searched
 FIRST_GROUPS = 512  # groups taken for top-p alone: almost always the choice lies within
 
 # Fields of a sample in the int32 array that is sent to the device: [N_FIELDS, n]
-FIELDS = ("key_low", "key_high", "counter", "source", "kind", "top_k", "mask_row", "inverse", "min_depth", "top_p")
+FIELDS = (
+    *("key_low", "key_high", "counter", "source", "kind", "top_k", "mask_row", "inverse", "min_depth", "top_p"),
+    "slot",
+)
 GREEDY, DRAW_FROM_ALL, TRUNCATED, ON_HOST = range(4)  # kinds
 
 
@@ -57,7 +60,7 @@ def launches(n_vocab: int, width: int) -> list[tuple[Any, list[Any], int]]:
     f32, i32, sizes = tl.float32, tl.int32, row_sizes(1, width, n_vocab)
     scanned = [f32, i32, f32, i32, f32]  # best, best_at, totals, n_broken, group_best
     return [
-        (choose_kernel, [i32, *scanned, f32, i32, i32, i32, f32, i32, *sizes, *sizes.choose_blocks], CHOOSE_WARPS),
+        (choose_kernel, [i32, i32, *scanned, f32, i32, i32, i32, f32, i32, *sizes, *sizes.choose_blocks], CHOOSE_WARPS),
         *(
             (scan_kernel, [*scanned, i32, f32, i32, *sizes, *SCAN_BLOCKS, has_masks], SCAN_WARPS)
             for has_masks in (False, True)
@@ -282,7 +285,8 @@ def draw_from_candidates(
 
 @triton.jit(do_not_specialize=["n"])
 def choose_kernel(
-    picks, best, best_at, totals, n_broken, group_best, values_out, ids_out, list_out, rows, logits, masks,
+    sampled, last_tokens, best, best_at, totals, n_broken, group_best, values_out, ids_out, list_out, rows, logits,
+    masks,
     n, stride, n_vocab, n_groups, n_tiles, n_words,
     group: tl.constexpr, tile_groups: tl.constexpr, tiles: tl.constexpr, groups_block: tl.constexpr,
     capacity: tl.constexpr, first_groups: tl.constexpr,
@@ -337,7 +341,8 @@ def choose_kernel(
                 )  # fmt: skip
             token = found
     if kind != 3:
-        tl.store(picks + row, token)
+        tl.store(sampled + row, token)
+        tl.store(last_tokens + field(rows, n, 10), token)
 
 
 # ---- edits -------------------------------------------------------------------------------------------------------

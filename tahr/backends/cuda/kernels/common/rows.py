@@ -35,10 +35,10 @@ def narrow(values, dtype: tl.constexpr):
 
 @triton.jit
 def gather_kernel(
-    out, table, indices, picks, counts, scale, width, table_stride,
-    count: tl.constexpr, has_picks: tl.constexpr, block: tl.constexpr,
+    out, table, indices, last_tokens, counts, scale, width, table_stride,
+    count: tl.constexpr, has_last_tokens: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Row `indices[i]` of the table. With `picks`, an index i < 0 stands for picks[~i]."""
+    """Row `indices[i]` of the table. With `last_tokens`, an index i < 0 stands for last_tokens[~i]."""
     let_next_start()
     wait_for_previous()
     row = tl.program_id(0)
@@ -46,8 +46,8 @@ def gather_kernel(
     alive = row < tl.load(counts + count)  # indices below the live rows are left over: not followed
     end = tl.where(alive, width, 0)
     index = tl.load(indices + row).to(tl.int64)
-    if has_picks:
-        picked = tl.load(picks + (-1 - index), mask=alive & (index < 0), other=0)
+    if has_last_tokens:
+        picked = tl.load(last_tokens + (-1 - index), mask=alive & (index < 0), other=0)
         index = tl.where(index < 0, tl.maximum(picked, 0).to(tl.int64), index)  # a pick below 0 is an error, not a row
     values = tl.load(table + index * table_stride + cols, mask=cols < end, other=0.0).to(tl.float32)
     at = out + row.to(tl.int64) * width + cols
@@ -69,7 +69,18 @@ def embed(table: torch.Tensor, inputs: Any, n_tokens: int, scale: float) -> torc
     width = table.shape[1]
     out = table.new_empty((n_tokens, width), dtype=torch.float32)
     gather_kernel[(n_tokens, triton.cdiv(width, BLOCK))](
-        out, table, inputs.ids, inputs.picks, inputs.counts, scale, width, table.stride(0), 0, True, BLOCK, **OVERLAP
+        out,
+        table,
+        inputs.ids,
+        inputs.last_tokens,
+        inputs.counts,
+        scale,
+        width,
+        table.stride(0),
+        0,
+        True,
+        BLOCK,
+        **OVERLAP,
     )
     return out
 

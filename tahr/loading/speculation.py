@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from tahr.backends.api import KVStore, StepLimits
 from tahr.config import EngineConfig
-from tahr.engine.running.runner import Runner
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.ngram import NgramProposer
 from tahr.engine.speculation.proposer import Proposer
 from tahr.engine.speculation.speculator import Speculator
+from tahr.engine.step.steps import Steps
 from tahr.errors import ConfigError
+from tahr.executor.local import LocalExecutor
 from tahr.models.decoder import Decoder
 from tahr.text.tokens.tokenizer import Tokenizer
 
@@ -73,25 +74,25 @@ def check_same_vocabulary(name: str, draft: Tokenizer, target: Tokenizer) -> Non
 
 
 def make_speculator(
-    config: EngineConfig, draft: Draft | None, runner: Runner, scheduler: Scheduler
+    config: EngineConfig, draft: Draft | None, executor: LocalExecutor, scheduler: Scheduler
 ) -> Speculator | None:
     """What guesses for an engine; None without speculation."""
     n_most = n_draft_tokens(config, draft)
     if not n_most:
         return None
-    proposer: Proposer = NgramProposer() if draft is None else draft_proposer(draft, runner, scheduler)
+    proposer: Proposer = NgramProposer() if draft is None else draft_proposer(draft, executor, scheduler)
     return Speculator(proposer, n_most)
 
 
-def draft_proposer(draft: Draft, runner: Runner, scheduler: Scheduler) -> DraftModelProposer:
-    """A draft model that runs beside the model of `runner`, in the last layers of its KV store."""
-    sizes, n_pages = scheduler.limits, runner.step.limits.n_pages_per_seq
+def draft_proposer(draft: Draft, executor: LocalExecutor, scheduler: Scheduler) -> DraftModelProposer:
+    """A draft model that runs beside the model of an executor, in the last layers of its KV store."""
+    sizes, n_pages = scheduler.limits, executor.inputs().limits.n_pages_per_seq
     n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
     limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
-    view = last_layers(runner.kv, len(draft.decoder.memory))
+    view = last_layers(executor.kv, len(draft.decoder.memory))
     # After a draft that was right to the end, two of its tokens are new to the draft model.
-    drafting = Runner(runner.backend, draft.decoder, view, limits, runner.n_vocab, n_decode_tokens=2, aside=True)
-    return DraftModelProposer(drafting, n_chunk)
+    model = executor.add_draft(draft.decoder, view, limits, executor.models[0].n_vocab, n_decode_tokens=2)
+    return DraftModelProposer(Steps(executor, model), n_chunk)
 
 
 def last_layers(kv: KVStore, n: int) -> KVStore:

@@ -5,13 +5,14 @@ wait for the first one that uses an adapter.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tahr.backends.api import LORA_TILE, LinearShape, LoraFactors, StepLimits
-from tahr.engine.running.runner import Runner
-from tahr.engine.running.warming import first_prepared
+from tahr.backends.api import LORA_TILE, Backend, LinearShape, LoraFactors, StepLimits
+from tahr.executor.output import Output
+from tahr.executor.plans import ExecutedModel
+from tahr.executor.preparing import first_prepared, run_empty
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
 
@@ -19,24 +20,27 @@ N_TOKENS = (1, 8, 32, 64, 256)  # of a step: more rows meet matrices in other ke
 SLOT = 1
 
 
-def rehearsal(runner: Runner) -> Iterator[bool]:
+def warmed_steps(backend: Backend, model: ExecutedModel) -> Iterator[bool]:
     """Each turn runs a step of one more size, if one is prepared, and says True; nothing may be in flight then.
 
     The bank is its own, so that nothing stays of the adapter. It has rows behind matrices if no other one has them yet.
     """
-    linears = one_of_each_kind(runner.decoder.linears)
-    if not linears or runner.decoder.encoding or not runner.backend.wants_warming():
+    decoder, inputs = model.decoder, model.inputs
+    linears = one_of_each_kind(decoder.linears)
+    if not linears or decoder.encoding or not backend.wants_warming():
         return
-    bank = runner.backend.lora_bank(runner.decoder.linears, runner.step.limits)
+    bank = backend.lora_bank(decoder.linears, inputs.limits)
     bank.put(SLOT, bank.prepare({name: zeros(shape) for name, shape in linears.items()}))
     for rows in bank.rows.values():  # a tile that no row of the step belongs to
-        rows.tiles[0, 0], rows.n_tiles[0] = (SLOT, 0, 0), 1
+        rows.tiles[0, 0] = SLOT, 0, 0
+        rows.n_tiles[0] = 1
     bank.send()
-    buckets = dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(runner, n))
-    plans = [runner.rehearsed(bucket, bank) for bucket in buckets]
+    buckets = model.buckets[Output.LOGITS]
+    wanted = dict.fromkeys(bucket for n in N_TOKENS for bucket in buckets_of(buckets, n))
+    plans = [model.record(backend, (Output.LOGITS, buckets.index(bucket), 1), bank) for bucket in wanted]
     while plans:
-        if plan := first_prepared(runner.backend, plans):
-            runner.run_empty(plan)
+        if plan := first_prepared(backend, plans):
+            run_empty(backend, inputs, plan)
             plans.remove(plan)
         yield True
 
@@ -59,9 +63,9 @@ def zeros(shape: LinearShape) -> LoraFactors:
     return LoraFactors(a, b, 1.0)
 
 
-def buckets_of(runner: Runner, n_tokens: int) -> list[StepLimits]:
+def buckets_of(buckets: Sequence[StepLimits], n_tokens: int) -> list[StepLimits]:
     """The smallest buckets for so many tokens: of sequences that decode, and of any kind with the most sequences."""
-    fits = [bucket for bucket in runner.buckets if bucket.n_tokens >= n_tokens]
+    fits = [bucket for bucket in buckets if bucket.n_tokens >= n_tokens]
     decoding = [bucket for bucket in fits if bucket.n_tokens_per_seq == 1]
     others = [bucket for bucket in fits if bucket.n_tokens_per_seq >= bucket.n_tokens > 1]
     return [*decoding[:1], *[bucket for bucket in others if bucket.n_tokens == others[0].n_tokens][-1:]]

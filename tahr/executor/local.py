@@ -1,0 +1,189 @@
+"""The executor of this process: a backend, a model and maybe its draft model, and the plans of both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tahr.backends.api import (
+    Backend,
+    Bytes,
+    Fetched,
+    Floats,
+    Ints,
+    KVStore,
+    Plan,
+    StateShape,
+    StepInputs,
+    StepLimits,
+    Tensor,
+)
+from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledTokens, SampleRows, Words
+from tahr.executor.adapters import LocalAdapters
+from tahr.executor.plans import ExecutedModel, Forward, PlanKey, make_model
+from tahr.executor.preparing import first_prepared, run_empty
+from tahr.executor.protocol import ExecutorFacts, MemoryFacts, ModelFacts, StepRequest, StepResult
+from tahr.kv.tables import PageCopy
+from tahr.models.decoder import Decoder
+
+
+@dataclass(slots=True, eq=False)
+class LaunchedStep:
+    """A step whose logits nobody has written over yet, or whose tokens are on their way."""
+
+    result: Tensor
+    rows: Fetched | None
+    sampled: Sampled | None = None
+
+
+class LocalPages:
+    """The pages and states of a model, by way of its backend."""
+
+    def __init__(self, backend: Backend, kv: KVStore):
+        self._backend, self._kv = backend, kv
+
+    def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        return self._backend.read_pages(self._kv, pages, group)
+
+    def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        self._backend.write_pages(self._kv, pages, layers, group)
+
+    def read_states(self, slots: Sequence[int]) -> list[Floats]:
+        return self._backend.read_states(self._kv, slots)
+
+    def write_states(self, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        self._backend.write_states(self._kv, slots, layers)
+
+
+class LocalExecutor:
+    """Runs steps at once or enqueues them, as its backend does. Nothing is copied on the way."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        decoder: Decoder,
+        kv: KVStore,
+        limits: StepLimits,
+        n_vocab: int | None = None,
+        n_decode_tokens: int = 1,  # of one sequence in a step: its own and its drafts
+        forward: Forward | None = None,
+    ):
+        self.backend = backend
+        self.executed = [make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward)]
+        self.models = [facts_of(self.executed[0])]
+        self.facts = ExecutorFacts(
+            name=backend.name,
+            summary=backend.summary,
+            overlaps=backend.overlaps,
+            has_own_memory=backend.has_own_memory,
+            memory=memory_facts(kv),
+        )
+        self.adapters = LocalAdapters(backend, self.executed[0])
+        self.pages = LocalPages(backend, kv)
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.executed[0].decoder
+
+    @property
+    def kv(self) -> KVStore:
+        return self.executed[0].kv
+
+    def add_draft(self, decoder: Decoder, kv: KVStore, limits: StepLimits, n_vocab: int, n_decode_tokens: int) -> int:
+        """Run steps of a draft model too; its number."""
+        made = make_model(self.backend, decoder, kv, limits, n_vocab, n_decode_tokens)
+        self.executed.append(made)
+        self.models.append(facts_of(made))
+        return len(self.executed) - 1
+
+    # ---- steps ------------------------------------------------------------------------------------------------
+
+    def inputs(self, model: int = 0) -> StepInputs:
+        return self.executed[model].inputs
+
+    def launch(self, step: StepRequest) -> LaunchedStep:
+        model, backend = self.executed[step.model], self.backend
+        model.decoder.files.check(backend.file_stamp)
+        if step.page_copies:
+            self._copy_pages(model.kv, step.page_copies)
+        if step.state_copies:
+            backend.copy_states(model.kv, step.state_copies)
+        if step.sends_adapter_rows:
+            self.adapters.bank.send()
+        plan = model.plan(backend, key_of(step), self.adapters.bank if step.adapter_rounds else None)
+        result = self.run(plan)
+        return LaunchedStep(result, backend.fetch(result) if step.wants_rows else None)
+
+    def run(self, plan: Plan) -> Tensor:
+        """Begin to compute the rows of a step; from here on its inputs may be filled again."""
+        plan.run()
+        return plan.result
+
+    def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
+        handle.sampled = self.backend.sample(handle.result, rows)
+
+    def collect(self, handle: LaunchedStep) -> StepResult:
+        sampled = handle.sampled.collect() if handle.sampled else None
+        return StepResult(sampled, handle.rows.collect() if handle.rows else None)
+
+    def _copy_pages(self, kv: KVStore, copies: Sequence[PageCopy]) -> None:
+        for group in {copy.group for copy in copies}:
+            pairs = [(copy.source, copy.target) for copy in copies if copy.group == group]
+            self.backend.copy_pages(kv, pairs, group)
+
+    # ---- before steps need them -------------------------------------------------------------------------------
+
+    def wants_warming(self) -> bool:
+        return self.backend.wants_warming()
+
+    def prepare(self, steps: Sequence[StepRequest]) -> StepRequest | None:
+        plans = {id(plan): step for step in steps for plan in [self._plan(step)]}
+        found = first_prepared(self.backend, [self._plan(step) for step in steps])
+        return plans[id(found)] if found else None
+
+    def warm(self, step: StepRequest) -> None:
+        run_empty(self.backend, self.executed[step.model].inputs, self._plan(step))
+
+    def _plan(self, step: StepRequest) -> Plan:
+        return self.executed[step.model].plan(self.backend, key_of(step))
+
+    # ---- samples ----------------------------------------------------------------------------------------------
+
+    def mask_memory(self, n: int, n_words: int) -> Words:
+        return self.backend.mask_memory(n, n_words)
+
+    def host_samples(self, rows: SampleRows) -> Sequence[int]:
+        return self.backend.host_samples(rows)
+
+    def sample_host_rows(self, logits: Floats, rows: SampleRows) -> SampledTokens:
+        return self.backend.sample(logits, rows).collect()
+
+    def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
+        return self.backend.logprobs(logits, n_vocab, source, tokens, n_top)
+
+    def apply_text_head(self, rows: Floats) -> Floats:
+        head = self.decoder.text_head
+        return head.apply(self.backend, rows) if head else rows
+
+
+def key_of(step: StepRequest) -> PlanKey:
+    return step.output, step.bucket, step.adapter_rounds
+
+
+def facts_of(model: ExecutedModel) -> ModelFacts:
+    """A model in numbers."""
+    decoder = model.decoder
+    return ModelFacts(
+        n_vocab=model.n_vocab,
+        n_logits=decoder.config.n_vocab,
+        width=decoder.config.width,
+        head_width=decoder.text_head.width if decoder.text_head else 0,
+        encoding=decoder.encoding,
+        has_states=model.kv.layout.n_slots > 1,
+        buckets=(tuple(model.buckets[0]), tuple(model.buckets[1])),
+        n_decode_tokens=model.n_decode_tokens,
+    )
+
+
+def memory_facts(kv: KVStore) -> MemoryFacts:
+    """Keys, values and states in numbers."""
+    shapes = tuple(shape.shape for shape in kv.layout.layers if isinstance(shape, StateShape))
+    return MemoryFacts(kv.n_bytes, kv.page_size, kv.dtype, shapes)

@@ -1,0 +1,98 @@
+"""The plans of one model: each recorded on first use, by what its steps give, their size, and their adapters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tahr.backends.api import Backend, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.models.decoder import Decoder
+
+Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
+PlanKey = tuple[int, int, int]  # output, bucket, rounds of adapters
+
+MOST_HALVED = 7  # how often the largest step is halved, for steps that give hidden rows
+LEAST_HIDDEN = 64  # tokens of the smallest of these
+
+
+def hidden_buckets(most: StepLimits) -> list[StepLimits]:
+    """Sizes of plans that give hidden rows, where steps are padded: a short text must not cost a full step."""
+    sizes = [most.n_tokens >> halved for halved in reversed(range(MOST_HALVED + 1))]
+    return [replace(most, n_tokens=n, n_rows=n) for n in sizes if n >= LEAST_HIDDEN or n == most.n_tokens]
+
+
+def adapted(forward: Forward, bank: LoraBank, n_rounds: int) -> Forward:
+    """A forward pass whose linears add the adapters of their rows."""
+
+    def run(backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
+        with backend.adapting(bank, n_rounds):
+            return forward(backend, step, kv)
+
+    return run
+
+
+@dataclass(slots=True)
+class ExecutedModel:
+    """A model of an executor, with its memory, its inputs, and the plans that were recorded on them."""
+
+    decoder: Decoder
+    kv: KVStore
+    inputs: StepInputs
+    buckets: tuple[Sequence[StepLimits], Sequence[StepLimits]]  # by `Output`
+    forwards: tuple[Forward, Forward]  # by `Output`
+    n_vocab: int  # tokens that exist: a model may have more logits
+    n_decode_tokens: int
+    plans: dict[PlanKey, Plan] = field(default_factory=dict)
+    last: tuple[PlanKey, Plan] | None = None  # found without hashing
+    adapted_for: tuple[int, ...] = ()  # the bank's `plan_key` that plans with adapters were recorded for
+
+    def plan(self, backend: Backend, key: PlanKey, bank: LoraBank | None = None) -> Plan:
+        """The plan of a key; those with adapters are recorded again when these change what steps are made of."""
+        if key[2]:
+            self._follow(bank)
+        if self.last and self.last[0] == key:
+            return self.last[1]
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = self.record(backend, key, bank)
+        self.last = key, plan
+        return plan
+
+    def record(self, backend: Backend, key: PlanKey, bank: LoraBank | None) -> Plan:
+        """A new plan."""
+        output, bucket, n_rounds = key
+        forward = self.forwards[output]
+        if n_rounds:
+            assert bank, "adapters have rows before a step has adapters"
+            forward = adapted(forward, bank, n_rounds)
+        step = self.inputs.within(self.buckets[output][bucket])
+        return backend.record(lambda: forward(backend, step, self.kv), step)
+
+    def _follow(self, bank: LoraBank | None) -> None:
+        """Drop the plans of other adapters: they hold graphs and buffers that no step needs any more."""
+        assert bank, "adapters have rows before a step has adapters"
+        if self.adapted_for != bank.plan_key:
+            self.adapted_for = bank.plan_key
+            self.plans = {key: plan for key, plan in self.plans.items() if not key[2]}
+            self.last = None
+
+
+def make_model(
+    backend: Backend,
+    decoder: Decoder,
+    kv: KVStore,
+    limits: StepLimits,
+    n_vocab: int | None = None,
+    n_decode_tokens: int = 1,
+    forward: Forward | None = None,
+) -> ExecutedModel:
+    """A model without plans. Hidden rows are small: every token of a step may have one."""
+    most = replace(limits, n_rows=max(limits.n_rows, limits.n_tokens))
+    buckets = backend.buckets(limits, n_decode_tokens)
+    return ExecutedModel(
+        decoder,
+        kv,
+        inputs=backend.step_inputs(most),
+        buckets=(buckets, hidden_buckets(most) if len(buckets) > 1 else [most]),
+        forwards=(forward or decoder.forward, decoder.hidden),
+        n_vocab=n_vocab or decoder.config.n_vocab,
+        n_decode_tokens=n_decode_tokens,
+    )

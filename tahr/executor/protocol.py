@@ -1,0 +1,169 @@
+"""The executor as the engine sees it. Its calls take effect in the order they are made, and that order is the protocol.
+
+A step is four calls: the engine fills the executor's own `inputs` in place, then `launch`, `sample` and `collect`.
+`sample` may come later than `launch`, where a grammar must see the tokens of the step before, but before the next
+`launch` of the same model, which writes over the logits. What the engine decides (the size a step is padded to, first
+runs, adapters) stands in the request; what a request refers to are arrays, and slots and numbers that both sides count
+alike. So a request can be sent to another process, and several executors that are given the same calls stay alike.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tahr.backends.api import Bytes, Floats, Ints, LoraRows, Rows, StepInputs, StepLimits
+from tahr.backends.sampling.sample_rows import Logprobs, SampledTokens, SampleRows, Words
+from tahr.kv.tables import PageCopy
+from tahr.models.parts.encoding import Encoding
+
+Handle = Any  # a launched step, which means something to its executor alone
+
+
+class StepRequest(NamedTuple):
+    """A step whose inputs are filled in: numbers, and copies to make before it runs."""
+
+    number: int  # of the requests of this engine, in the order they are made
+    model: int  # 0: the model; 1: its draft model
+    output: int  # one of `Output`
+    bucket: int  # the plan's size, by its place in `ModelFacts.buckets`
+    adapter_rounds: int = 0  # 0: no sequence has an adapter
+    sends_adapter_rows: bool = False  # the adapter rows have changed since the step before
+    wants_rows: bool = False  # the host needs the rows themselves, besides the tokens sampled from them
+    page_copies: Sequence[PageCopy] = ()
+    state_copies: Sequence[tuple[int, int]] = ()  # (from, to) slots
+
+
+class StepResult(NamedTuple):
+    """What a step brought."""
+
+    sampled: SampledTokens | None  # None: nothing was sampled
+    rows: Floats | None  # all rows in the order of the step, where the request wants them
+
+
+class ModelFacts(NamedTuple):
+    """One model of an executor, in numbers."""
+
+    n_vocab: int  # tokens that exist
+    n_logits: int  # of a row: at least `n_vocab`
+    width: int  # of a hidden row
+    head_width: int  # of what the model's text head makes of hidden rows; 0: it has none
+    encoding: Encoding | None  # what it makes of whole texts; None: it generates
+    has_states: bool
+    buckets: tuple[tuple[StepLimits, ...], ...]  # by `Output`: the sizes of plans, smallest first
+    n_decode_tokens: int  # of one sequence in a step: its own and its drafts
+
+
+class MemoryFacts(NamedTuple):
+    """The keys, values and states of an executor, in numbers."""
+
+    n_bytes: int
+    page_size: int
+    dtype: str
+    state_shapes: tuple[tuple[int, ...], ...]  # of the layers that have a state
+
+
+class ExecutorFacts(NamedTuple):
+    """What does not change while an executor lives."""
+
+    name: str  # of its backend
+    summary: str
+    overlaps: bool  # a step may be launched before the one before it is collected
+    has_own_memory: bool  # weights, keys and values lie in a device's memory
+    memory: MemoryFacts
+
+
+class PreparedAdapter(NamedTuple):
+    """An adapter that was read, checked and brought into the executor's memory, ready for a slot."""
+
+    path: str
+    digest: str
+    rank: int
+    n_bytes: int
+    base: str  # the model it says it was trained on
+    notes: tuple[str, ...]  # what a user should know
+    data: Any  # the executor's
+
+
+class AdapterPort(Protocol):
+    """The adapters an executor keeps, by slot."""
+
+    def prepare(self, path: Path, model_name: str) -> PreparedAdapter:
+        """Read an adapter and check that it fits the model. Any thread may call this; nothing changes yet."""
+
+    def put(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Let steps that are launched from now on find the adapter in this slot."""
+
+    def clear(self, slot: int) -> None:
+        """Release an adapter that no step uses any more."""
+
+    @property
+    def plan_key(self) -> tuple[int, ...]:
+        """Changes whenever `put` changes what steps with adapters are made of."""
+
+    @property
+    def note(self) -> str:
+        """How linears add adapters, for the load log; empty if there is only one way."""
+
+    def rows(self, rows: Rows) -> LoraRows:
+        """Which rows of a step meet which adapters: the executor's own arrays, filled in place before a launch."""
+
+    def warm_next(self) -> bool:
+        """Run one more kind of step as if there were adapters, with nothing in flight; False if none is left."""
+
+
+class PagePort(Protocol):
+    """The content of pages and states, in the form in which they are exchanged."""
+
+    def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]: ...
+    def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None: ...
+    def read_states(self, slots: Sequence[int]) -> list[Floats]: ...
+    def write_states(self, slots: Sequence[int], layers: Sequence[Floats]) -> None: ...
+
+
+class Executor(Protocol):
+    """Runs the steps of one model, and of a draft model beside it."""
+
+    @property
+    def facts(self) -> ExecutorFacts: ...
+    @property
+    def models(self) -> Sequence[ModelFacts]: ...
+    @property
+    def adapters(self) -> AdapterPort: ...
+    @property
+    def pages(self) -> PagePort: ...
+
+    def inputs(self, model: int = 0) -> StepInputs:
+        """The arrays that a step reads. They may be filled again as soon as `launch` has returned."""
+
+    def launch(self, step: StepRequest) -> Handle:
+        """Begin a step."""
+
+    def sample(self, handle: Handle, rows: SampleRows) -> None:
+        """Begin to sample from the step's logits. Token i goes to the token slot `rows.slots[i]` too."""
+
+    def collect(self, handle: Handle) -> StepResult:
+        """Wait for a step."""
+
+    def prepare(self, steps: Sequence[StepRequest]) -> StepRequest | None:
+        """The first of some steps that could run without waiting, while others are being prepared; None: ask again."""
+
+    def wants_warming(self) -> bool:
+        """Whether steps should run before requests need them, because first runs are slow, and memory is left."""
+
+    def warm(self, step: StepRequest) -> None:
+        """Run a step without tokens, which changes no page and no state, and wait for it. Nothing may be in flight."""
+
+    def mask_memory(self, n: int, n_words: int) -> Words:
+        """Memory for `SampleRows.mask`, from which masks reach the device without another copy."""
+
+    def host_samples(self, rows: SampleRows) -> Sequence[int]:
+        """The samples whose tokens the device never knows by itself: no step may refer to them by their slots."""
+
+    def sample_host_rows(self, logits: Floats, rows: SampleRows) -> SampledTokens:
+        """Tokens from logits that are on the host already."""
+
+    def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
+        """The log-probability of each token by row `source[i]` of logits on the host, and the likeliest there."""
+
+    def apply_text_head(self, rows: Floats) -> Floats:
+        """What the model's text head makes of pooled hidden rows."""
