@@ -30,7 +30,6 @@ from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, LinearShape, LoraFactors
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
-from tahr.engine.adapters.registry import PreparedAdapter
 from tahr.engine.engine import Engine
 from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
@@ -119,7 +118,7 @@ def hot(engine: Engine, adapter: Adapter, args: argparse.Namespace) -> int:
     base = statistics.median(longest_s(engine, "", lambda: None, rng) for _ in range(4))
     for i in range(args.adapters):
         began = time.perf_counter()
-        prepared = PreparedAdapter("", adapter, engine.executor.adapters.bank.prepare(adapter.factors))
+        prepared = engine.executor.adapters.bring(adapter)
         loads.append(time.perf_counter() - began)
         added = longest_s(engine, f"a{i}", partial(engine.adapters.add, f"a{i}", prepared), rng)
         removed = longest_s(engine, "", partial(engine.adapters.remove, f"a{i}"), rng)
@@ -155,8 +154,8 @@ def main() -> int:
     if args.hot:
         return hot(engine, adapter, args)
     for i in range(args.adapters):
-        data = engine.executor.adapters.bank.prepare(adapter.factors)
-        engine.adapters.add(f"a{i}", PreparedAdapter("", adapter, data))
+        data = engine.executor.adapters.bring(adapter)
+        engine.adapters.add(f"a{i}", data)
     names = [f"a{i % args.adapters}" for i in range(args.requests)]
     cases = {
         "no adapters": (bare, [""] * args.requests),

@@ -17,7 +17,6 @@ from tahr.backends.api import Backend, Linear, LinearShape, LoraBank, Rows, Step
 from tahr.backends.cuda.layouts import presence as cuda_presence
 from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import EngineConfig
-from tahr.engine.adapters.registry import PreparedAdapter
 from tahr.errors import ConfigError
 from tahr.loading.builder import build_engine, kept_lora_rows
 from tahr.models.loader import load, open_model
@@ -157,8 +156,8 @@ def test_adapters_come_and_go_while_others_run(tmp_path: Path) -> None:
     made = [random_adapter(target, seed, rank=4 + seed, strength=0.5, form=form) for seed in range(4)]
 
     def add(name: str, seed: int) -> None:
-        data = eng.executor.adapters.bank.prepare(made[seed].factors)
-        eng.adapters.add(name, PreparedAdapter("", made[seed], data))
+        data = eng.executor.adapters.bring(made[seed])
+        eng.adapters.add(name, data)
 
     def replies(*changes: Callable[[], object]) -> list[list[int]]:
         loras = ["a0", "a2", "", "a0"]

@@ -12,7 +12,6 @@ from engines import alone, engine, greedy, here, loaded, run, submit
 from lora_files import peft_tensors, random_adapter, write_peft
 from tahr.backends.api import LoraRows
 from tahr.config import SamplingParams
-from tahr.engine.adapters.registry import PreparedAdapter
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.adapter_stack import NO_STACK, AdapterStack
 from tahr.engine.step.adapter_rows import write
@@ -37,8 +36,8 @@ def target_of(path: Path) -> AdapterTarget:
 
 def add(eng: Engine, path: Path, name: str, seed: int, scale: float = 1.0, strength: float = 0.5) -> None:
     adapter = random_adapter(target_of(path), seed, rank=2 + seed, strength=strength)
-    data = eng.executor.adapters.bank.prepare(adapter.factors)
-    eng.adapters.add(name, PreparedAdapter("", adapter, data), scale)
+    data = eng.executor.adapters.bring(adapter)
+    eng.adapters.add(name, data, scale)
 
 
 def adapted_engine(path: Path, n: int, **options: object) -> Engine:
@@ -93,8 +92,8 @@ def test_a_stack_is_the_sum_of_its_parts(path: Path) -> None:
     def states(parts: list[tuple[Adapter, float]]) -> np.ndarray:
         eng = engine(path, kv_dtype="f32")  # keys are not rounded, which would make more of the last bits
         for i, (adapter, _) in enumerate(parts):
-            data = eng.executor.adapters.bank.prepare(adapter.factors)
-            eng.adapters.add(f"p{i}", PreparedAdapter("", adapter, data))
+            data = eng.executor.adapters.bring(adapter)
+            eng.adapters.add(f"p{i}", data)
         taken: list[np.ndarray] = []
         lora = [(f"p{i}", scale) for i, (_, scale) in enumerate(parts)]
         seq = eng.submit_rows(PROMPTS[2], lambda got: taken.append(got.copy()), Output.HIDDEN, 0, lora=lora)
@@ -207,7 +206,7 @@ def test_every_end_of_a_request_lets_its_adapter_go(path: Path) -> None:
 def test_thousands_of_adapters_are_refused_in_a_sentence(path: Path) -> None:
     eng = engine(path)
     adapter = random_adapter(target_of(path), 0, rank=1)
-    prepared = PreparedAdapter("", adapter, eng.executor.adapters.bank.prepare(adapter.factors))
+    prepared = eng.executor.adapters.bring(adapter)
     for i in range(512):
         eng.adapters.add(f"a{i}", prepared)
     with pytest.raises(ConfigError, match="512 adapters are loaded"):
@@ -224,7 +223,7 @@ def test_thousands_of_adapters_are_refused_in_a_sentence(path: Path) -> None:
 def test_names_are_plain_words(path: Path, name: str) -> None:
     eng = engine(path)
     with pytest.raises(ConfigError, match="cannot be called"):
-        eng.adapters.add(name, PreparedAdapter("", random_adapter(target_of(path), 0), {}))
+        eng.adapters.add(name, eng.executor.adapters.bring(random_adapter(target_of(path), 0)))
 
 
 @pytest.mark.parametrize(

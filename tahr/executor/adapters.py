@@ -8,7 +8,7 @@ from tahr.backends.api import Backend, LoraBank, LoraRows, Rows
 from tahr.executor.adapter_warming import warmed_steps
 from tahr.executor.plans import ExecutedModel
 from tahr.executor.protocol import PreparedAdapter
-from tahr.models.lora import AdapterTarget, open_adapter
+from tahr.models.lora import Adapter, AdapterTarget, open_adapter
 
 
 class LocalAdapters:
@@ -37,10 +37,12 @@ class LocalAdapters:
         """Read an adapter and check that it fits the model."""
         decoder = self._model.decoder
         adapter = open_adapter(path, AdapterTarget(model_name, decoder.config, decoder.linears))
-        data = self.bank.prepare(adapter.factors)
-        return PreparedAdapter(
-            str(path), adapter.digest, adapter.rank, adapter.n_bytes, adapter.base, adapter.notes, data
-        )
+        return self.bring(adapter, str(path))
+
+    def bring(self, adapter: Adapter, path: str = "") -> PreparedAdapter:
+        """Bring an adapter that was read into the backend's memory."""
+        facts = adapter.digest, adapter.rank, adapter.n_bytes, adapter.base, adapter.notes
+        return PreparedAdapter(path, *facts, self.bank.prepare(adapter.factors))
 
     def put(self, slot: int, prepared: PreparedAdapter) -> None:
         self.bank.put(slot, prepared.data)
