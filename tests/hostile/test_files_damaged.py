@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gguf_cases import GOOD, WRONG
 from gguf_maker import safetensors, with_header
+from safetensors_cases import TENSORS
 from tahr.errors import TahrError
 from tahr.weights import open_gguf, open_safetensors
 from tahr.weights.metadata import MetadataArray
-from test_gguf import GOOD, WRONG
-from test_safetensors import TENSORS
 
 GGUF_BYTES = GOOD.to_bytes()
 SAFETENSORS_BYTES = safetensors(TENSORS, {"format": "pt"})
