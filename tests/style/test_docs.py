@@ -4,8 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -19,11 +17,14 @@ PATH = re.compile(
 EXAMPLES = {"./tahr.toml"}  # files of a user
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
-def test_paths_exist(document: Path) -> None:
+def missing_paths(document: Path) -> list[str]:
     """A file is named from the root of the checkout or of the package."""
     named = {a or b for a, b in PATH.findall(document.read_text(encoding="utf-8"))} - EXAMPLES
-    assert sorted(n for n in named if not (ROOT / n).exists() and not (ROOT / "tahr" / n).exists()) == []
+    return sorted(n for n in named if not (ROOT / n).exists() and not (ROOT / "tahr" / n).exists())
+
+
+def test_paths_exist() -> None:
+    assert {each.name: missing for each in DOCUMENTS if (missing := missing_paths(each))} == {}
 
 
 def test_the_picture_of_the_layers_is_true() -> None:

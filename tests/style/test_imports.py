@@ -4,11 +4,12 @@ import ast
 import importlib
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2] / "tahr"
+from sources import FILES, ROOT, nodes_of, place, text_of
 
 # A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
 # `backends.host_memory` is for all who keep something per request.
@@ -42,23 +43,23 @@ NO_ARRAYS = [
     *("engine/scheduler.py", "engine/waiting_queue.py", "engine/policies.py", "engine/sequence.py", "engine/stats.py"),
     *("kv/pages.py", "kv/prefix.py", "kv/tables.py"),
 ]
-FILES = sorted(ROOT.rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Absolute names of all modules a file imports, wherever the import stands."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the direction"
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return names
+    return frozenset(names)
 
 
 def part_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return place(path).split("/")[0].removesuffix(".py")
 
 
 def allows(part: str, name: str) -> bool:
@@ -70,8 +71,8 @@ def allows(part: str, name: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_follow_the_arrows(path: Path) -> None:
+def against_the_arrows(path: Path) -> list[str]:
+    """What a file imports and may not."""
     part = part_of(path)
     ours = {name for name in imported(path) if name == "tahr" or name.startswith("tahr.")}
     # `from tahr import x` also reports the bare package; what counts is the module it names.
@@ -79,11 +80,15 @@ def test_imports_follow_the_arrows(path: Path) -> None:
     # `from tahr.backends import api` reports the package too; the interface alone is fine.
     if "backends.api" in ALLOWED[part] and "tahr.backends" in wrong and "tahr.backends.api" in ours:
         wrong.discard("tahr.backends")
-    assert not wrong, f"{path.relative_to(ROOT)} may not import {sorted(wrong)}"
+    return sorted(wrong)
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert {place(path): wrong for path in FILES if (wrong := against_the_arrows(path))} == {}
 
 
 def module_of(path: Path) -> str:
-    parts = ("tahr", *path.relative_to(ROOT).with_suffix("").parts)
+    parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -114,11 +119,10 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert cycles(import_graph()) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_device_libraries_stay_in_their_backend(path: Path) -> None:
-    for library, home in ONLY.items():
-        if not str(path.relative_to(ROOT)).startswith(home):
-            assert not any(name.split(".")[0] == library for name in imported(path)), f"{path} imports {library}"
+def test_device_libraries_stay_in_their_backend() -> None:
+    outside = [(path, library) for path in FILES for library, home in ONLY.items() if not place(path).startswith(home)]
+    imports = [(place(p), library) for p, library in outside if library in {name.split(".")[0] for name in imported(p)}]
+    assert imports == []
 
 
 @pytest.mark.parametrize("name", NO_ARRAYS)
@@ -134,21 +138,21 @@ def test_nobody_asks_where_it_runs() -> None:
     """Outside backends/ no code branches on the device."""
     words = ("cuda", "vulkan", "is_cpu", '== "cpu"', "== 'cpu'")
     asking = [
-        f"{path.relative_to(ROOT)}: {word}"
+        f"{place(path)}: {word}"
         for path in FILES
         if part_of(path) in {"models", "engine", "library", "kv", "text", "weights"}
         for word in words
-        if word in path.read_text()
+        if word in text_of(path)
     ]
     assert not asking
 
 
-PROGRAMS = sorted(p for room in ("benchmarks", "scripts", "examples") for p in (ROOT.parent / room).glob("*.py"))
+PROGRAMS = sorted(p for room in ("benchmarks", "scripts", "examples") for p in (ROOT / room).glob("*.py"))
 
 
 def names_from_tahr(path: Path) -> list[tuple[str, str]]:
     """The modules of ours that a file imports names from, with the names; CUDA's need a GPU."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
     ours = [(str(node.module), alias.name) for node in nodes for alias in node.names]
     return [(module, name) for module, name in ours if module.split(".")[0] == "tahr" and "cuda" not in module]
 
@@ -160,7 +164,7 @@ def exists(module: str, name: str) -> bool:
     return hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: str(p.relative_to(ROOT.parent)))
-def test_programs_import_names_that_exist(path: Path) -> None:
+def test_programs_import_names_that_exist() -> None:
     """Benchmarks and scripts are not run by the tests, so a renamed class would be noticed late."""
-    assert [each for each in names_from_tahr(path) if not exists(*each)] == []
+    named = [(path.name, *each) for path in PROGRAMS for each in names_from_tahr(path)]
+    assert [each for each in named if not exists(*each[1:])] == []

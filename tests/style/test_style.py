@@ -6,7 +6,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from sources import ROOT, nodes_of
+
 MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION, MAX_ROOM = 500, 60, 6, 20
 CODE = {".py", ".cpp", ".h"}
 
@@ -24,7 +25,7 @@ def tracked() -> list[Path]:
 def functions(path: Path) -> list[tuple[int, str]]:
     return [
         ((node.end_lineno or node.lineno) - node.lineno + 1, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -41,6 +42,19 @@ def test_files_fit_in_a_head() -> None:
 def test_rooms_hold_few_files() -> None:
     rooms = Counter(p.parent.relative_to(ROOT) for p in tracked() if p.suffix in CODE and "tests" not in p.parts)
     assert {str(room): n for room, n in rooms.items() if n > MAX_ROOM and room.parts[0] == "tahr"} == {}
+
+
+def test_the_tests_have_rooms() -> None:
+    """At most so many test files each, and none beside the rooms."""
+    files = [p for p in tracked() if "tests" in p.relative_to(ROOT).parts and p.name.startswith("test_")]
+    rooms = Counter(p.parent.relative_to(ROOT / "tests") for p in files)
+    assert {str(room): n for room, n in rooms.items() if n > MAX_ROOM or room == Path()} == {}
+
+
+def test_a_test_file_has_a_name_of_its_own() -> None:
+    """Pytest imports test files and helpers by their base names."""
+    names = Counter(p.name for p in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, n in names.items() if n > 1 and name != "conftest.py"] == []
 
 
 def test_functions_are_short() -> None:

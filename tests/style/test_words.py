@@ -4,12 +4,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2] / "tahr"
-FILES = sorted(ROOT.rglob("*.py"))
+from sources import FILES, PACKAGE, ROOT, nodes_of, place, text_of
 
 # Words of our own that had a private meaning -> what the field says. A name counts as a whole (a class, a function, an
 # argument, an attribute, a variable) or by its parts (`_hear_tokens` holds "hear").
@@ -87,13 +85,9 @@ RETIRED_TEXT = (
 )
 
 
-def where(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
 def identifiers(path: Path) -> Iterator[str]:
     """Every name a file defines or uses, but for imported modules of others."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name
@@ -101,6 +95,7 @@ def identifiers(path: Path) -> Iterator[str]:
                 yield name
 
 
+@cache
 def parts(name: str) -> list[str]:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
 
@@ -111,36 +106,39 @@ def words_retired_for(file: str) -> set[str]:
     return set(RETIRED_PARTS).union(*rooms)
 
 
-@pytest.mark.parametrize("path", FILES, ids=where)
-def test_names_are_the_fields(path: Path) -> None:
-    words = words_retired_for(where(path))
+def retired_names(path: Path) -> list[str]:
+    words = words_retired_for(place(path))
     found = {n for n in identifiers(path) if n.strip("_") in RETIRED_NAMES or not words.isdisjoint(parts(n))}
-    assert sorted(found) == []
+    return sorted(found)
+
+
+def test_names_are_the_fields() -> None:
+    assert {place(path): names for path in FILES if (names := retired_names(path))} == {}
 
 
 def test_modules_are_named_by_what_they_are() -> None:
-    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
+    sources = [p for p in PACKAGE.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
     found = {
-        where(p)
+        place(p)
         for p in sources
         for room, names in RETIRED_MODULES.items()
-        if where(p).startswith(room + "/") and p.stem in names
+        if place(p).startswith(room + "/") and p.stem in names
     }
     assert sorted(found) == []
 
 
 def texts() -> list[Path]:
     """Sources and documents."""
-    sources = [p for p in ROOT.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
-    return [*sources, *(ROOT.parent / "docs").glob("*.md"), ROOT.parent / "README.md", ROOT.parent / "CONTRIBUTING.md"]
+    sources = [p for p in PACKAGE.rglob("*") if p.suffix in {".py", ".cpp", ".h"}]
+    return [*sources, *(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 def test_texts_use_the_fields_words() -> None:
     found = {
-        f"{path.relative_to(ROOT.parent)}: {phrase}"
+        f"{path.relative_to(ROOT)}: {phrase}"
         for path in texts()
         for phrase in RETIRED_TEXT
-        if re.search(phrase, path.read_text(encoding="utf-8"), re.IGNORECASE)
+        if re.search(phrase, text_of(path), re.IGNORECASE)
     }
     assert sorted(found) == []
 
@@ -148,8 +146,8 @@ def test_texts_use_the_fields_words() -> None:
 def test_a_class_name_has_one_meaning() -> None:
     classes: dict[str, list[str]] = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
-                classes[node.name].append(where(path))
+                classes[node.name].append(place(path))
     double = {name: places for name, places in classes.items() if len(places) > 1}
     assert double == {}
