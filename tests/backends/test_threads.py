@@ -16,6 +16,8 @@ from tahr.backends import describe_devices, open_backend
 from tahr.backends.api import AttentionSpec, KVShape, LayerMemory, Linear, Rotation, StepLimits
 from tahr.errors import ConfigError, GenerateError
 
+pytestmark = pytest.mark.serial
+
 native = pytest.importorskip("tahr._native", reason="the native code is not built")
 
 PROCESS = Path("/proc/self")

@@ -27,6 +27,8 @@ from tahr.weights.formats import FORMATS
 from tahr.weights.gguf_write import Entry, write_gguf
 from tahr.weights.quantise.quantiser import pieces
 
+pytestmark = pytest.mark.serial
+
 ON = ["--backend", "reference"]
 
 

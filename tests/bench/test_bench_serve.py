@@ -25,6 +25,8 @@ from tahr.cli.main import main
 from tahr.errors import ConfigError, ServerError
 from tahr.server.settings import Settings
 
+pytestmark = pytest.mark.serial
+
 FIRST_S, GAP_S = 0.08, 0.02
 
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, what lands on stdout and stderr, exit codes."""
+"""The command line as a user meets it: what lands on stdout and stderr, and exit codes; in processes where it counts."""
 
 import argparse
 import hashlib
@@ -39,8 +39,27 @@ def command(*args: str) -> list[str]:
 
 
 @pytest.fixture
-def tahr(tmp_path: Path) -> Any:
-    """Run `tahr` to its end."""
+def tahr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run `tahr` to its end, in this process: an interpreter of its own takes most of a second to start."""
+
+    def call(*args: str, stdin: str | bytes | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        piped = tmp_path / "stdin"
+        piped.write_bytes(stdin.encode() if isinstance(stdin, str) else stdin or b"")
+        with monkeypatch.context() as patch, (Path(os.devnull) if stdin is None else piped).open() as stream:
+            patch.delenv("TAHR_DEBUG", raising=False)
+            for name, value in environment(tmp_path, **env).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdin", stream)
+            capfd.readouterr()  # what came before
+            code = main(args)
+        return subprocess.CompletedProcess(args, code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Any:
+    """The same in a process of its own, with real pipes and an empty memory."""
 
     def call(*args: str, stdin: str | bytes | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -66,8 +85,8 @@ def parse(*args: str) -> argparse.Namespace:
 # ---- verbs and help -----------------------------------------------------------------------------------------------
 
 
-def test_version_is_light(tahr: Any) -> None:
-    assert tahr("--version").stdout == tahr("version").stdout == "tahr 0.1.0\n"
+def test_version_is_light(process: Any) -> None:
+    assert process("--version").stdout == process("version").stdout == "tahr 0.1.0\n"
     probe = (
         "import sys; from tahr.cli.main import main; main(['--version']); "
         "print({'numpy', 'jinja2', 'tokenizers'} & {*sys.modules})"
@@ -169,8 +188,8 @@ def test_weight_path_must_exist() -> None:
 # ---- exit codes ---------------------------------------------------------------------------------------------------
 
 
-def test_exit_0_and_the_two_streams(tahr: Any) -> None:
-    done = tahr(*RAW, "-p", "Once upon a time", "-n", "12")
+def test_exit_0_and_the_two_streams(process: Any) -> None:
+    done = process(*RAW, "-p", "Once upon a time", "-n", "12")
     assert done.returncode == 0
     assert done.stdout.startswith(", there was") and done.stdout.count("\n") == 1
     model, sampling, summary = done.stderr.splitlines()
@@ -179,14 +198,14 @@ def test_exit_0_and_the_two_streams(tahr: Any) -> None:
     assert "reply 12 tokens" in summary and "first token after" in summary
 
 
-def test_exit_2_for_a_model_nobody_knows(tahr: Any) -> None:
-    done = tahr("run", "nosuch:thing", "-p", "hi")
+def test_exit_2_for_a_model_nobody_knows(process: Any) -> None:
+    done = process("run", "nosuch:thing", "-p", "hi")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ") and "nosuch:thing" in done.stderr
 
 
-def test_exit_2_for_a_prompt_in_the_model_s_place(tahr: Any) -> None:
-    done = tahr("run", "Why is the sky blue?")
+def test_exit_2_for_a_prompt_in_the_model_s_place(process: Any) -> None:
+    done = process("run", "Why is the sky blue?")
     assert done.returncode == 2 and "-p" in done.stderr
 
 
@@ -209,8 +228,8 @@ def test_exit_6_for_a_damaged_file(tahr: Any, tmp_path: Path) -> None:
     assert "Traceback" in tahr("run", str(path), "-p", "hi", TAHR_DEBUG="1").stderr
 
 
-def test_the_default_model_is_named_before_it_is_fetched(tahr: Any) -> None:
-    done = tahr("run", "-p", "hi")  # no index to fetch it from
+def test_the_default_model_is_named_before_it_is_fetched(process: Any) -> None:
+    done = process("run", "-p", "hi")  # no index to fetch it from
     assert done.stderr.splitlines()[0] == "No model was named: using smollm2:135m."
     assert done.returncode in (2, 6) and "Traceback" not in done.stderr
 
@@ -336,20 +355,20 @@ def test_piped_text_follows_the_prompt_where_a_dash_asks_for_it(tahr: Any) -> No
     assert (assistant["n_tokens"], assistant["finish_reason"]) == (3, "length")
 
 
-def test_piped_text_alone_is_the_prompt(tahr: Any, tmp_path: Path) -> None:
+def test_piped_text_alone_is_the_prompt(tahr: Any, process: Any, tmp_path: Path) -> None:
     text = "Once upon a time\nthere was"
     (tmp_path / "prompt.txt").write_text(text)
     flags = (*RAW, "-n", "8", "--no-stats")
     asked = tahr(*flags, "-p", text)
     assert asked.stdout.strip()
-    assert tahr(*flags, stdin=text).stdout == asked.stdout
+    assert process(*flags, stdin=text).stdout == asked.stdout
     assert tahr(*flags, "-f", str(tmp_path / "prompt.txt")).stdout == asked.stdout
     assert "tok/s" not in asked.stderr
 
 
-def test_a_session_of_lines_for_programs(tahr: Any) -> None:
+def test_a_session_of_lines_for_programs(process: Any) -> None:
     lines = "Once upon a time\n/set max_tokens 2\nOnce upon a time\n/clear\n/bye\n"
-    done = tahr(*RAW, "-n", "3", "--output-format", "jsonl", stdin=lines)
+    done = process(*RAW, "-n", "3", "--output-format", "jsonl", stdin=lines)
     kinds = [event["event"] for event in events(done)]
     assert kinds == ["ready", "user", "assistant", "user", "assistant", "clear", "exit"]
     assert [e["n_tokens"] for e in events(done) if e["event"] == "assistant"] == [3, 2]

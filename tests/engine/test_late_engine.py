@@ -17,6 +17,7 @@ from tahr.errors import GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
 from tahr.library.session import Session
 from test_engine import TEXTS, prompts
+from tiers import examples
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def test_embeddings_and_scores_beside_replies(stories: Path, wanted: list[list[i
     assert vectors[0] == vectors[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_random_traffic(stories: Path, wanted: list[list[int]], data: st.DataObject) -> None:
     longest = max(map(len, prompts(stories))) + 16

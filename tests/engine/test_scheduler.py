@@ -15,6 +15,7 @@ from tahr.engine.waiting_queue import PATIENCE
 from tahr.engine.work import PrefillPace
 from tahr.errors import ConfigError, GenerateError, KvCacheFull
 from tahr.kv.pages import PagePool
+from tiers import examples
 
 
 def add(model: NullModel, *sequences: Sequence) -> None:
@@ -485,4 +486,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestTraffic.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

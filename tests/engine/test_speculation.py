@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence as ListOf
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,11 @@ from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.speculation.verify import AcceptedTokens, Drafts, verify
 from test_engine import prompts
+from tiers import full_but
 
 LENGTHS = [1, 3, 8]
+LATE = [False, True]
+AT_ONCE = [*product(KINDS, [3], LATE), *product(["script"], LENGTHS, [False])]  # the whole product in the full tier
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +41,7 @@ def counts(eng: Engine) -> tuple[int, int]:
     return eng.speculator.stats.n_draft_tokens, eng.speculator.stats.n_accepted_tokens
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "k", "late"), full_but(AT_ONCE, product(KINDS, LENGTHS, LATE)))
 def test_equal(stories: Path, wanted: list[list[int]], texts: list[list[int]], kind: str, k: int, late: bool) -> None:
     eng = speculating(stories, kind, k, late=late, texts=texts, wrong_at=range(0, 99, 5))
     for _ in range(2):  # the second time, prefixes are cached
@@ -56,9 +58,12 @@ def test_equal(stories: Path, wanted: list[list[int]], texts: list[list[int]], k
     assert (n_accepted > 0) == (kind != "wrong")
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("kind", ["ngram", "another", "script"])
-@pytest.mark.parametrize("chunk", [1, 64])
+CHUNKS = [1, 64]
+POOLED = ["ngram", "another", "script"]
+TINY = [*product([64], POOLED, [True]), *product(CHUNKS, ["script"], [False])]
+
+
+@pytest.mark.parametrize(("chunk", "kind", "late"), full_but(TINY, product(CHUNKS, POOLED, LATE)))
 def test_equal_in_tiny_pools_with_chunked_prompts(
     stories: Path, wanted: list[list[int]], texts: list[list[int]], kind: str, chunk: int, late: bool
 ) -> None:
@@ -86,9 +91,17 @@ SAMPLERS: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("kind", ["ngram", "itself", "another"])
-@pytest.mark.parametrize("options", SAMPLERS, ids=lambda options: next(iter(options), "plain"))
+GUESSING = ["ngram", "itself", "another"]
+SAMPLED = [*product(SAMPLERS, ["itself"], [True]), *product(SAMPLERS[:1], GUESSING, LATE)]
+
+
+def sampler_name(value: object) -> str | None:
+    return next(iter(value), "plain") if isinstance(value, dict) else None
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "late"), full_but(SAMPLED, product(SAMPLERS, GUESSING, LATE)), ids=sampler_name
+)
 def test_sampled_tokens_are_those_without_guesses(
     stories: Path, kind: str, options: dict[str, object], late: bool
 ) -> None:
@@ -223,7 +236,7 @@ def chi_square(path: Path, kind: str, n_seeds: int = 600) -> tuple[float, float]
     return apart, n * (1 - 2 / (9 * n) + 3.09 * (2 / (9 * n)) ** 0.5) ** 3
 
 
-@pytest.mark.parametrize("kind", ["ngram", "another", "itself"])
+@pytest.mark.parametrize("kind", full_but(["another"], GUESSING))
 def test_sampled_replies_have_the_distribution_of_the_request(stories: Path, kind: str) -> None:
     apart, bound = chi_square(stories, kind)
     assert apart < bound

@@ -19,6 +19,7 @@ from tahr.text.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokenizer import Tokenizer
 from test_json_vocab import BYTE_LEVEL, SOUND, changed
 from test_tokenizer import VOCABULARIES, tokenizer_of
+from tiers import examples
 from tiny_vocabulary import tiny
 
 FRAGMENTS = [
@@ -40,7 +41,7 @@ def with_long(n: int, work: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=texts, n=st.integers(2, 40))
 def test_the_same_tokens_as_in_one_go(name: str, text: str, n: int) -> None:
     tokenizer = tokenizer_of(name)
@@ -50,7 +51,7 @@ def test_the_same_tokens_as_in_one_go(name: str, text: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(text=texts, n=st.integers(2, 40))
 def test_every_rule_cuts_long_texts_alike(name: str, text: str, n: int) -> None:
     row = PRE_TOKENIZERS[name]
@@ -59,7 +60,7 @@ def test_every_rule_cuts_long_texts_alike(name: str, text: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(text=texts, n=st.integers(1, 20))
 def test_the_beginning_of_a_text_has_its_first_tokens(name: str, text: str, n: int) -> None:
     tokenizer, whole = tokenizer_of(name), f"{text} of words {text}\n" * 60
@@ -77,7 +78,7 @@ def test_the_rest_of_a_text_is_not_looked_at() -> None:
     assert time.thread_time() - began < 0.5
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(text=texts, n=st.integers(2, 40))
 def test_json_tokenizers_too(text: str, n: int) -> None:
     tokenizer = Tokenizer.from_json(changed("model", "vocab", to=SOUND["model"]["vocab"]))
@@ -167,7 +168,7 @@ def lets_others_run(work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=texts)
 def test_what_fits_is_never_refused(name: str, text: str) -> None:
     tokenizer = tokenizer_of(name)
@@ -175,7 +176,7 @@ def test_what_fits_is_never_refused(name: str, text: str) -> None:
     assert not tokenizer.cannot_fit(text, n)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     text=texts,
     kind=st.sampled_from([None, {"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}]),

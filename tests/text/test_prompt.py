@@ -17,6 +17,7 @@ from tahr.text.chat import ChatTemplate
 from tahr.text.prompt import encode_chat
 from tahr.text.tokenizer import Tokenizer
 from test_tokenizer import KINDS, VOCABULARIES, library_json, tokenizer_of
+from tiers import examples
 
 CHATML = ChatTemplate(
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>' + '\n' }}{% endfor %}"
@@ -66,7 +67,7 @@ def test_conversations_are_opened_once_and_not_closed(attack: bool) -> None:
     assert own == plain
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_the_careful_way_gives_the_usual_ids(tokenizer: Tokenizer, data: st.DataObject) -> None:
     """Seams are where words could merge otherwise: under its alias a special token cuts a text as under its name."""
@@ -75,7 +76,7 @@ def test_the_careful_way_gives_the_usual_ids(tokenizer: Tokenizer, data: st.Data
     assert tokenizer.encode(tokenizer.disguise(text), parse_special=False) == tokenizer.encode(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_nobody_smuggles_a_special_token_in(tokenizer: Tokenizer, data: st.DataObject) -> None:
     """Whatever is said, the special tokens are those the template writes; and all that is said is there as text."""

@@ -15,6 +15,7 @@ from tahr.text.deltas import text_of
 from tahr.text.stream import Detokenizer, LineLimits, StopMatcher
 from tahr.text.tokenizer import Tokenizer
 from tahr.weights import open_gguf
+from tiers import examples
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-spm")
 
@@ -31,7 +32,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int], *, skip_special: bool = True)
 
 @pytest.mark.parametrize("skip_special", [True, False])
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_any_tokens_stream_as_they_decode(name: str, skip_special: bool, data: st.DataObject) -> None:
     # Random ids make broken UTF-8, byte tokens in a row, leading spaces and special tokens anywhere.
@@ -66,7 +67,7 @@ def test_real_text_never_shows_half_a_character(name: str, text: str) -> None:
 @pytest.mark.parametrize("continuing", [True, False])
 @pytest.mark.parametrize("name", VOCABULARIES)
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_deferred_text_is_the_text_of_a_writer(name: str, continuing: bool, data: st.DataObject) -> None:
     tokenizer = tokenizer_of(name)
     ids = tokenizer.encode(data.draw(st.text(max_size=40))) + data.draw(st.lists(st.integers(0, 300), max_size=5))
@@ -155,7 +156,7 @@ def test_stop_strings_across_every_cut(text: str, stops: list[str], shown: str, 
         assert run(stops, pieces) == (shown, hit), pieces
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     text=st.text("ab", max_size=12),
     stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),

@@ -19,6 +19,7 @@ from tahr.text.pretokenizers import PRE_TOKENIZERS, WHOLE_LINES
 from tahr.text.tokenizer import Tokenizer
 from tahr.text.vocab import END_MARKERS, byte_level, end_markers
 from tahr.weights import open_gguf
+from tiers import examples
 from tiny_vocabulary import CONTROL, NAMED, NORMAL, UNKNOWN, tiny
 
 VOCABULARIES = ("bert-bge", "gpt-2", "llama-bpe", "llama-spm", "qwen2")
@@ -53,7 +54,7 @@ def test_published_vectors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(max_size=60))
 def test_byte_level_text_survives(name: str, text: str) -> None:
     tokenizer = tokenizer_of(name)
@@ -62,7 +63,7 @@ def test_byte_level_text_survives(name: str, text: str) -> None:
     assert b"".join(tokenizer.token_bytes(i) for i in ids) == text.encode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(alphabet=st.characters(exclude_characters="▁", exclude_categories=["Cs"]), max_size=60))
 def test_sentencepiece_text_survives(text: str) -> None:
     tokenizer = tokenizer_of("llama-spm")
@@ -105,7 +106,7 @@ CORPUS = st.lists(
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "qwen2"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(text=CORPUS)
 def test_our_merging_equals_the_library(name: str, text: str) -> None:
     ours = tokenizer_of(name).encode(text, add_special=False, parse_special=False)

@@ -14,6 +14,7 @@ from tahr.text.tool_calls.call_formats import ALSO, BY_NAME, CALL_FORMATS, call_
 from tahr.text.tool_calls.json_text import MAX_LITERAL, json_of_python, loaded_prefix
 from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 from tahr.text.tool_calls.tools import MAX_TOOLS, Tool, tools_of
+from tiers import examples
 from tool_replies import BY_NAME as TOOLS
 from tool_replies import REPLIES, THINK, Reply, hermes
 
@@ -61,7 +62,7 @@ def test_a_reply_that_breaks_off_shows_no_marks(reply: Reply) -> None:
         assert len(tool_calls_of(deltas)) <= len(reply.calls)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(REPLIES), st.sampled_from(REPLIES), st.lists(st.integers(0, 400), max_size=8), st.integers(0, 200)
 )
@@ -75,7 +76,7 @@ def test_replies_of_any_dialect_are_read_without_error_and_alike(
     assert without_ids(parse(reply.format, pieces)) == without_ids(parse(reply.format, [raw]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(BY_NAME)), st.data())
 def test_noise_made_of_marks_is_read_alike(name: str, data: st.DataObject) -> None:
     call_format = call_format_named(name)

@@ -66,6 +66,7 @@ def test_offsets_that_no_file_has_are_refused(tmp_path: Path, offsets: list[int]
         open_safetensors(path)
 
 
+@pytest.mark.full
 def test_a_safetensors_header_of_many_megabytes(tmp_path: Path) -> None:
     """A mixture of 61 layers of 384 experts, unfused, in one file: 70,272 tensors."""
     names = [
@@ -85,6 +86,7 @@ def test_a_safetensors_header_of_many_megabytes(tmp_path: Path) -> None:
     assert len(open_safetensors(path).tensors) == len(names)
 
 
+@pytest.mark.full
 def test_gguf_metadata_of_many_megabytes() -> None:
     """A vocabulary of 262,144 tokens with merges and scores, and a template of 1 MB."""
     tokens = [f"token {i}" for i in range(262_144)]
@@ -101,6 +103,7 @@ def test_gguf_metadata_of_many_megabytes() -> None:
     assert len(opened.metadata["tokenizer.chat_template"]) == 1 << 20
 
 
+@pytest.mark.full
 def test_a_shard_index_of_many_megabytes(tmp_path: Path) -> None:
     """Every tensor of a large mixture is listed with the shard it is in."""
     names = [f"model.layers.{i // 1536}.mlp.experts.{i % 1536}.down_proj.weight" for i in range(50_000)]
@@ -114,6 +117,7 @@ def test_a_shard_index_of_many_megabytes(tmp_path: Path) -> None:
     assert len(open_safetensors(tmp_path).tensors) == len(names)
 
 
+@pytest.mark.full
 def test_a_snapshot_of_more_than_a_gibibyte() -> None:
     """A long text in a large model: 2 layers of more than 512 MiB each."""
     shape = (2, 1, (1 << 28) + 128)
@@ -126,6 +130,7 @@ def test_a_snapshot_of_more_than_a_gibibyte() -> None:
     assert read == info and found[1][-1, -1, -6:].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_a_snapshot_of_a_million_tokens() -> None:
     shape = (1 << 20, 1, 2)
     tokens = tuple(range(200_000, 200_000 + (1 << 20)))
@@ -157,6 +162,7 @@ def test_a_vast_string_is_not_read(tmp_path: Path, kind: str) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.full
 def test_the_largest_vocabulary_opens(tmp_path: Path) -> None:
     """262144 tokens with scores and types, and twice as many merges."""
     n = 1 << 18
