@@ -11,7 +11,7 @@ trap 'rm -rf "$extra"' EXIT
 for wheel in wheels/*.whl; do
     [ -e "$wheel" ] && "$python" -m zipfile -e "$wheel" "$extra"
 done
-export PYTHONPATH=. TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1 PYTEST_TIMEOUT=60
+export PYTHONPATH=. TAHR_TESTS=all TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1 PYTEST_TIMEOUT=60
 # The machine's own packages win; what lies in wheels/ fills the gaps.
 launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
 # Backends, then what runs on them. The first is alone on the card, since it counts its memory; compiling kernels is

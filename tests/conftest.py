@@ -9,13 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 import assets
 import tiers
-
-settings.register_profile("tier", max_examples=tiers.examples(100))
-settings.load_profile("tier")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

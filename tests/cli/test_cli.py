@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what lands on stdout and stderr, and exit codes; in processes where it counts."""
+"""The command line as a user meets it: what lands on stdout and stderr, exit codes; in processes where it counts."""
 
 import argparse
 import hashlib

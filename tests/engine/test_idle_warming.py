@@ -86,6 +86,7 @@ def test_every_plan_makes_its_first_runs_on_no_tokens(stories: Path) -> None:
     assert sizes == [1, 16, 2, 32], "both ends come first, and last what has more rows than are sampled"
 
 
+@pytest.mark.serial
 def test_plans_run_as_soon_as_they_are_prepared(stories: Path) -> None:
     """Nobody waits for the kernels of one, neither a request nor the plans behind it."""
     eng, device = cold_engine(stories)
@@ -299,6 +300,7 @@ class SlowRuns:
         return True
 
 
+@pytest.mark.serial
 def test_requests_come_first(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_warming, "QUIET_S", 0.01)
     params, runs = SamplingParams(temperature=0, max_tokens=20), SlowRuns()

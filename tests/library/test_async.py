@@ -171,6 +171,7 @@ def test_one_call_per_step_for_all_streams(stories: Path) -> None:
     run(stories, test)
 
 
+@pytest.mark.serial
 def test_a_pause_joins_what_comes_but_the_first_and_the_last(
     stories: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_adapters_are_models_and_fields(adapters: Path) -> None:
         assert httpx.get(f"{address}/health").json()["lora"]["adapters"] == 2
 
 
+@pytest.mark.serial
 def test_adding_and_removing_under_load(adapters: Path) -> None:
     """Requests go on, none fails, and none waits longer than a load and a step."""
     with real_server() as address:

@@ -163,6 +163,7 @@ def running(address: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_sequence(story: ServeProcess, stream: bool) -> None:
     body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 8, "temperature": 1, "stream": stream}
@@ -194,6 +195,7 @@ with httpx.stream("POST", sys.argv[1] + "/v1/completions", json=body) as stream:
 """
 
 
+@pytest.mark.serial
 def test_a_client_that_is_killed_frees_its_sequence_and_harms_nobody(story: ServeProcess) -> None:
     def expected() -> str:
         made = httpx.post(f"{story.address}/v1/completions", json={"prompt": PROMPT, **GREEDY}).json()
@@ -236,6 +238,7 @@ def test_chat_with_openais_client(smollm2: Path) -> None:
 # ---- signals ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_an_idle_server_at_once(stories: Path, number: int) -> None:
     with served("--model", f"story={stories}") as server:
@@ -245,6 +248,7 @@ def test_a_signal_ends_an_idle_server_at_once(stories: Path, number: int) -> Non
         assert "leak" not in "".join(server.lines)
 
 
+@pytest.mark.serial
 def test_running_requests_get_their_grace_then_end(stories: Path) -> None:
     with served("--model", f"story={stories}", "--grace", "0.3", "--no-request-log") as server:
         body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 16, "temperature": 1, "stream": True}
@@ -258,6 +262,7 @@ def test_running_requests_get_their_grace_then_end(stories: Path) -> None:
         assert server.wait() == 143
 
 
+@pytest.mark.serial
 def test_a_second_signal_does_not_wait(stories: Path) -> None:
     with served("--model", f"story={stories}", "--grace", "60") as server:
         body = {"prompt": PROMPT, "max_tokens": 490, "ignore_eos": True, "n": 64, "temperature": 1, "stream": True}
@@ -315,16 +320,13 @@ def test_bad_options_are_a_sentence_and_an_exit_code(
     assert words in error and "Traceback" not in error
 
 
-def test_a_budget_for_nothing_is_to_be_raised(stories: Path) -> None:
-    with served(str(stories), "--models-budget", "3") as server:
-        assert server.wait(30) == 3
-        assert "raise --models-budget" in "".join(server.lines)
+def test_a_budget_for_nothing_is_to_be_raised(stories: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", str(stories), "--models-budget", "3"]) == 3
+    assert "raise --models-budget" in capfd.readouterr().err
 
 
-def test_an_open_server_warns() -> None:
-    with served("/no/such/model.gguf", "--host", "0.0.0.0") as open_to_all:
-        open_to_all.wait(30)
-        assert "warning: everyone who can reach 0.0.0.0" in "".join(open_to_all.lines)
-    with served("/no/such/model.gguf", "--host", "0.0.0.0", "--api-key", "k") as locked:
-        locked.wait(30)
-        assert "warning" not in "".join(locked.lines)
+@pytest.mark.parametrize(("key", "warns"), [((), True), (("--api-key", "k"), False)])
+def test_an_open_server_warns(key: tuple[str, ...], warns: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "/no/such/model.gguf", "--host", "0.0.0.0", *key]) == 2
+    error = capfd.readouterr().err
+    assert ("warning: everyone who can reach 0.0.0.0" in error, "warning" in error) == (warns, warns)

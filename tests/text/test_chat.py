@@ -138,6 +138,7 @@ RUNAWAY = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", RUNAWAY)
 def test_runaway_templates_are_stopped(case: str) -> None:
     started = time.monotonic()
@@ -146,6 +147,7 @@ def test_runaway_templates_are_stopped(case: str) -> None:
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.serial
 def test_a_looping_template_fails_in_two_seconds_by_default() -> None:
     started = time.monotonic()
     with pytest.raises(TemplateError, match="longer than"):

@@ -149,6 +149,7 @@ LONG_TEXTS = {
 }
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("what", LONG_TEXTS)
 def test_other_threads_run_while_a_long_text_is_encoded(what: str) -> None:
     text = LONG_TEXTS[what]
@@ -194,6 +195,7 @@ def test_nor_by_json_tokenizers(text: str, kind: Any) -> None:
     assert not tokenizer.cannot_fit(text, len(tokenizer.encode(text)))
 
 
+@pytest.mark.serial
 def test_what_cannot_fit_is_told_at_once() -> None:
     tokenizer = tokenizer_of("qwen2")
     most = tokenizer.max_token_bytes

@@ -3,11 +3,12 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tahr.errors import TokenizerError
 from tahr.text.special_names import MAX_NAME, SpecialNames
+from tiers import examples
 
 LETTERS = "ab<|1]^-"
 
@@ -22,6 +23,7 @@ def found_by_hand(names: list[str], text: str) -> list[tuple[int, int, int]]:
     return found
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.text(LETTERS, min_size=1, max_size=5), unique=True, max_size=12), st.text(LETTERS, max_size=60))
 def test_all_names_are_found(names: list[str], text: str) -> None:
     assert [*SpecialNames({name: i for i, name in enumerate(names)}).find(text)] == found_by_hand(names, text)

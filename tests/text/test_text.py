@@ -168,6 +168,7 @@ def test_where_pieces_are_cut_never_matters(text: str, stops: list[str], cuts: l
     assert run(stops, pieces) == run(stops, list(text))
 
 
+@pytest.mark.serial
 def test_many_stop_strings_are_found_soon() -> None:
     """A thousand long ones took two seconds for a hundred pieces of text: each was tried for each end of the text."""
     matcher = StopMatcher([f"{i:04}{'x' * 200}" for i in range(1000)])

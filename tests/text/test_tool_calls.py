@@ -218,6 +218,7 @@ def test_reasoning_is_seen_while_it_lasts() -> None:
     assert parser.flush() == (" ",)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "mark", ["<tool_call>", '<tool_call>{"name": "now", "arguments": {"a": "', "<think>", " ", "{", '{"name": ']
 )

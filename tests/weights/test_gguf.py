@@ -133,6 +133,7 @@ def test_files_of_the_gguf_package(tmp_path: Path) -> None:
     assert np.array_equal(opened.tensors["packed"].dense(), want)
 
 
+@pytest.mark.serial
 def test_large_vocabularies_open_fast() -> None:
     tokens = [f"token{i}" for i in range(100_000)]
     content = Gguf({"tokens": Typed("[str]", tokens), "scores": Typed("[f32]", [0.5] * 100_000)}).to_bytes()

@@ -116,6 +116,7 @@ def test_the_native_stamp_is_the_systems(small: Path) -> None:
         CpuBackend.file_stamp(-1)
 
 
+@pytest.mark.serial
 def test_watching_takes_next_to_no_time(small: Path) -> None:
     watch = FileWatch([open_gguf(small).tensors["t"].source])
     start = time.perf_counter()
