@@ -20,6 +20,7 @@ from tahr.engine.sampling.dry import breaker_finder
 from tahr.engine.sampling.edit_table import EditTable
 from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.errors import ConfigError, GenerateError, TahrError
+from tiers import examples
 
 P = np.array([0.1, 0.4, 0.2, 0.3])
 LOGITS = np.log(P).astype(np.float32)
@@ -324,7 +325,7 @@ def model_like(random: np.random.Generator, n: int, n_vocab: int) -> Logits:
 @pytest.mark.parametrize("n_vocab", [50, 3000])
 def test_short_lists_change_nothing(n_vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(n_vocab)
-    for logits in model_like(random, 150, n_vocab):
+    for logits in model_like(random, examples(150), n_vocab):
         options = random_options(random) | {"allowed_tokens": ()}
         tokens = random.integers(0, min(n_vocab, 60), 50).tolist()
         made = []
