@@ -7,8 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard tahr/native/*/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
+TESTS ?=
+QUICK := tests/style tests/text tests/grammar tests/kv tests/sampling tests/engine/test_scheduler.py \
+    tests/weights/test_formats.py tests/hub/test_refs.py
 
-.PHONY: help setup run test hostile parity clients agents lint bench size sanitize clean
+.PHONY: help setup run test quick nightly hostile parity clients agents lint bench size sanitize clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,10 +36,18 @@ $(VENV)/.test-extras: $(VENV)/.built
 	@$(PIP) -e '.[test,lint]'
 	@touch $@
 
-test: $(VENV)/.test-extras  ## run all tests (no torch needed); fetches public test data once
+test: $(VENV)/.test-extras  ## run the tests (no torch needed), TESTS="..." some; fetches public test data once
 	@$(BIN)/python scripts/fetch_test_data.py
 	@echo "Running the tests ..."
-	@$(BIN)/python -m pytest tests --ignore tests/parity $(ARGS)
+	@TESTS="$(TESTS)" scripts/test.sh $(BIN)/python $(ARGS)
+
+quick: $(VENV)/.test-extras  ## in a minute: style and the parts that need no model, no server and no data
+	@TESTS="$(QUICK)" scripts/test.sh $(BIN)/python $(ARGS)
+
+nightly: $(VENV)/.test-extras  ## for hours: all tests with ten times the examples, then a hostile client for five minutes
+	@$(BIN)/python scripts/fetch_test_data.py
+	@TAHR_TESTS=nightly scripts/test.sh $(BIN)/python --timeout 3600 $(ARGS)
+	@$(BIN)/python benchmarks/hostile.py $(if $(MODEL),$(MODEL),smollm2:135m)
 
 hostile: $(VENV)/.test-extras  ## only the attack corpus: requests, templates and files of strangers
 	@$(BIN)/python -m pytest tests/hostile $(ARGS)

@@ -29,7 +29,7 @@ from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.tools.environment import environment, line
 from tahr.weights.gguf import open_gguf
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 import random_schemas
 
 N_TOGETHER = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 import story_model
 from gguf_maker import Gguf, Stored, Typed, safetensors
 from model_cases import CASES, Arrays, recorded_shapes, shapes, values

@@ -47,7 +47,7 @@ build_tahr() {
 run_tests() {
     build/xeon/tahr/selftest
     for isa in $("$python" -c "from tahr import _native; print(*_native.isas()[:2])"); do
-        TAHR_CPU_ISA=$isa TAHR_TEST_BACKENDS=reference,cpu "$python" -m pytest tests/test_ops.py -q --no-header --tb=short \
+        TAHR_CPU_ISA=$isa TAHR_TEST_BACKENDS=reference,cpu "$python" -m pytest tests/backends/test_ops.py -q --no-header --tb=short \
             -p no:cacheprovider | tail -n 8 | sed "s/^/$isa: /"
     done
 }

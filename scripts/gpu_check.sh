@@ -11,31 +11,31 @@ trap 'rm -rf "$extra"' EXIT
 for wheel in wheels/*.whl; do
     [ -e "$wheel" ] && "$python" -m zipfile -e "$wheel" "$extra"
 done
-export PYTHONPATH=. TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1 PYTEST_TIMEOUT=60
+export PYTHONPATH=. TAHR_TESTS=all TAHR_TEST_OFFLINE=1 PYTHONUNBUFFERED=1 PYTEST_TIMEOUT=60
 # The machine's own packages win; what lies in wheels/ fills the gaps.
 launch='import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(0); runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
 # Backends, then what runs on them. The first is alone on the card, since it counts its memory; compiling kernels is
 # what takes time in the others, so they run side by side.
 tests=(
-    "cuda tests/test_cuda_options.py tests/test_cuda_cards.py"
-    "reference,cuda tests/test_ops.py tests/test_ops_families.py"
-    "reference,cuda tests/test_cuda.py -k adapters"
-    "reference,cuda tests/test_cuda.py -k not(adapters)"
-    "reference,cuda tests/test_cuda_attention.py -k decode_attention"
-    "reference,cuda tests/test_cuda_attention.py -k not(decode_attention)"
-    "reference,cuda tests/test_cuda_steps.py tests/test_state_memory.py"
-    "reference,cuda tests/test_cuda_compiling.py tests/test_cuda_ahead.py"
-    "reference,cuda tests/test_cuda_packed.py tests/test_quantised_checkpoints.py"
-    "reference,cuda tests/test_plan.py tests/test_models.py"
-    "cuda tests/test_engine.py tests/test_families.py"
-    "cuda tests/test_windows.py tests/test_cuda_hopper.py"
-    "cuda tests/test_speculation.py tests/test_grammar.py"
-    "reference,cuda tests/test_encoders.py tests/test_bidirectional.py tests/test_quantised_checkpoints.py"
-    "reference,cuda tests/test_encoder_llm.py -k every_backend"
-    "reference,cuda tests/test_lora_files.py tests/test_cuda_lora.py"
-    "cuda tests/test_lora_engine.py"
-    "cuda tests/test_kv_q8.py tests/test_prefix.py"
-    "cuda tests/test_sampler.py tests/test_sample_op.py tests/test_cuda_sampling.py"
+    "cuda tests/cuda/test_cuda_options.py tests/cuda/test_cuda_cards.py"
+    "reference,cuda tests/backends/test_ops.py tests/backends/test_ops_families.py"
+    "reference,cuda tests/cuda/test_cuda.py -k adapters"
+    "reference,cuda tests/cuda/test_cuda.py -k not(adapters)"
+    "reference,cuda tests/cuda/test_cuda_attention.py -k decode_attention"
+    "reference,cuda tests/cuda/test_cuda_attention.py -k not(decode_attention)"
+    "reference,cuda tests/cuda/test_cuda_steps.py tests/kv/test_state_memory.py"
+    "reference,cuda tests/cuda/test_cuda_compiling.py tests/cuda/test_cuda_ahead.py"
+    "reference,cuda tests/cuda/test_cuda_packed.py tests/weights/test_quantised_checkpoints.py"
+    "reference,cuda tests/models/test_plan.py tests/models/test_models.py"
+    "cuda tests/engine/test_engine.py tests/models/test_families.py"
+    "cuda tests/engine/test_windows.py tests/cuda/test_cuda_hopper.py"
+    "cuda tests/engine/test_speculation.py tests/grammar/test_grammar.py"
+    "reference,cuda tests/models/test_encoders.py tests/models/test_bidirectional.py tests/weights/test_quantised_checkpoints.py"
+    "reference,cuda tests/library/test_encoder_llm.py -k every_backend"
+    "reference,cuda tests/weights/test_lora_files.py tests/cuda/test_cuda_lora.py"
+    "cuda tests/engine/test_lora_engine.py"
+    "cuda tests/kv/test_kv_q8.py tests/kv/test_prefix.py"
+    "cuda tests/sampling/test_sampler.py tests/sampling/test_sample_op.py tests/cuda/test_cuda_sampling.py"
 )
 failed=0
 
@@ -75,8 +75,8 @@ if [[ ${STEPS:-tests cells} == *sanitize* ]]; then
     sanitize() { # tool, tests
         TAHR_TEST_BACKENDS=reference,cuda PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTEST_TIMEOUT=0 \
             timeout "${SANITIZE_S:-90}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 \
-            "$python" -c "$launch" "$extra" pytest tests/test_cuda.py tests/test_cuda_attention.py tests/test_cuda_hopper.py \
-            tests/test_cuda_packed.py tests/test_cuda_lora.py tests/test_sample_op.py -k "$2" -q -x --no-header \
+            "$python" -c "$launch" "$extra" pytest tests/cuda/test_cuda.py tests/cuda/test_cuda_attention.py tests/cuda/test_cuda_hopper.py \
+            tests/cuda/test_cuda_packed.py tests/cuda/test_cuda_lora.py tests/sampling/test_sample_op.py -k "$2" -q -x --no-header \
             -p no:cacheprovider >"$extra/$1.log" 2>&1
     }
     sanitize memcheck "$kernels" &

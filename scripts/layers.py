@@ -1,6 +1,6 @@
 """Draws docs/layers.svg, the parts of the code and who imports whom, from the imports themselves.
 
-Run: python scripts/layers.py   (tests/test_docs.py fails when the picture is no longer true)
+Run: python scripts/layers.py   (tests/style/test_docs.py fails when the picture is no longer true)
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Renders every chat template of the test assets with transformers and stores what came out, for tests/test_chat.py.
+"""Renders every chat template of the tests with transformers and stores what came out, for tests/text/test_chat.py.
 
 Run: python scripts/make_chat_fixtures.py FOLDER-OF-TEMPLATES tests/fixtures/chat/expected.json
 (needs transformers and jinja2, no torch).

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
 from encoder_cases import CASES, FIXTURES, RANKERS, SHAPES, make_weights, text_ids, type_ids  # noqa: E402
 from model_files import write_hf  # noqa: E402

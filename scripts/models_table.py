@@ -1,6 +1,6 @@
 """Writes docs/models.md: every family Tahr runs, from the tables of the code and of the tests.
 
-Run: python scripts/models_table.py   (tests/test_docs.py fails when the table is no longer true)
+Run: python scripts/models_table.py   (tests/style/test_docs.py fails when the table is no longer true)
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT)]
 
 import gguf  # noqa: E402
 
@@ -25,14 +25,15 @@ from tahr.models.loader.registry import ARCHITECTURES, FAMILIES  # noqa: E402
 SAID_TO_BE = {"ministral": "llama", "bert": "bert", "roberta": "bert"}  # what the tests do not say of GGUFs
 HEAD = """# Models
 
-Made by `scripts/models_table.py` from the code; `tests/test_docs.py` fails when it is no longer true.
+Made by `scripts/models_table.py` from the code; `tests/style/test_docs.py` fails when it is no longer true.
 
 Every family runs on every backend: `reference` (NumPy), `cpu` (C++) and `cuda` (torch and Triton). A tiny random
 model of each family gives the logits of transformers to 1e-4 in f32, from safetensors and, where a column says so,
-from GGUF (`tests/test_models.py`, `tests/test_encoders.py`); a recorded plan equals eager ops (`tests/test_plan.py`);
-on a GPU the same in bf16 (`tests/test_cuda.py`). Hybrids (layers with a state) are also served batched, chunked,
-preempted, forked and from snapshots as they run alone (`tests/test_families.py`). `lines` is about the length of the
-family's file, divided by the families in it; shared parts (attention, experts, mixers) are not counted.
+from GGUF (`tests/models/test_models.py`, `tests/models/test_encoders.py`); a recorded plan equals eager ops
+(`tests/models/test_plan.py`); on a GPU the same in bf16 (`tests/cuda/test_cuda.py`). Hybrids (layers with a state) are
+also served batched, chunked, preempted, forked and from snapshots as they run alone (`tests/models/test_families.py`).
+`lines` is about the length of the family's file, divided by the families in it; shared parts (attention, experts,
+mixers) are not counted.
 
 | family | `model_type` | GGUF architecture | tiny models compared | of them from GGUF | file | lines |
 |---|---|---|---|---|---|---|

@@ -32,6 +32,6 @@ export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktra
 echo "Self-test ..."
 $build/selftest
 echo "Op cases and fuzzed files ..."
-LD_PRELOAD="$(${CXX:-g++} -print-file-name=libasan.so) $(${CXX:-g++} -print-file-name=libstdc++.so)" PYTHONPATH=$site \
-  $venv/bin/python -m pytest tests/test_ops.py tests/test_kv_q8.py tests/test_threads.py tests/hostile/test_files_damaged.py tests/hostile/test_files_native.py --timeout 1200
+LD_PRELOAD="$(${CXX:-g++} -print-file-name=libasan.so) $(${CXX:-g++} -print-file-name=libstdc++.so)" PYTHONPATH=$site TAHR_TESTS=all \
+  $venv/bin/python -m pytest tests/backends/test_ops.py tests/kv/test_kv_q8.py tests/backends/test_threads.py tests/hostile/test_files_damaged.py tests/hostile/test_files_native.py --timeout 1200
 echo "sanitize: clean"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = {".py", ".cpp", ".h"}
-MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION, MAX_FOLDER = 500, 60, 6, 20  # tests/test_style.py holds the code to these
+MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION, MAX_FOLDER = 500, 60, 6, 20  # as tests/style/test_style.py has them
 
 
 def functions(path: Path) -> list[tuple[int, str]]:

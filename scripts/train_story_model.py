@@ -1,6 +1,6 @@
 """Trains the tiny llama of tests/fixtures/story_model on the stories beside it, and stores what transformers answers.
 
-Run: .venv-parity/bin/python scripts/train_story_model.py   (about two minutes; tests/story_model.py reads the result)
+Run: .venv-parity/bin/python scripts/train_story_model.py   (two minutes; tests/helpers/story_model.py reads the result)
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers"), str(ROOT / "scripts")]
 
 import story_model  # noqa: E402
 from make_model_fixtures import expected_story  # noqa: E402

@@ -11,6 +11,16 @@ from pathlib import Path
 import pytest
 
 import assets
+import tiers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `full` are skipped in the short tier, so that the last line tells how many those are."""
+    if tiers.TIER:
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason=tiers.LEFT_OUT))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,13 +68,13 @@ def smollm2() -> Path:
 
 def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why a test was skipped, without pytest's own prefix."""
-    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
     return str(text).removeprefix("Skipped: ")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Print the last line of a run: how many tests were skipped, and the reasons."""
+    """Print the last line of a run: how many tests were skipped, and the reasons; a worker has nobody to tell."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None or config.option.collectonly:
         return

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from plays import PLAYS, TASK, TITLE
-
 from scripted_model import Message, ScriptedModel, serve_until_signal, text_of
 
 

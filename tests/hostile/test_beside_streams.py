@@ -8,6 +8,8 @@ import pytest
 
 import story_model
 
+pytestmark = pytest.mark.serial
+
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 SECONDS, MOST_GAP_S = 8, 5  # a machine that does other things too stalls for a second by itself

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gguf_cases import GOOD, WRONG
 from gguf_maker import safetensors, with_header
+from safetensors_cases import TENSORS
 from tahr.errors import TahrError
 from tahr.weights import open_gguf, open_safetensors
 from tahr.weights.metadata import MetadataArray
-from test_gguf import GOOD, WRONG
-from test_safetensors import TENSORS
+from tiers import examples
 
 GGUF_BYTES = GOOD.to_bytes()
 SAFETENSORS_BYTES = safetensors(TENSORS, {"format": "pt"})
@@ -58,13 +59,13 @@ def use_safetensors(path: Path) -> None:
         assert str(error).endswith(".")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(flips, pokes)
 def test_damaged_gguf(bits: list[tuple[int, int]], numbers: list[tuple[int, int, str]]) -> None:
     use_gguf(damaged(GGUF_BYTES, bits, numbers))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300))
 def test_made_up_gguf(content: bytes) -> None:
     use_gguf(content)
@@ -72,7 +73,7 @@ def test_made_up_gguf(content: bytes) -> None:
         use_gguf(b"GGUF" + struct.pack("<I", version) + content)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(flips, pokes)
 def test_damaged_safetensors(
     tmp_path_factory: pytest.TempPathFactory, bits: list[tuple[int, int]], numbers: list[tuple[int, int, str]]
@@ -92,7 +93,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.text(max_size=4), entries | values, max_size=4), st.binary(max_size=64))
 def test_made_up_safetensors(tmp_path_factory: pytest.TempPathFactory, header: object, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "made_up.safetensors"

@@ -16,6 +16,7 @@ from tahr.models.loader.load import load, open_model
 from tahr.tools.full_logits import all_logits
 from tahr.weights.formats import FORMATS
 from tahr.weights.tensor import HostTensor
+from tiers import examples
 
 pytestmark = pytest.mark.skipif("cpu" not in NAMES, reason="the cpu backend is not built here")
 
@@ -36,7 +37,7 @@ def run(image: bytes) -> None:
         pass
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bits_anywhere(image: bytes, data: st.DataObject) -> None:
     damaged = bytearray(image)
@@ -45,7 +46,7 @@ def test_flipped_bits_anywhere(image: bytes, data: st.DataObject) -> None:
     run(bytes(damaged))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(8, 12000), value=st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]))
 def test_absurd_numbers_in_the_header(image: bytes, at: int, value: int) -> None:
     damaged = bytearray(image)

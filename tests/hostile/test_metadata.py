@@ -22,7 +22,7 @@ from tahr.text.templates.chat import template_for
 from tahr.text.templates.prompt import encode_chat
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights import MetadataArray, open_gguf
-from test_tokenizer import tiny
+from tiny_vocabulary import tiny
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
 ESCAPE = "\x1b[2J\x9b31m\u202e"

@@ -104,6 +104,7 @@ def test_small_chunks_are_fine(server: HttpServer) -> None:
     assert made.status_code == 200
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("head", [b"GET /health HTTP/1.1\r\nhost: localhost\r\n", HEAD.replace(b"POST", b"PUT")])
 def test_a_body_that_drips_after_the_response(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "LINGER_S", 0.3)

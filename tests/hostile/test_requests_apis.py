@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fill_in_tokenizer import FillInTokenizer
+from pooled_server import until
 from scripted_engine import ScriptedEngine, client_of, serving
 from tahr.models.parts.encoding import Encoding
 from tahr.server import app
@@ -18,8 +20,6 @@ from tahr.server.lifecycle import HttpServer
 from tahr.server.openai import openapi
 from tahr.server.responses import responses
 from tahr.server.state.settings import Settings
-from test_model_pool import until
-from test_ollama import FillInTokenizer
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 COMPLETION, INFILL = "/completion", "/infill"

@@ -236,7 +236,7 @@ def test_the_attack_is_stopped(name: str) -> None:
 
 MEMORY = """
 import resource, sys
-sys.path[:0] = ["tests", "tests/hostile"]
+sys.path[:0] = ["tests/helpers", "tests/hostile"]
 from test_templates import ATTACKS, MESSAGES
 from tahr.errors import TemplateError
 from tahr.text.chat import ChatTemplate

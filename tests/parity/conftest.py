@@ -1,7 +1,7 @@
-"""Parity tests share the helpers beside the other tests."""
+"""Parity tests share the scripts that make the fixtures."""
 
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT / "scripts"))

@@ -14,12 +14,12 @@ transformers = pytest.importorskip("transformers", reason="parity needs transfor
 from encoder_cases import CASES, FIXTURES, RANKERS, make_weights, text_ids  # noqa: E402
 from make_encoder_fixtures import expected, model_class  # noqa: E402
 from model_files import write_hf  # noqa: E402
+from model_runs import states  # noqa: E402
 from tahr import LLM, hub  # noqa: E402
 from tahr.backends.reference.backend import ReferenceBackend  # noqa: E402
 from tahr.errors import TahrError  # noqa: E402
 from tahr.models.loader import load, open_model  # noqa: E402
 from tahr.weights import open_safetensors  # noqa: E402
-from test_encoders import states  # noqa: E402
 
 TOLERANCE = 1e-4
 N_PAIRS = 200

@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch", reason="parity needs torch: run `make parit
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: run `make parity`")
 peft = pytest.importorskip("peft", reason="parity needs peft: run `make parity`")
 
+from lora_runs import logits, target_of  # noqa: E402
 from model_cases import CASES, FAMILY_CASES, make_weights, token_ids  # noqa: E402
 from model_files import write_hf  # noqa: E402
 from tahr.backends.reference.backend import ReferenceBackend  # noqa: E402
 from tahr.models.loader import load, open_model  # noqa: E402
 from tahr.models.lora import open_adapter  # noqa: E402
 from tahr.models.lora.adapter import ADAPTED  # noqa: E402
-from test_lora_files import logits, target_of  # noqa: E402
 
 OPTIONS = {
     "plain": {},

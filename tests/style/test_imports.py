@@ -1,0 +1,209 @@
+"""The arrows of the architecture are the only imports allowed."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sources import FILES, ROOT, nodes_of, place, text_of
+
+# A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
+# `backends.host.memory` is for all who keep something per request.
+CORE = ("errors", "config", "weights", "backends", "models", "kv", "text", "grammar")
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "collector": set(),
+    "config": {"errors", "grammar.spec"},
+    "grammar": {"errors", "text", "_native"},
+    "weights": {"errors"},
+    "text": {"errors"},
+    "hub": {"errors"},
+    "kv": {"errors"},
+    "backends": {"errors", "weights", "_native", "collector"},
+    "models": {"errors", "config", "weights", "backends.api"},
+    "engine": {*CORE, "collector"},
+    "generation": {"errors", "config", "grammar", "text", "engine"},
+    "loading": {*CORE, "hub", "engine", "collector"},
+    "library": {*CORE, "hub", "engine", "generation", "loading", "collector"},
+    "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
+    "server": {
+        *("errors", "config", "grammar", "text", "hub", "engine", "generation", "loading", "library", "__init__"),
+        "backends.host.memory",
+    },
+    "bench_serve": {"errors", "config"},
+    "cli": {
+        *CORE,
+        *("hub", "engine", "generation", "loading", "library", "tools", "server", "bench_serve", "__init__"),
+    },
+    "__init__": {"errors", "config", "library"},
+    "__main__": {"cli"},
+}
+# Folders that still import their own importers; the list may only become shorter.
+CIRCLES = {
+    *("tahr.server", "tahr.server.admin", "tahr.server.anthropic", "tahr.server.http", "tahr.server.llamacpp"),
+    *("tahr.server.models", "tahr.server.observe", "tahr.server.ollama", "tahr.server.openai", "tahr.server.page"),
+    *("tahr.server.responses", "tahr.server.state", "tahr.server.status"),
+}
+ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "wgpu": "backends/vulkan"}
+NO_ARRAYS = [
+    *(
+        "engine/scheduling/scheduler.py",
+        "engine/scheduling/waiting_queue.py",
+        "engine/scheduling/policies.py",
+        "engine/sequences/sequence.py",
+        "engine/sequences/stats.py",
+    ),
+    *("kv/pages.py", "kv/prefix.py", "kv/tables.py"),
+]
+MODULE = re.compile(r"tahr(\.\w+){2,}")  # a name for `import_module`; shorter ones are of loggers
+
+
+def is_module(name: str) -> bool:
+    return bool(MODULE.fullmatch(name)) and ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Absolute names of all modules a file imports, wherever the import stands."""
+    names: set[str] = set()
+    for node in nodes_of(path):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the direction"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
+            names.add(node.value)
+    return frozenset(names)
+
+
+def part_of(path: Path) -> str:
+    return place(path).split("/")[0].removesuffix(".py")
+
+
+def allows(part: str, name: str) -> bool:
+    inside = name.removeprefix("tahr").removeprefix(".")
+    if not inside or inside.split(".")[0] == part:
+        return True
+    return any(inside == ok or inside.startswith(ok + ".") for ok in ALLOWED[part]) or (
+        (inside[0].isupper() or inside == "__version__") and "__init__" in ALLOWED[part]  # from tahr import LLM
+    )
+
+
+def against_the_arrows(path: Path) -> list[str]:
+    """What a file imports and may not."""
+    part = part_of(path)
+    ours = {name for name in imported(path) if name == "tahr" or name.startswith("tahr.")}
+    # `from tahr import x` also reports the bare package; what counts is the module it names.
+    wrong = {name for name in ours if name != "tahr" and not allows(part, name)}
+    # `from tahr.backends import api` reports the package too; the interface alone is fine.
+    if "backends.api" in ALLOWED[part] and "tahr.backends" in wrong and "tahr.backends.api" in ours:
+        wrong.discard("tahr.backends")
+    return sorted(wrong)
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert {place(path): wrong for path in FILES if (wrong := against_the_arrows(path))} == {}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which of our files imports which, wherever in the file the import stands (types and functions included)."""
+    modules = {module_of(path): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = imported(path)
+        # `from a import b` reports a.b and a: where b is a file, that file alone is meant.
+        packages = {name.rpartition(".")[0] for name in names if name in modules}
+        graph[module] = {name for name in names if name in modules and name not in packages} - {module}
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of files that all reach each other."""
+    reach = {module: set(targets) for module, targets in graph.items()}
+    for middle in graph:
+        for module, targets in reach.items():
+            if middle in targets and module != middle:
+                targets |= reach[middle]
+    groups = {frozenset(o for o in reach[m] if m in reach[o]) | {m} for m in graph}
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    assert cycles(import_graph()) == []
+
+
+def folder_of(module: str) -> str:
+    """The folder of a module; a file at the top of the package is a folder of its own."""
+    path = ROOT.joinpath(*module.split("."))
+    return module if path.is_dir() or module.count(".") == 1 else module.rpartition(".")[0]
+
+
+def test_no_folder_imports_its_own_importers() -> None:
+    """Imports inside functions count, and so do names of modules in strings."""
+    graph: dict[str, set[str]] = {}
+    for module, names in import_graph().items():
+        folder = folder_of(module)
+        graph.setdefault(folder, set()).update({folder_of(name) for name in names} - {folder})
+    assert {folder for group in cycles(graph) for folder in group} == CIRCLES
+
+
+def test_device_libraries_stay_in_their_backend() -> None:
+    outside = [(path, library) for path in FILES for library, home in ONLY.items() if not place(path).startswith(home)]
+    imports = [(place(p), library) for p, library in outside if library in {name.split(".")[0] for name in imported(p)}]
+    assert imports == []
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_scheduling_needs_no_arrays(name: str) -> None:
+    import subprocess
+
+    module = "tahr." + name.removesuffix(".py").replace("/", ".")
+    code = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nobody_asks_where_it_runs() -> None:
+    """Outside backends/ no code branches on the device."""
+    words = ("cuda", "vulkan", "is_cpu", '== "cpu"', "== 'cpu'")
+    asking = [
+        f"{place(path)}: {word}"
+        for path in FILES
+        if part_of(path) in {"models", "engine", "library", "kv", "text", "weights"}
+        for word in words
+        if word in text_of(path)
+    ]
+    assert not asking
+
+
+PROGRAMS = sorted(p for room in ("benchmarks", "scripts", "examples") for p in (ROOT / room).glob("*.py"))
+
+
+def names_from_tahr(path: Path) -> list[tuple[str, str]]:
+    """The modules of ours that a file imports names from, with the names; CUDA's need a GPU."""
+    nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
+    ours = [(str(node.module), alias.name) for node in nodes for alias in node.names]
+    return [(module, name) for module, name in ours if module.split(".")[0] == "tahr" and "cuda" not in module]
+
+
+def exists(module: str, name: str) -> bool:
+    found = importlib.import_module(module)
+    if hasattr(found, name):
+        return True
+    return hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+def test_programs_import_names_that_exist() -> None:
+    """Benchmarks and scripts are not run by the tests, so a renamed class would be noticed late."""
+    named = [(path.name, *each) for path in PROGRAMS for each in names_from_tahr(path)]
+    assert [each for each in named if not exists(*each[1:])] == []
