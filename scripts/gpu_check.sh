@@ -34,7 +34,7 @@ tests=(
     "reference,cuda tests/test_encoder_llm.py -k every_backend"
     "reference,cuda tests/test_lora_files.py tests/test_cuda_lora.py"
     "cuda tests/test_lora_engine.py"
-    "cuda tests/test_kv_q8.py tests/test_prefix.py"
+    "cuda tests/test_kv_q8.py tests/test_prefix.py tests/test_kv_pages.py tests/test_cuda_pages.py"
     "cuda tests/test_sampler.py tests/test_sample_op.py tests/test_cuda_sampling.py"
 )
 failed=0

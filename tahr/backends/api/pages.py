@@ -129,7 +129,8 @@ class PageIOAtOnce:
     """`PageIO` of any backend, by reading and writing: every copy has ended when its call returns."""
 
     def __init__(self, backend: PageBytes, kv: KVStore):
-        self._backend, self._kv = backend, kv
+        self._backend = backend
+        self._kv = kv
 
     def store(self, pages: Sequence[int], group: int = 0) -> Ticket:
         form = self._checked(pages, group)

@@ -27,18 +27,21 @@ class PieceTable:
     """
 
     def __init__(self, kv: KVStore, group: int):
-        self.form, self.n_pages = api.page_form(kv, group), kv.layout.n_pages[group]
+        self.form = api.page_form(kv, group)
+        self.n_pages = kv.layout.n_pages[group]
         sides = [side for layer in kv.paged(group) for side in layer.unbind()]
         sizes = [side[0].numel() * side.element_size() for side in sides]
         width = next(n for n in WORDS if not any(size % n for size in sizes))
-        self.word, self.device = WORDS[width], sides[0].device
+        self.word = WORDS[width]
+        self.device = sides[0].device
         self.page_words = sum(sizes) // width
         rows: list[list[int]] = []
         begin = 0
         for side, size in zip(sides, sizes, strict=True):
             for first in range(0, size // width, BLOCK):
+                address = side.data_ptr() + width * first
                 n_words = min(BLOCK, size // width - first)
-                rows.append([side.data_ptr() + width * first, size, begin + first, n_words])
+                rows.append([address, size, begin + first, n_words])
             begin += size // width
         self.pieces = torch.tensor(rows, dtype=torch.int64, device=self.device)
 
@@ -78,7 +81,7 @@ class StagedPages:
             self.pinned.give(block)
 
 
-class Staging:
+class StagingBuffer:
     """Memory on the device that pages pass through. `ended` says when the last of them have left it."""
 
     def __init__(self) -> None:
@@ -120,11 +123,12 @@ class CudaPageIO:
     """
 
     def __init__(self, kv: KVStore, pinned_bytes: int):
-        self._kv, self._tables = kv, dict[int, PieceTable]()
+        self._kv = kv
+        self._tables: dict[int, PieceTable] = {}
         self._stream = torch.cuda.Stream()
         self._pinned = PinnedMemory(pinned_bytes, self._stream.synchronize)
-        self._outgoing = [Staging() for _ in range(N_OUTGOING)]
-        self._incoming = Staging()
+        self._outgoing = [StagingBuffer() for _ in range(N_OUTGOING)]
+        self._incoming = StagingBuffer()
 
     def store(self, pages: Sequence[int], group: int = 0) -> Ticket:
         table = self._checked(pages, group)
@@ -133,7 +137,8 @@ class CudaPageIO:
         steps = torch.cuda.current_stream()
         for some, part in parts(table.form, len(pages)):
             self._outgoing.append(self._outgoing.pop(0))
-            staging, travelling = self._outgoing[0], content.memory[part]
+            staging = self._outgoing[0]
+            travelling = content.memory[part]
             staged = staging.bytes(len(travelling), table.device, self._stream)
             steps.wait_event(staging.ended)
             table.gather(numbers[some], staged)
@@ -175,7 +180,8 @@ class CudaPageIO:
 
 def parts(form: PageForm, n_pages: int) -> Iterator[tuple[slice, slice]]:
     """The pages of a copy that travel together, and their bytes."""
-    most = min(max(1, STAGED_BYTES // form.n_bytes), MOST_STAGED)
+    fitting = max(1, STAGED_BYTES // form.n_bytes)
+    most = min(fitting, MOST_STAGED)
     for first in range(0, n_pages, most):
         end = min(first + most, n_pages)
         yield slice(first, end), slice(first * form.n_bytes, end * form.n_bytes)

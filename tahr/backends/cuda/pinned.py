@@ -27,7 +27,8 @@ class PinnedMemory:
     """Blocks of pinned memory, at most `limit` bytes of them. Blocks given back serve later copies of their size."""
 
     def __init__(self, limit: int, finish: Callable[[], None]):
-        self.limit, self.n_bytes = limit, 0
+        self.limit = limit
+        self.n_bytes = 0
         self._finish = finish  # waits for the copies under way: blocks that were given back may still be written to
         self._free: dict[int, list[PinnedBlock]] = defaultdict(list)
 

@@ -10,8 +10,10 @@ BLOCK = 1024  # words of a program
 @triton.jit(do_not_specialize=["page_words"])
 def move_kernel(staged, pieces, pages, page_words, gathers: tl.constexpr, block: tl.constexpr):
     """One program for each piece of each page; the columns of `pieces` are those of `PieceTable`."""
-    piece, nth = pieces + 4 * tl.program_id(0), tl.program_id(1)
-    page, word = tl.load(pages + nth).to(tl.int64), tl.arange(0, block)
+    piece = pieces + 4 * tl.program_id(0)
+    nth = tl.program_id(1)
+    page = tl.load(pages + nth).to(tl.int64)
+    word = tl.arange(0, block)
     in_layer = (tl.load(piece) + page * tl.load(piece + 1)).to(staged.dtype) + word
     in_order = staged + nth.to(tl.int64) * page_words + tl.load(piece + 2) + word
     inside = word < tl.load(piece + 3)
