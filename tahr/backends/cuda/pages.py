@@ -5,6 +5,7 @@ Piece by piece a page travels at a sixth of the speed of the bus, and the host i
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -115,6 +116,12 @@ class CopyTicket:
         return self.content
 
 
+@cache
+def stream_of_pages() -> torch.cuda.Stream:
+    """One for all: content of one store may be loaded by another, and memory is taken again in the order of calls."""
+    return torch.cuda.Stream()
+
+
 class CudaPageIO:
     """`PageIO` of a device: pages travel on a stream of their own.
 
@@ -125,7 +132,7 @@ class CudaPageIO:
     def __init__(self, kv: KVStore, pinned_bytes: int):
         self._kv = kv
         self._tables: dict[int, PieceTable] = {}
-        self._stream = torch.cuda.Stream()
+        self._stream = stream_of_pages()
         self._pinned = PinnedMemory(pinned_bytes, self._stream.synchronize)
         self._outgoing = [StagingBuffer() for _ in range(N_OUTGOING)]
         self._incoming = StagingBuffer()

@@ -7,7 +7,7 @@ import triton.language as tl
 BLOCK = 1024  # words of a program
 
 
-@triton.jit(do_not_specialize=["page_words"])
+@triton.jit(do_not_specialize=["page_words"], do_not_specialize_on_alignment=["pages"])
 def move_kernel(staged, pieces, pages, page_words, gathers: tl.constexpr, block: tl.constexpr):
     """One program for each piece of each page; the columns of `pieces` are those of `PieceTable`."""
     piece = pieces + 4 * tl.program_id(0)
