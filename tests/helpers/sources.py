@@ -17,6 +17,7 @@ class Source:
     imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     functions: list[tuple[int, int, str]] = field(default_factory=list)  # how many lines, the first one, the name
     classes: list[str] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)  # that may name a module of ours
     names: set[str] = field(default_factory=set)  # defined or used, but for imported modules of others
 
 
@@ -32,6 +33,8 @@ def parsed(path: Path) -> Source:
         match node:
             case ast.Import() | ast.ImportFrom():
                 found.imports.append(node)
+            case ast.Constant(value=str(text)) if text.startswith("tahr."):
+                found.texts.add(text)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.functions.append(((node.end_lineno or node.lineno) - node.lineno + 1, node.lineno, name))
                 found.names.add(name)

@@ -69,16 +69,15 @@ def is_module(name: str) -> bool:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Absolute names of all modules a file imports, wherever the import stands."""
-    names: set[str] = set()
-    for node in parsed(path).imports:
+    """Absolute names of all modules a file imports, wherever the import stands, or names for `import_module`."""
+    source = parsed(path)
+    names = {text for text in source.texts if is_module(text)}
+    for node in source.imports:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         else:
             assert node.level == 0, f"{path}: relative imports hide the direction"
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
-            names.add(node.value)
     return frozenset(names)
 
 
