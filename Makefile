@@ -8,8 +8,9 @@ NATIVE := $(wildcard tahr/native/*/*) CMakeLists.txt pyproject.toml
 MODEL ?=
 PROMPT ?=
 TESTS ?=
-QUICK := tests/style tests/text tests/grammar tests/kv tests/sampling tests/engine/test_scheduler.py \
-    tests/weights/test_formats.py tests/hub/test_refs.py
+QUICK := tests/style tests/text tests/kv tests/sampling tests/engine/test_scheduler.py tests/hub/test_refs.py \
+    tests/weights/test_formats.py tests/grammar/test_call_grammar.py tests/grammar/test_gbnf.py \
+    tests/grammar/test_grammar_matchers.py tests/grammar/test_grammar_strings.py
 
 .PHONY: help setup run test quick nightly hostile parity clients agents lint bench size sanitize clean
 

@@ -34,7 +34,7 @@ tests=(
     "reference,cuda tests/library/test_encoder_llm.py -k every_backend"
     "reference,cuda tests/weights/test_lora_files.py tests/cuda/test_cuda_lora.py"
     "cuda tests/engine/test_lora_engine.py"
-    "cuda tests/kv/test_kv_q8.py tests/kv/test_prefix.py"
+    "cuda tests/kv/test_kv_q8.py tests/kv/test_prefix.py tests/kv/test_kv_pages.py tests/cuda/test_cuda_pages.py"
     "cuda tests/sampling/test_sampler.py tests/sampling/test_sample_op.py tests/cuda/test_cuda_sampling.py"
 )
 failed=0

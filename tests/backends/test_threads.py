@@ -1,5 +1,6 @@
 """The thread pool: any number of threads, no work while idle, callers that take turns, a clean end."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -45,6 +46,23 @@ def test_threads_are_as_many_as_asked_for_and_end_with_the_pool() -> None:
 def test_absurd_numbers_of_threads_are_refused(n_threads: int) -> None:
     with pytest.raises(ConfigError, match="threads"):
         open_backend("cpu", n_threads=n_threads)
+
+
+def test_a_plan_runs_without_the_interpreter() -> None:
+    """A C caller that holds Python's lock all the time would wait for ever if the pool needed it."""
+    from tahr.backends.cpu.queue import CpuPlan
+
+    be, rng = open_backend("cpu", n_threads=3), np.random.default_rng(1)
+    w, x = be.weight(random_tensor("F32", (64, 32), rng)), be.tensor(np.zeros((5, 32), np.float32))
+    plan = be.record(lambda: be.linear(x, Linear(w)), be.step_inputs(StepLimits(5, 1, 5, 1)))
+    assert isinstance(plan, CpuPlan)
+    function, tape, pool = plan.native_call()
+    run = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(function)
+    for _ in range(3):
+        rows = rng.standard_normal((5, 32)).astype(np.float32)
+        x.data.floats()[:] = rows
+        run(tape, pool)
+        np.testing.assert_array_equal(be.read(plan.result), be.read(be.linear(be.tensor(rows), Linear(w))))
 
 
 def test_the_reference_has_no_threads() -> None:

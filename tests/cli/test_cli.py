@@ -338,7 +338,7 @@ def test_a_chat_template_from_a_file(tahr: Any, tmp_path: Path) -> None:
 
 
 def test_the_caller_s_input_is_left_alone(tmp_path: Path) -> None:
-    """A shell loop that reads lines and asks about each must see them all."""
+    """A shell loop that reads lines and asks about each must see them all: three real processes, which take seconds."""
     ask = " ".join(shlex.quote(word) for word in command(*RAW, "-n", "1", "--quiet", "-p", "Once"))
     loop = f"while read -r line; do echo $line; {ask} > /dev/null; done"
     done = subprocess.run(

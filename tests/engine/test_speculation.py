@@ -239,6 +239,7 @@ def chi_square(path: Path, kind: str, n_seeds: int = 600) -> tuple[float, float]
 
 @pytest.mark.parametrize("kind", full_but(["another"], GUESSING))
 def test_sampled_replies_have_the_distribution_of_the_request(stories: Path, kind: str) -> None:
+    """Takes seconds, because it needs 1,200 replies."""
     apart, bound = chi_square(stories, kind)
     assert apart < bound
 

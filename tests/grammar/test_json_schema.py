@@ -20,6 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "json-schema.md"
 
 
 def test_the_suite_is_judged_rightly_and_the_page_says_what_is_refused() -> None:
+    """Takes seconds, because it is the whole suite, every draft."""
     archive = need("json-schema-test-suite.tar.xz")
     reports = {draft: json_schema_suite.run(archive, draft) for draft in json_schema_suite.DRAFTS}
     assert [wrong for report in reports.values() for wrong in report.wrong] == []

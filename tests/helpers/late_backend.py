@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from tahr.backends.api import Backend, KVStore, LoraBank, LoraRows, Plan, StepInputs, Tensor
+from tahr.backends.api import (
+    Backend,
+    KVStore,
+    LoraBank,
+    LoraRows,
+    PageIO,
+    PageIOAtOnce,
+    Plan,
+    StepInputs,
+    Tensor,
+)
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
 
@@ -85,6 +95,9 @@ class LateBackend:
     def write_pages(self, *args: Any) -> None:
         self.flush()
         self._inner.write_pages(*args)
+
+    def page_io(self, kv: KVStore, pinned_bytes: int = 0) -> PageIO:
+        return PageIOAtOnce(self, kv)
 
     def copy_pages(self, *args: Any) -> None:
         self.flush()

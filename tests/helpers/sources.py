@@ -1,6 +1,7 @@
 """The package's own sources, each parsed once, for the checks of style."""
 
 import ast
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -9,15 +10,40 @@ PACKAGE = ROOT / "tahr"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@dataclass
+class Source:
+    """What the checks want of a file. Whole trees of all files would take hundreds of megabytes."""
+
+    imports: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
+    functions: list[tuple[int, int, str]] = field(default_factory=list)  # how many lines, the first one, the name
+    classes: list[str] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)  # that may name a module of ours
+    names: set[str] = field(default_factory=set)  # defined or used, but for imported modules of others
+
+
 @cache
 def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
 @cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file's tree."""
-    return tuple(ast.walk(ast.parse(text_of(path))))
+def parsed(path: Path) -> Source:
+    found = Source()
+    for node in ast.walk(ast.parse(text_of(path))):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                found.imports.append(node)
+            case ast.Constant(value=str(text)) if text.startswith("tahr."):
+                found.texts.add(text)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.functions.append(((node.end_lineno or node.lineno) - node.lineno + 1, node.lineno, name))
+                found.names.add(name)
+            case ast.ClassDef(name=name):
+                found.classes.append(name)
+                found.names.add(name)
+            case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
+                found.names.add(name)
+    return found
 
 
 def place(path: Path) -> str:

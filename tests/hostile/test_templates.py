@@ -259,6 +259,7 @@ for name, source in ATTACKS.items():
 
 @pytest.mark.timeout(90)
 def test_no_attack_takes_much_memory() -> None:
+    """Takes seconds, because every attack runs once more, in a process with a limit."""
     limit = (2 << 30, 2 << 30)
     ran = subprocess.run(
         [sys.executable, "-c", MEMORY],

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend, kv_store
-from tahr.backends.api import Backend, KVShape, KVStore
+from tahr.backends.api import Backend, KVShape, KVStore, StateShape
+from tahr.errors import GenerateError
 
 SHAPES = [KVShape(2, 32), KVShape(1, 64)]  # heads that every KV type can store
 N_PAGES, PAGE_SIZE = 6, 4
@@ -75,3 +76,89 @@ def test_groups_have_pages_of_their_own(be: Backend) -> None:
     for found, expected in zip(be.read_pages(kv, [1], group=1), content, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert not be.read_pages(kv, range(N_PAGES))[0].any()  # the other group has not changed
+
+
+# ---- pages elsewhere --------------------------------------------------------------------------------------------
+
+LATENT = KVShape(1, 72, latent=64)
+
+
+def fill(be: Backend, kv: KVStore, group: int = 0) -> list[np.ndarray]:
+    """Random bytes in all pages of a group."""
+    pages, rng = range(kv.layout.n_pages[group]), np.random.default_rng(5)
+    content = [rng.integers(0, 256, layer.shape, np.uint8) for layer in be.read_pages(kv, pages, group)]
+    be.write_pages(kv, pages, content, group)
+    return content
+
+
+def stores_of_any_kind(be: Backend) -> Iterator[KVStore]:
+    yield from stores(be)
+    for dtype in be.kv_dtypes:
+        if dtype not in ("q8_0", "fp8"):  # compressed vectors are not stored in 8 bits
+            yield kv_store(be, [LATENT, LATENT], [N_PAGES], PAGE_SIZE, dtype)
+
+
+def test_what_was_stored_comes_back_wherever_it_is_loaded(be: Backend) -> None:
+    for kv in stores_of_any_kind(be):
+        fill(be, kv)
+        before, io = be.read_pages(kv, [4, 1, 3]), be.page_io(kv)
+        ticket = io.store([4, 1, 3])
+        be.write_pages(kv, range(N_PAGES), [np.zeros_like(x) for x in be.read_pages(kv, range(N_PAGES))])
+        content = ticket.collect()
+        assert ticket.done() and content.n_bytes == 3 * kv.n_bytes // N_PAGES
+        assert io.load([1, 5, 0], 0, content).collect() is content
+        for found, expected in zip(be.read_pages(kv, [1, 5, 0]), before, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert not any(layer.any() for layer in be.read_pages(kv, [2, 3, 4]))  # no other page has changed
+
+
+def test_content_can_be_loaded_again_and_by_another_store(be: Backend) -> None:
+    for kv in stores(be):
+        fill(be, kv)
+        other = kv_store(be, SHAPES, [N_PAGES + 1], PAGE_SIZE, kv.dtype)
+        content, io = be.page_io(kv).store([2, 0]).collect(), be.page_io(other)
+        for pages in ([6, 1], [3, 4]):
+            io.load(pages, 0, content).collect()
+            for found, expected in zip(be.read_pages(other, pages), be.read_pages(kv, [2, 0]), strict=True):
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_groups_are_stored_apart_and_states_not_at_all(be: Backend) -> None:
+    layers, dtype = [*SHAPES, StateShape((2, 3)), SHAPES[0]], be.kv_dtypes[0]
+    kv = kv_store(be, layers, [N_PAGES, 2], PAGE_SIZE, dtype, groups=[[1], [0, 3]], n_slots=2)
+    expected, io = fill(be, kv, group=1), be.page_io(kv)
+    content = io.store([1, 0], group=1).collect()
+    io.load([0, 1], 1, content).collect()
+    swapped = [np.concatenate(np.split(layer, 2)[::-1]) for layer in expected]
+    for found, wanted in zip(be.read_pages(kv, [0, 1], 1), swapped, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert not be.read_pages(kv, range(N_PAGES))[0].any()
+    for group in (-1, 2):
+        with pytest.raises(GenerateError, match="Layers with a state have no pages"):
+            io.store([0], group)
+
+
+def test_nothing_is_stored_of_no_pages(be: Backend) -> None:
+    kv = next(stores(be))
+    content = be.page_io(kv).store([]).collect()
+    assert content.n_bytes == 0
+    be.page_io(kv).load([], 0, content).collect()
+
+
+def test_pages_that_are_not_there_or_do_not_fit_are_refused(be: Backend) -> None:
+    kv = kv_store(be, SHAPES, [N_PAGES], PAGE_SIZE, "f16")
+    io = be.page_io(kv)
+    for pages in ([N_PAGES], [-1, 2]):
+        with pytest.raises(GenerateError, match="has pages 0 to 5"):
+            io.store(pages)
+    with pytest.raises(GenerateError, match="named twice"):
+        io.store([3, 3])
+    content = io.store([0, 1]).collect()
+    with pytest.raises(GenerateError, match=r"holds 2 pages .* 1 pages"):
+        io.load([0], 0, content)
+    # As many bytes, with other heads.
+    other = kv_store(be, [KVShape(1, 32), KVShape(2, 48)], [N_PAGES], PAGE_SIZE, "f16")
+    assert other.n_bytes == kv.n_bytes
+    with pytest.raises(GenerateError, match="cannot take"):
+        be.page_io(other).load([0, 1], 0, content)
+    assert not any(layer.any() for layer in be.read_pages(other, [0, 1]))

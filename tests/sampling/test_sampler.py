@@ -407,9 +407,9 @@ def assert_follows(made: list[int], weights: NDArray[np.float64]) -> None:
 @pytest.mark.parametrize(("p", "options", "expected"), DISTRIBUTIONS)
 def test_tokens_follow_the_distribution(p: Any, options: dict[str, Any], expected: Any) -> None:
     logits = np.log(p / p.sum()).astype(np.float32)
-    assert_follows(tokens_of(600, logits, seed=5, **options), expected)
-    many = [request(seed=seed, **options) for seed in range(3000)]
-    assert_follows([picked(answer) for answer in sample(many, np.tile(logits, (3000, 1)))], expected)
+    assert_follows(tokens_of(examples(600), logits, seed=5, **options), expected)
+    many = [request(seed=seed, **options) for seed in range(examples(3000))]
+    assert_follows([picked(answer) for answer in sample(many, np.tile(logits, (len(many), 1)))], expected)
 
 
 # ---- greedy, seeds, logprobs ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sources import FILES, ROOT, nodes_of, place, text_of
+from sources import FILES, ROOT, parsed, place, text_of
 
 # A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
 # `backends.host.memory` is for all who keep something per request.
@@ -69,16 +69,15 @@ def is_module(name: str) -> bool:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Absolute names of all modules a file imports, wherever the import stands."""
-    names: set[str] = set()
-    for node in nodes_of(path):
+    """Absolute names of all modules a file imports, wherever the import stands, or names for `import_module`."""
+    source = parsed(path)
+    names = {text for text in source.texts if is_module(text)}
+    for node in source.imports:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative imports hide the direction"
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
-            names.add(node.value)
     return frozenset(names)
 
 
@@ -191,7 +190,7 @@ PROGRAMS = sorted(p for room in ("benchmarks", "scripts", "examples") for p in (
 
 def names_from_tahr(path: Path) -> list[tuple[str, str]]:
     """The modules of ours that a file imports names from, with the names; CUDA's need a GPU."""
-    nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in parsed(path).imports if isinstance(node, ast.ImportFrom)]
     ours = [(str(node.module), alias.name) for node in nodes for alias in node.names]
     return [(module, name) for module, name in ours if module.split(".")[0] == "tahr" and "cuda" not in module]
 

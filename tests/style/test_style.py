@@ -1,12 +1,11 @@
 """Small files, short functions, and a project that speaks of itself alone."""
 
-import ast
 import statistics
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from sources import ROOT, nodes_of
+from sources import ROOT, parsed
 
 MAX_FILE, MAX_FUNCTION, MEDIAN_FUNCTION, MAX_ROOM = 500, 60, 6, 20
 CODE = {".py", ".cpp", ".h"}
@@ -23,11 +22,7 @@ def tracked() -> list[Path]:
 
 
 def functions(path: Path) -> list[tuple[int, str]]:
-    return [
-        ((node.end_lineno or node.lineno) - node.lineno + 1, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
-        for node in nodes_of(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    return [(n, f"{path.relative_to(ROOT)}:{line} {name}") for n, line, name in parsed(path).functions]
 
 
 def test_files_fit_in_a_head() -> None:

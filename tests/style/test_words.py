@@ -1,13 +1,11 @@
 """The field's words: retired names stay away, and a class name has one meaning in the whole tree."""
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sources import FILES, PACKAGE, ROOT, nodes_of, place, text_of
+from sources import FILES, PACKAGE, ROOT, parsed, place, text_of
 
 # Words of our own that had a private meaning -> what the field says. A name counts as a whole (a class, a function, an
 # argument, an attribute, a variable) or by its parts (`_hear_tokens` holds "hear").
@@ -85,16 +83,6 @@ RETIRED_TEXT = (
 )
 
 
-def identifiers(path: Path) -> Iterator[str]:
-    """Every name a file defines or uses, but for imported modules of others."""
-    for node in nodes_of(path):
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
-                yield name
-
-
 @cache
 def parts(name: str) -> list[str]:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
@@ -108,7 +96,7 @@ def words_retired_for(file: str) -> set[str]:
 
 def retired_names(path: Path) -> list[str]:
     words = words_retired_for(place(path))
-    found = {n for n in identifiers(path) if n.strip("_") in RETIRED_NAMES or not words.isdisjoint(parts(n))}
+    found = {n for n in parsed(path).names if n.strip("_") in RETIRED_NAMES or not words.isdisjoint(parts(n))}
     return sorted(found)
 
 
@@ -146,8 +134,7 @@ def test_texts_use_the_fields_words() -> None:
 def test_a_class_name_has_one_meaning() -> None:
     classes: dict[str, list[str]] = defaultdict(list)
     for path in FILES:
-        for node in nodes_of(path):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name].append(place(path))
+        for name in parsed(path).classes:
+            classes[name].append(place(path))
     double = {name: places for name, places in classes.items() if len(places) > 1}
     assert double == {}

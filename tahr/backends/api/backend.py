@@ -18,6 +18,7 @@ from tahr.backends.api.arguments import (
 )
 from tahr.backends.api.lora import MAX_STACK, LinearShape, LoraBank
 from tahr.backends.api.memory import KVShape, KVStore, LayerMemory, MemoryLayout, StateShape
+from tahr.backends.api.pages import PINNED_BYTES, PageIO, PageIOAtOnce
 from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
@@ -150,6 +151,13 @@ class Backend(ABC):
         """
         content = self.read_pages(kv, [source for source, _ in pairs], group)
         self.write_pages(kv, [to for _, to in pairs], content, group)
+
+    def page_io(self, kv: KVStore, pinned_bytes: int = PINNED_BYTES) -> PageIO:
+        """Copies of pages to the host and back, while steps go on where the device can do both.
+
+        A device that copies from pinned memory locks at most `pinned_bytes` of it; copies beyond them take longer.
+        """
+        return PageIOAtOnce(self, kv)
 
     @abstractmethod
     def read_states(self, kv: KVStore, slots: Sequence[int]) -> list[Floats]:

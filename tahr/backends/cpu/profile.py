@@ -103,6 +103,11 @@ class TimedTape:
     def __len__(self) -> int:
         return len(self._tape)
 
+    @property
+    def address(self) -> int:
+        """The tape itself: what native code runs is not booked."""
+        return self._tape.address
+
     def clear(self) -> None:
         self._tape.clear()
         self._labels.clear()

@@ -1,6 +1,7 @@
 """The op queue of the CPU backend: a tape of ops, and everything the ops point at."""
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,6 +95,14 @@ def offer_quantised(queue: Queue, x: Tensor) -> int:
     return address
 
 
+class NativeCall(NamedTuple):
+    """`function(tape, pool)` runs a plan's ops without the interpreter, from any thread. All three are addresses."""
+
+    function: int
+    tape: int
+    pool: int
+
+
 class CpuPlan:
     """A kept queue."""
 
@@ -103,3 +112,8 @@ class CpuPlan:
 
     def run(self) -> None:
         self._queue.run(self._pool)
+
+    def native_call(self) -> NativeCall:
+        """How native code runs the plan, which must outlive the calls. Its ops look up no embeddings."""
+        assert not self._queue.tables, "token ids are checked by Python before every run"
+        return NativeCall(native.RUN_TAPE, self._queue.tape.address, self._pool.address)

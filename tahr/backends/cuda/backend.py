@@ -17,6 +17,7 @@ from tahr.backends.cuda.layouts.packed import CodedMatrix
 from tahr.backends.cuda.layouts.presence import build_problem, describe, interprets
 from tahr.backends.cuda.logprobs import begin_logprobs
 from tahr.backends.cuda.lora import CudaLoraBank
+from tahr.backends.cuda.pages import CudaPageIO
 from tahr.backends.cuda.products import Compact, Products, wider
 from tahr.backends.cuda.sampling import CudaSampler, host_rows
 from tahr.backends.cuda.steps import (
@@ -132,6 +133,11 @@ class CudaBackend(api.Backend):
     def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         for layer in kv.paged(group):
             cuda_kv.copy(layer, pairs)
+
+    def page_io(self, kv: api.KVStore, pinned_bytes: int = api.PINNED_BYTES) -> api.PageIO:
+        if self.device.type == "cpu":
+            return super().page_io(kv, pinned_bytes)
+        return CudaPageIO(kv, pinned_bytes)
 
     def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
         return [layer[list(slots)].cpu().numpy() for layer in kv.states()]

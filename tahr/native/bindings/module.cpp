@@ -100,6 +100,9 @@ void run_tape(const Recorder& recorder, Pool& pool) {
   recorder.tape.run(pool);
 }
 
+// For threads that know nothing of Python, which call it by its address.
+void run_tape_at(const Tape* tape, Pool* pool) noexcept { tape->run(*pool); }
+
 std::vector<int64_t> run_tape_timed(const Recorder& recorder, Pool& pool) {
   const ReleasedGil released;
   return recorder.tape.run_timed(pool);
@@ -130,7 +133,12 @@ NB_MODULE(_native, m) {
   m.attr("LORA_ROUNDS") = LORA_ROUNDS;
   m.attr("MAX_LORA_TARGETS") = MAX_LORA_TARGETS;
 
-  nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "n_threads"_a).def_prop_ro("n_threads", &Pool::n_threads);
+  m.attr("RUN_TAPE") = reinterpret_cast<Address>(&run_tape_at);
+
+  nb::class_<Pool>(m, "Pool")
+      .def(nb::init<int>(), "n_threads"_a)
+      .def_prop_ro("n_threads", &Pool::n_threads)
+      .def_prop_ro("address", [](const Pool& self) { return reinterpret_cast<Address>(&self); });
 
   nb::class_<Matrix>(m, "Matrix")
       .def("__init__", [](Matrix* self, const std::string& format, const std::string& isa, int64_t n_stack, int64_t rows,
@@ -150,6 +158,7 @@ NB_MODULE(_native, m) {
   nb::class_<Recorder> tape(m, "Tape");
   tape.def("__init__", [](Recorder* self, const std::string& isa) { new (self) Recorder{find_isa(isa), {}}; }, "isa"_a)
       .def("__len__", [](const Recorder& self) { return self.tape.size(); })
+      .def_prop_ro("address", [](const Recorder& self) { return reinterpret_cast<Address>(&self.tape); })
       .def("clear", [](Recorder& self) { self.tape.clear(); })
       .def("run", run_tape, "pool"_a, "All threads walk the tape; other Python threads run meanwhile.")
       .def("run_timed", run_tape_timed, "pool"_a, "The same; returns the nanoseconds of each op.");

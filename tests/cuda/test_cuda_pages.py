@@ -1,0 +1,172 @@
+"""Pages of a GPU elsewhere: gathered exactly, behind steps and before those that follow, in bounded pinned memory."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import backends_here
+from backends_here import kv_store
+from tahr.backends.api import Backend, KVShape, KVStore, PageIO
+from tahr.backends.cuda.layouts import presence as cuda_presence
+
+pytestmark = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
+on_device = pytest.mark.skipif(cuda_presence.interprets(), reason="the interpreter has no streams")
+
+SHAPES = [KVShape(2, 32), KVShape(1, 64), KVShape(3, 96)]
+N_PAGES = 40
+BUSY_CYCLES = 100_000_000  # some 50 ms of the device
+
+
+@pytest.fixture
+def be() -> Backend:
+    return backends_here.backend("cuda")
+
+
+def filled(be: Backend, dtype: str, page_size: int) -> KVStore:
+    kv, rng = kv_store(be, SHAPES, [N_PAGES], page_size, dtype), np.random.default_rng(6)
+    content = [rng.integers(0, 256, layer.shape, np.uint8) for layer in be.read_pages(kv, range(N_PAGES))]
+    be.write_pages(kv, range(N_PAGES), content)
+    return kv
+
+
+def all_stores(be: Backend) -> Iterator[KVStore]:
+    """Runs of memory of many sizes: not all are whole words of 8 bytes."""
+    for dtype in be.kv_dtypes:
+        for page_size in (1, 3, 32):
+            yield filled(be, dtype, page_size)
+
+
+def clear(kv: KVStore) -> None:
+    import torch
+
+    for layer in kv.layers:
+        layer.view(torch.uint8).zero_()
+
+
+def warmed(be: Backend, kv: KVStore) -> PageIO:
+    """Its kernels are compiled, its memory is there: what follows takes none of the host's time."""
+    io = be.page_io(kv)
+    io.load([0], 0, io.store([0]).collect()).collect()
+    return io
+
+
+def same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for have, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def test_pieces_are_gathered_and_scattered_exactly(be: Backend) -> None:
+    import torch
+
+    from tahr.backends.cuda.pages import PieceTable
+
+    for kv in all_stores(be):
+        table, before = PieceTable(kv, 0), be.read_pages(kv, [7, 0, 39])
+        staged = torch.zeros(3 * table.form.n_bytes, dtype=torch.uint8, device=table.device)
+        table.gather(table.numbers([7, 0, 39]), staged)
+        sides = [side[page].contiguous().view(torch.uint8).flatten() for page in (7, 0, 39) for layer in kv.layers
+                 for side in layer]  # fmt: skip
+        assert torch.equal(staged, torch.cat(sides))
+        clear(kv)
+        table.scatter(table.numbers([1, 38, 0]), staged)
+        same(be.read_pages(kv, [1, 38, 0]), before)
+        assert not any(layer.any() for layer in be.read_pages(kv, [*range(2, 38), 39]))
+
+
+@on_device
+def test_long_copies_travel_in_parts(be: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tahr.backends.cuda import pages as cuda_pages
+
+    for kv in all_stores(be):
+        monkeypatch.setattr(cuda_pages, "STAGED_BYTES", 7 * kv.n_bytes // N_PAGES)
+        order = np.random.default_rng(8).permutation(N_PAGES).tolist()
+        before, io = be.read_pages(kv, order), be.page_io(kv)
+        content = io.store(order)
+        clear(kv)
+        io.load(order, 0, content.collect()).collect()
+        same(be.read_pages(kv, order), before)
+
+
+@on_device
+def test_steps_before_and_after_see_what_they_should(be: Backend) -> None:
+    """The device is busy, so that every copy is enqueued long before what it must wait for."""
+    import torch
+
+    kv = filled(be, "f16", 32)
+    io, layer = warmed(be, kv), kv.layers[0]
+    torch.cuda._sleep(BUSY_CYCLES)
+    layer[:, 3] = 3.0  # a step before
+    stored = io.store([3])
+    layer[:, 3] = 4.0  # a step after
+    assert not stored.done()
+    content = stored.collect()
+    assert stored.done() and (layer[:, 3] == 4).all()
+    torch.cuda._sleep(BUSY_CYCLES)
+    seen_before = layer[:, 3].clone()
+    loaded = io.load([3], 0, content)
+    torch.cuda._sleep(BUSY_CYCLES)
+    meanwhile = torch.cuda.current_stream().record_event()
+    while not loaded.done():  # behind the step before, not behind the one enqueued after
+        assert not meanwhile.query()
+    loaded.collect()
+    assert (seen_before == 4).all() and (layer[:, 3] == 3).all()
+
+
+@on_device
+def test_a_collected_load_is_seen_without_waiting_on_the_host(be: Backend) -> None:
+    import torch
+
+    kv = filled(be, "bf16", 32)
+    io, before = warmed(be, kv), be.read_pages(kv, [5])
+    content = io.store([5]).collect()
+    clear(kv)
+    torch.cuda._sleep(BUSY_CYCLES)
+    ticket = io.load([5], 0, content)
+    ticket.collect()
+    assert not ticket.done()
+    copy = kv.layers[0][:, 5].clone()
+    same(be.read_pages(kv, [5]), before)
+    assert torch.equal(copy, kv.layers[0][:, 5])
+
+
+@on_device
+def test_pinned_memory_is_bounded_and_taken_again(be: Backend) -> None:
+    kv = filled(be, "q8_0", 32)
+    page_bytes = kv.n_bytes // N_PAGES
+    io = be.page_io(kv, pinned_bytes=3 * page_bytes)
+    before = be.read_pages(kv, range(6))
+    contents = [io.store([page]).collect() for page in range(6)]
+    assert [content.block is None for content in contents] == [False] * 3 + [True] * 3  # type: ignore[attr-defined]
+    assert io._pinned.n_bytes == 3 * page_bytes  # type: ignore[attr-defined]
+    clear(kv)
+    for page, content in enumerate(contents):
+        io.load([page], 0, content).collect()
+    same(be.read_pages(kv, range(6)), before)
+    address = contents[0].memory.data_ptr()  # type: ignore[attr-defined]
+    contents.clear()
+    del content
+    held = [io.store([page]).collect() for page in range(3)]
+    assert address in [content.memory.data_ptr() for content in held]  # type: ignore[attr-defined]
+    held.clear()
+    assert io.store([3, 4, 5]).collect().block is not None  # type: ignore[attr-defined]  # blocks of one page made way
+    assert io._pinned.n_bytes == 3 * page_bytes  # type: ignore[attr-defined]
+
+
+@on_device
+def test_a_copy_that_nobody_waits_for_spoils_no_other(be: Backend) -> None:
+    """Its memory is taken again while it travels."""
+    kv = filled(be, "f16", 32)
+    io, before = be.page_io(kv, pinned_bytes=kv.n_bytes // N_PAGES), be.read_pages(kv, range(N_PAGES))
+    for page in range(N_PAGES - 1):
+        io.store([page])
+    content = io.store([N_PAGES - 1]).collect()
+    assert content.block is not None  # type: ignore[attr-defined]
+    io.load([2], 0, content)
+    del content
+    later = io.store([9]).collect()
+    found = be.read_pages(kv, [2])
+    same(found, be.read_pages(kv, [N_PAGES - 1]))
+    io.load([11], 0, later).collect()
+    same(be.read_pages(kv, [11]), be.read_pages(kv, [9]))
+    same(be.read_pages(kv, [0]), [layer[: kv.page_size] for layer in before])
