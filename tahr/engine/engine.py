@@ -66,6 +66,7 @@ class Engine:
         self.speculator = speculator  # None: nothing is guessed
         self.adapters = Adapters(executor.adapters)
         self._overlaps = executor.facts.overlaps
+        self.n_in_flight = int(self._overlaps)  # steps left in flight while the next one is launched
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
         self._resolve = resolve
@@ -214,9 +215,8 @@ class Engine:
         return self._fail_step(step.work, error)
 
     def _is_due(self, launched: bool) -> bool:
-        """Where steps overlap, one is left in flight while the host launches the next; otherwise none is."""
-        n_left_in_flight = 1 if self._overlaps and launched else 0
-        return len(self._in_flight) > n_left_in_flight
+        """Where steps overlap, some are left in flight while the host launches the next; otherwise none is."""
+        return len(self._in_flight) > (self.n_in_flight if launched else 0)
 
     def abort(self, seq: Sequence, error: TahrError | None = None) -> None:
         """Stop a request and free what it holds; with an error, it has failed."""

@@ -20,7 +20,7 @@ from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledTokens,
 from tahr.executor.adapters import LocalAdapters
 from tahr.executor.plans import ExecutedModel, Forward, PlanKey, make_model
 from tahr.executor.preparing import first_prepared, run_empty
-from tahr.executor.protocol import ExecutorFacts, MemoryFacts, ModelFacts, StepRequest, StepResult
+from tahr.executor.protocol import DecoderFacts, ExecutorFacts, MemoryFacts, StepRequest, StepResult
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
@@ -168,10 +168,10 @@ def key_of(step: StepRequest) -> PlanKey:
     return step.output, step.bucket, step.adapter_rounds
 
 
-def facts_of(model: ExecutedModel) -> ModelFacts:
+def facts_of(model: ExecutedModel) -> DecoderFacts:
     """A model in numbers."""
     decoder = model.decoder
-    return ModelFacts(
+    return DecoderFacts(
         n_vocab=model.n_vocab,
         n_logits=decoder.config.n_vocab,
         width=decoder.config.width,

@@ -25,7 +25,7 @@ class StepRequest(NamedTuple):
     number: int  # of the requests of this engine, in the order they are made
     model: int  # 0: the model; 1: its draft model
     output: int  # one of `Output`
-    bucket: int  # the plan's size, by its place in `ModelFacts.buckets`
+    bucket: int  # the plan's size, by its place in `DecoderFacts.buckets`
     adapter_rounds: int = 0  # 0: no sequence has an adapter
     sends_adapter_rows: bool = False  # the adapter rows have changed since the step before
     wants_rows: bool = False  # the host needs the rows themselves, besides the tokens sampled from them
@@ -40,7 +40,7 @@ class StepResult(NamedTuple):
     rows: Floats | None  # all rows in the order of the step, where the request wants them
 
 
-class ModelFacts(NamedTuple):
+class DecoderFacts(NamedTuple):
     """One model of an executor, in numbers."""
 
     n_vocab: int  # tokens that exist
@@ -126,7 +126,7 @@ class Executor(Protocol):
     @property
     def facts(self) -> ExecutorFacts: ...
     @property
-    def models(self) -> Sequence[ModelFacts]: ...
+    def models(self) -> Sequence[DecoderFacts]: ...
     @property
     def adapters(self) -> AdapterPort: ...
     @property

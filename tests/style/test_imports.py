@@ -15,6 +15,8 @@ from sources import FILES, ROOT, parsed, place, text_of
 # A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
 # `backends.host.memory` is for all who keep something per request.
 CORE = ("errors", "config", "weights", "backends", "models", "kv", "text", "grammar")
+# The executor alone sees a backend: the engine sees arrays.
+ENGINE = ("errors", "config", "models", "kv", "text", "grammar", "backends.api", "backends.sampling")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "collector": set(),
@@ -26,10 +28,11 @@ ALLOWED: dict[str, set[str]] = {
     "kv": {"errors"},
     "backends": {"errors", "weights", "_native", "collector"},
     "models": {"errors", "config", "weights", "backends.api"},
-    "engine": {*CORE, "collector"},
+    "executor": {"errors", "weights", "backends", "models", "kv"},
+    "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
-    "loading": {*CORE, "hub", "engine", "collector"},
-    "library": {*CORE, "hub", "engine", "generation", "loading", "collector"},
+    "loading": {*CORE, "hub", "engine", "executor", "collector"},
+    "library": {*CORE, "hub", "engine", "executor", "generation", "loading", "collector"},
     "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
     "server": {
         *("errors", "config", "grammar", "text", "hub", "engine", "generation", "loading", "library", "__init__"),

@@ -7,13 +7,12 @@ If there is none, the last by rank is preempted: it loses its pages, keeps its t
 from bisect import insort
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
-from math import ceil
 from operator import attrgetter
 from time import perf_counter
 
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.waiting_queue import WaitingQueue
-from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
+from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork, reserve
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import KvCacheFull
 from tahr.executor.output import Output
@@ -496,10 +495,3 @@ class Scheduler:
         seq.draft_state = None  # a draft model's keys and values were in the same pages
         if seq.hashes:
             seq.hashes.n_inserted = 0
-
-
-def reserve(pool: PagePool, limits: SchedulerLimits) -> int:
-    """Pages of a pool that admission must leave, so that running sequences can grow."""
-    if pool.n_pages >= limits.n_seqs * pool.most_held:
-        return 0  # there is room for every sequence
-    return pool.n_pages - ceil(pool.n_pages * limits.admit_below)

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 from tahr.engine.sequences.sequence import Sequence, State
+from tahr.kv.pages import PagePool
 from tahr.kv.tables import PageCopy
 
 MAX_CHUNK = 65536  # tokens of one prompt in one step
@@ -169,3 +171,10 @@ class PrefillBudget:
         self.n_seqs -= 1
         self.n_tokens -= n
         self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.first_row))
+
+
+def reserve(pool: PagePool, limits: SchedulerLimits) -> int:
+    """Pages of a pool that admission must leave, so that running sequences can grow."""
+    if pool.n_pages >= limits.n_seqs * pool.most_held:
+        return 0  # there is room for every sequence
+    return pool.n_pages - ceil(pool.n_pages * limits.admit_below)

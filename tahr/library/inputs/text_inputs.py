@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tahr.config import whole
 from tahr.errors import ConfigError
-from tahr.executor.protocol import ModelFacts
+from tahr.executor.protocol import DecoderFacts
 from tahr.library.inputs.arguments import token_ids
 from tahr.models.config.record import ModelConfig
 from tahr.models.parts.encoding import Encoding
@@ -30,7 +30,7 @@ class TextInputs:
     second_offset: int = 0  # added to the tokens of a pair's second text, see `ModelConfig.paired_types`
 
     @staticmethod
-    def of(tokenizer: Tokenizer, config: ModelConfig, facts: ModelFacts, context_size: int) -> "TextInputs":
+    def of(tokenizer: Tokenizer, config: ModelConfig, facts: DecoderFacts, context_size: int) -> "TextInputs":
         """For a loaded model."""
         offset = config.n_vocab // 2 if config.paired_types else 0
         return TextInputs(tokenizer, facts.encoding, context_size, facts.head_width or facts.width, offset)

@@ -1,0 +1,166 @@
+"""An executor that is given, and gives, nothing but bytes which another process has decoded.
+
+The engine fills arrays of its own, and those that steps are computed from hold nonsense where a step says nothing.
+"""
+
+import atexit
+import io
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from echo_codec import encoded, read
+from tahr.backends.api import Bytes, Floats, LoraRows, Rows, StepInputs
+from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
+from tahr.executor.local import LaunchedStep, LocalExecutor, LocalPages
+from tahr.executor.protocol import StepRequest, StepResult
+
+NONSENSE = 0x5A5A5A5A  # of no token, page or position
+PROGRAM = Path(__file__).with_name("echo_codec.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Echo:
+    """The process that decodes."""
+
+    def __init__(self) -> None:
+        pipe, environ = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen([sys.executable, str(PROGRAM)], stdin=pipe, stdout=pipe, env=environ)
+        atexit.register(self._process.kill)
+
+    def __call__(self, value: Any) -> Any:
+        """The same, as the other process understood it."""
+        content, process = encoded(value), self._process
+        assert process.stdin and process.stdout
+        process.stdin.write(struct.pack("<q", len(content)) + content)
+        process.stdin.flush()
+        (n,) = struct.unpack("<q", process.stdout.read(8))
+        return read(io.BytesIO(process.stdout.read(n)))
+
+
+@cache
+def echo() -> Echo:
+    return Echo()
+
+
+class EchoPages(LocalPages):
+    """Contents of pages and states pass through bytes too."""
+
+    def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]:
+        return list(echo()(super().read(ints(pages), group)))
+
+    def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
+        super().write(ints(pages), echo()(list(layers)), group)
+
+    def read_states(self, slots: Sequence[int]) -> list[Floats]:
+        return list(echo()(super().read_states(ints(slots))))
+
+    def write_states(self, slots: Sequence[int], layers: Sequence[Floats]) -> None:
+        super().write_states(ints(slots), echo()(list(layers)))
+
+
+class EchoAdapters:
+    """The adapters of a local executor, whose rows are filled elsewhere."""
+
+    def __init__(self, inner: Any):
+        self._inner = inner
+        self._rows: dict[Rows, LoraRows] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def rows(self, rows: Rows) -> LoraRows:
+        if rows not in self._rows:
+            there = self._inner.rows(rows)
+            self._rows[rows] = LoraRows(*(np.zeros_like(getattr(there, each.name)) for each in fields(there)))
+        return self._rows[rows]
+
+    def send(self) -> None:
+        """Bring the rows that were filled to those that steps read."""
+        for kind, filled in self._rows.items():
+            there = self._inner.rows(kind)
+            for each in fields(there):
+                getattr(there, each.name)[...] = echo()(getattr(filled, each.name))
+
+
+class EchoExecutor(LocalExecutor):
+    """A local executor behind the echo."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._filled: dict[int, StepInputs] = {}
+        self.adapters: Any = EchoAdapters(self.adapters)
+        self.pages = EchoPages(self.backend, self.kv)
+        self.n_echoes = 0
+
+    def inputs(self, model: int = 0) -> StepInputs:
+        if model not in self._filled:
+            self._filled[model] = StepInputs.empty(super().inputs(model).limits)
+        return self._filled[model]
+
+    def launch(self, step: StepRequest) -> LaunchedStep:
+        self.n_echoes += 1
+        step, live = echo()([step, list(live_arrays(self._filled[step.model]).values())])
+        there = super().inputs(step.model)
+        for array in arrays_of(there).values():
+            array[...] = NONSENSE
+        put(there, live)
+        if step.sends_adapter_rows:
+            self.adapters.send()
+        return super().launch(step)
+
+    def sample(self, handle: LaunchedStep, rows: SampleRows) -> None:
+        super().sample(handle, echo()(rows))
+
+    def host_samples(self, rows: SampleRows) -> Sequence[int]:
+        return list(echo()(ints(super().host_samples(echo()(rows)))))
+
+    def collect(self, handle: LaunchedStep) -> StepResult:
+        found: StepResult = echo()(super().collect(handle))
+        return found
+
+    def sample_host_rows(self, logits: Floats, rows: SampleRows) -> SampledTokens:
+        found: SampledTokens = echo()(super().sample_host_rows(*echo()([logits, rows])))
+        return found
+
+
+def ints(values: Sequence[int]) -> list[int]:
+    return [int(each) for each in values]
+
+
+def arrays_of(inputs: StepInputs) -> dict[str, np.ndarray]:
+    names = [each.name for each in fields(inputs) if isinstance(getattr(inputs, each.name), np.ndarray)]
+    return {name: getattr(inputs, name) for name in names}
+
+
+def live_arrays(inputs: StepInputs) -> dict[str, np.ndarray]:
+    """What a step says, and no more: entries of tokens, rows and sequences that it has."""
+    n, rows, seqs = inputs.n_tokens, inputs.n_rows, inputs.n_seqs
+    n_pages = int(inputs.seq_lens[:seqs].max(initial=0))
+    return {
+        "counts": inputs.counts,
+        "ids": inputs.ids[:n],
+        "positions": inputs.positions[:n],
+        "slot_mapping": inputs.slot_mapping[:, :n],
+        "query_start": inputs.query_start[: seqs + 1],
+        "seq_lens": inputs.seq_lens[:seqs],
+        "state_slots": inputs.state_slots[:seqs],
+        "page_table": inputs.page_table[:, :seqs, :n_pages],
+        "logit_rows": inputs.logit_rows[:rows],
+    }
+
+
+def put(there: StepInputs, live: list[np.ndarray]) -> None:
+    """Write what a step says into the arrays that it is computed from."""
+    there.counts[:] = live[0]
+    for name, values in zip(live_arrays(there), live, strict=True):
+        array = getattr(there, name)
+        array[tuple(slice(0, n) for n in values.shape)] = values
