@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
+from tahr.regular_file import open_regular
 
 Stamp = tuple[int, int]  # the size of a file, and when its content was last changed: one differs after any writing
 
@@ -63,18 +64,17 @@ def in_memory(content: bytes | bytearray | memoryview) -> Source:
 def map_file(path: Path) -> Source:
     """A file mapped read-only."""
     try:
-        # Asked first because opening a pipe or a device would wait or worse.
         if not path.exists():
             raise ModelNotFound(f"There is no file {str(path)!r}. Check the path, or pull the model first.")
-        if not path.is_file():
-            raise LoadError(f"{str(path)!r} is not a regular file. Give the path of a model file.")
         return _map(path)
     except OSError as error:
-        raise LoadError(f"{str(path)!r} cannot be read: {error.strerror}. Check that you may read it.") from error
+        raise LoadError(
+            f"{str(path)!r} cannot be read: {error.strerror}. Give the path of a model file that you may read."
+        ) from error
 
 
 def _map(path: Path) -> Source:
-    file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), repr(str(path)))
+    file = OpenFile(open_regular(path), repr(str(path)))
     if file.first_stamp[0] == 0:
         raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
     mapping = mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ)

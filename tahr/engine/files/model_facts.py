@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr import hub
-from tahr.engine.files.sidecars import sidecar
+from tahr.engine.files.sidecars import read_text, sidecar
 from tahr.hub.refs import quant_of
 from tahr.models.loader import OpenedModel, open_model
 
@@ -71,7 +71,7 @@ def template_text(files: hub.ModelFiles, source: OpenedModel) -> str:
     text = source.config.get("tokenizer.chat_template")
     beside = files.directory / "chat_template.jinja" if files.directory else sidecar(files, "chat_template.jinja")
     if not isinstance(text, str) and beside and beside.is_file():
-        text = beside.read_text(encoding="utf-8", errors="replace")
+        text = read_text(beside)
     return text if isinstance(text, str) else ""
 
 

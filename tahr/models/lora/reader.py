@@ -31,7 +31,7 @@ def read_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
         return read_peft_adapter(path, target)
     if path.name == CONFIG_NAME:
         return read_peft_adapter(path.parent, target)
-    if path.exists() and is_gguf(path):
+    if path.is_file() and is_gguf(path):
         return read_gguf_adapter(path, target)
     raise AdapterError(
         f"There is no adapter at {str(path)!r}: name a folder with an {CONFIG_NAME}, or a GGUF file of an adapter."
