@@ -12,7 +12,8 @@ from gguf_maker import safetensors, with_header
 from tahr.errors import CorruptFile, ModelNotFound, QuantError
 from tahr.hub import resolve
 from tahr.weights import open_safetensors, verify
-from tahr.weights.safetensors import DTYPES, MAX_HEADER_BYTES
+from tahr.weights.limits import MODEL
+from tahr.weights.safetensors import DTYPES
 
 VALUES = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -8.0]], np.float32)
 BF16 = (VALUES.view(np.uint32) >> 16).astype("<u2")
@@ -174,8 +175,8 @@ def test_each_wrong_header_is_refused(tmp_path: Path, what: str) -> None:
 def test_oversized_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", MAX_HEADER_BYTES + 1))
-        file.truncate(MAX_HEADER_BYTES + 100)  # a hole: takes no space
+        file.write(struct.pack("<Q", MODEL.n_json_bytes + 1))
+        file.truncate(MODEL.n_json_bytes + 100)  # a hole: takes no space
     with pytest.raises(CorruptFile, match="is the most"):
         open_safetensors(path)
 
