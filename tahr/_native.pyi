@@ -20,6 +20,11 @@ NOT_NUMBERS: int
 SAMPLE_ROW_BYTES: int
 SPLIT_TOKENS: int
 
+class MappedFile:
+    was_cut: bool
+    def __init__(self, address: int, n_bytes: int) -> None: ...
+    def unmapped(self) -> None: ...
+
 Job = tuple[Matrix, int, int]  # matrix, out, bias (0: none)
 
 def isas() -> list[str]: ...

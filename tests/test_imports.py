@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "collector": set(),
     "config": {"errors", "grammar.spec", "kept_hash"},
     "grammar": {"errors", "text", "_native"},
-    "weights": {"errors", "regular_file"},
+    "weights": {"errors", "regular_file", "_native"},
     "text": {"errors", "regular_file"},
     "hub": {"errors", "regular_file"},
     "kv": {"errors"},

@@ -306,6 +306,7 @@ class Engine:
         """Take the results of a step and hand them to its sequences."""
         try:
             output = step.collect()
+            self.runner.decoder.files.refuse_cut()
         except BaseException as error:
             return self._fail_step(step.work, error)
         finally:

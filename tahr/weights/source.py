@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr._native import MappedFile, address_of
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 from tahr.regular_file import open_regular
 
@@ -28,11 +29,28 @@ class OpenFile:
         self.label = label
         self.first_stamp = self.stamp()
 
+        self.mapped: MappedFile | None = None
+
     def stamp(self) -> Stamp:
         return file_stamp(self.descriptor)
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether something was read from the mapping that the file has no more of."""
+        return self.mapped is not None and self.mapped.was_cut
+
     def __del__(self) -> None:
         os.close(self.descriptor)
+
+
+class Mapping(mmap.mmap):
+    """A file in memory, which gives zeros in place of what is cut off it: reading that would else end the process."""
+
+    mapped: MappedFile | None = None
+
+    def __del__(self) -> None:
+        if self.mapped:
+            self.mapped.unmapped()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,5 +95,7 @@ def _map(path: Path) -> Source:
     file = OpenFile(open_regular(path), repr(str(path)))
     if file.first_stamp[0] == 0:
         raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
-    mapping = mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ)
-    return Source(str(path), np.frombuffer(mapping, np.uint8), path, mapping, file)
+    mapping = Mapping(file.descriptor, 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(mapping, np.uint8)
+    file.mapped = mapping.mapped = MappedFile(address_of(data), data.size)
+    return Source(str(path), data, path, mapping, file)

@@ -2,7 +2,7 @@
 
 Backends keep most weights in their own memory, but some, like the CPU backend's embedding table, are read from the
 mapped file. If another program overwrites the file in place, such reads give garbage; if it cuts the file short, they
-end the process. (A file that is replaced by another of its name does no harm: the mapping keeps the old one.)
+give zeros. (A file that is replaced by another of its name does no harm: the mapping keeps the old one.)
 """
 
 import hashlib
@@ -28,6 +28,13 @@ class FileWatch:
         for file in self._watched:
             if file.stamp != stamp_of(file.descriptor):
                 file.look_again()
+        self.refuse_cut()
+
+    def refuse_cut(self) -> None:
+        """Raise `WeightsChanged` if something was read that a file had no more of, be it there again or not."""
+        for file in self._watched:
+            if file.opened.was_cut:
+                raise _changed(file.opened)
 
 
 class _Watched:
@@ -47,7 +54,7 @@ class _Watched:
 def refuse_changed(sources: Iterable[Source | None]) -> None:
     """Raise `WeightsChanged` if a file was written to since it was opened: what was read of it may be of two kinds."""
     for file in _files(sources):
-        if file.stamp() != file.first_stamp:
+        if file.was_cut or file.stamp() != file.first_stamp:
             raise _changed(file)
 
 

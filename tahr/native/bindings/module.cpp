@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "cpu_features.h"
+#include "mapped_file.h"
 #include "module_ops.h"
 #include "released_gil.h"
 
@@ -129,6 +130,11 @@ NB_MODULE(_native, m) {
   m.attr("LORA_PANEL") = LORA_PANEL;
   m.attr("LORA_ROUNDS") = LORA_ROUNDS;
   m.attr("MAX_LORA_TARGETS") = MAX_LORA_TARGETS;
+
+  nb::class_<MappedFile>(m, "MappedFile")
+      .def(nb::init<uintptr_t, size_t>(), "address"_a, "n_bytes"_a)
+      .def("unmapped", &MappedFile::unmapped, "Say that the mapping is about to go.")
+      .def_prop_ro("was_cut", &MappedFile::was_cut, "Whether zeros were read in place of what the file has no more of.");
 
   nb::class_<Pool>(m, "Pool").def(nb::init<int>(), "n_threads"_a).def_prop_ro("n_threads", &Pool::n_threads);
 
