@@ -1,5 +1,6 @@
 """A model whose file changes while it is in use: a clear error instead of a crash or garbage; other models go on."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from gguf_maker import Gguf, Stored
-from tahr import LLM, SamplingParams
+from tahr import LLM, AsyncLLM, SamplingParams
 from tahr._native import MappedFile
 from tahr.backends.cpu.backend import CpuBackend
 from tahr.errors import GenerateError, WeightsChanged
+from tahr.server.llm_engine import LlmEngine
+from tahr.server.models import Health, ServedModel
 from tahr.weights import FileWatch, open_gguf
 from tahr.weights.watch import refuse_changed
 
@@ -76,6 +79,19 @@ def test_a_replaced_or_touched_file_does_no_harm(copy: Path, stories: Path, tmp_
     assert model.generate(PROMPT, GREEDY).text == before
     copy.unlink()
     assert model.generate(PROMPT, GREEDY).text == before
+
+
+def test_the_server_sees_it_before_a_request_does(copy: Path) -> None:
+    llm = AsyncLLM(str(copy))
+    try:
+        model = ServedModel(("story",), LlmEngine(llm))
+        assert model.fault == "" and model.health() is Health.OK
+        os.truncate(copy, 4096)
+        for _ in range(2):
+            assert "cut short" in model.fault and str(copy) not in model.fault
+            assert model.health() is Health.FAILING
+    finally:
+        asyncio.run(llm.close())
 
 
 @pytest.fixture

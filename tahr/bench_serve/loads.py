@@ -92,7 +92,7 @@ def read_sharegpt(path: Path) -> list[tuple[str, str]]:
     """First message and first answer of each conversation that a person begins."""
     try:
         conversations = json.loads(read_bytes(path, MAX_DATASET_BYTES))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The dataset {path} cannot be read: {error}.") from error
     if not isinstance(conversations, list):
         raise ConfigError(f"The dataset {path} is not a list of conversations.")

@@ -30,6 +30,15 @@ class FileWatch:
                 file.look_again()
         self.refuse_cut()
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether `check` would raise; any thread may ask."""
+        try:
+            self.check()
+        except WeightsChanged:
+            return True
+        return False
+
     def refuse_cut(self) -> None:
         """Raise `WeightsChanged` if something was read that a file had no more of, be it there again or not."""
         for file in self._watched:
@@ -42,11 +51,13 @@ class _Watched:
         self.opened, self.descriptor = opened, opened.descriptor
         self.stamp = opened.first_stamp
         self.digest = _digest(opened, self.stamp[0])
+        self._refused: Stamp | None = None  # with other content, which need not be looked at again
 
     def look_again(self) -> None:
         """Refuse a file with other content; one that was only touched is the same as before."""
         stamp = self.opened.stamp()
-        if stamp[0] != self.stamp[0] or _digest(self.opened, stamp[0]) != self.digest:
+        if stamp[0] != self.stamp[0] or stamp == self._refused or _digest(self.opened, stamp[0]) != self.digest:
+            self._refused = stamp
             raise _changed(self.opened)
         self.stamp = stamp
 

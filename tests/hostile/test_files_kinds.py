@@ -143,6 +143,26 @@ def test_a_pipe_of_the_shell_can_hold_a_prompt_of_bounded_size(tmp_path: Path) -
         read_piped(Path("/dev/zero"), 1 << 16)
 
 
+NESTED = (
+    *("an adapter's configuration", "an adapter's weights", "a model's folder", "a model's configuration", "an index"),
+    *("a tokenizer", "a tokenizer's folder", "tools", "settings", "a conversation", "a bundle"),
+    *("a baseline", "a dataset"),
+)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', "a = " + "["])
+@pytest.mark.parametrize("way", NESTED)
+def test_what_is_nested_without_end_is_refused(way: str, opening: str, tmp_path: Path) -> None:
+    """As JSON, as TOML, and as neither."""
+    name, read = READERS[way]
+    path = tmp_path / "there" / name
+    path.parent.mkdir()
+    path.write_text(opening + opening[-1] * 200_000 if opening.startswith("a") else opening * 200_000)
+    with pytest.raises(TahrError) as refusal:
+        read(path)
+    assert len(str(refusal.value)) < 1000
+
+
 def test_an_adapter_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match="There is no adapter at"):
         open_adapter(make_pipe(tmp_path / "a.gguf"), NOBODY)

@@ -28,7 +28,7 @@ def read_baseline(path: Path) -> dict[Key, float]:
         return {
             key_of(record): float(record["median_ts"]) for record in json.loads(read_bytes(path, MAX_BASELINE_BYTES))
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"--baseline {path} cannot be used ({error!r}): write one with `tahr bench MODEL --json > {path}`."
         ) from error

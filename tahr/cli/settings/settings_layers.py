@@ -282,7 +282,7 @@ def read_file(path: Path | None, warn: Callable[[str], None]) -> File:
         return File()
     try:
         content = tomllib.loads(read_text(path, MAX_FILE_BYTES))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The settings in {path} cannot be read: {error}.") from error
     warn(f"Settings from {path}.")
     return File(str(path), content)

@@ -16,7 +16,7 @@ from tahr.server.http.errors import Envelope, HttpError, request_id
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
 LINGER_S = 5.0  # for the rest of a body after the response
-PROBE_S = 0.25  # between looks whether a client that sends no more is still there
+PROBE_S = 0.1  # between looks whether a client that sends no more is still there
 MAX_PIPELINED = 16  # requests that wait for the response to the one before, while the connection is still read
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
 TAIL = b"content-length: %d\r\n\r\n%b"
