@@ -21,6 +21,7 @@ MAX_PIPELINED = 16  # requests that wait for the response to the one before, whi
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
 TAIL = b"content-length: %d\r\n\r\n%b"
 TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
+LEADING_ZERO = b"0"  # of the size of the next chunk, which is written whole when there is one
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it, also where they expect none
 NOT_HTTP = b"400 Bad Request", "This is not HTTP/1.1 as the server understands it."
 
@@ -59,15 +60,21 @@ class BoundedProtocol(HttpToolsProtocol):
         return True
 
     def _probe(self, is_told: bool) -> None:
-        """Look whether what was written so far met somebody; an interim response is written if nothing was."""
+        """Look whether what was written so far met somebody; something is written first if nothing was."""
         if is_reset(self.transport.get_extra_info("socket")):
             return self.transport.abort()
         running = self._running
-        if not is_told and running and not running.response_started and running.scope["http_version"] == "1.1":
-            self.transport.write(CONTINUE)
-            is_told = True
+        if running and not is_told:
+            is_told = self._tell(running)
         self._probe_timer = self.loop.call_later(PROBE_S, self._probe, is_told)
         return None
+
+    def _tell(self, running: RequestResponseCycle) -> bool:
+        """Write something that means nothing; whether there was anything to write."""
+        if running.scope["http_version"] != "1.1" or (running.response_started and not running.chunked_encoding):
+            return False
+        self.transport.write(LEADING_ZERO if running.response_started else CONTINUE)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
