@@ -21,6 +21,11 @@ RUN_TAPE: int  # a C function of a tape's address and a pool's: runs the tape, w
 SAMPLE_ROW_BYTES: int
 SPLIT_TOKENS: int
 
+class MappedFile:
+    was_cut: bool
+    def __init__(self, address: int, n_bytes: int) -> None: ...
+    def unmapped(self) -> None: ...
+
 Job = tuple[Matrix, int, int]  # matrix, out, bias (0: none)
 
 def isas() -> list[str]: ...

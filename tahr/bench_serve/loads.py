@@ -9,10 +9,12 @@ from typing import Any
 from tahr.bench_serve.measured import Load
 from tahr.bench_serve.plan import BenchPlan
 from tahr.errors import ConfigError
+from tahr.regular_file import read_bytes
 
 Encode = Callable[[str], Awaitable[list[int]]]  # a text as tokens, without special ones
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MAX_DATASET_BYTES = 4 << 30
 N_INPUT = {"random": 256, "shared-prefix": 64}
 # Where random tokens are taken from: common words, so that no tokenizer makes anything special of them.
 WORDS = (
@@ -89,8 +91,8 @@ class ShareGptMaker(Maker):
 def read_sharegpt(path: Path) -> list[tuple[str, str]]:
     """First message and first answer of each conversation that a person begins."""
     try:
-        conversations = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        conversations = json.loads(read_bytes(path, MAX_DATASET_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The dataset {path} cannot be read: {error}.") from error
     if not isinstance(conversations, list):
         raise ConfigError(f"The dataset {path} is not a list of conversations.")

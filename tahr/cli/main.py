@@ -9,10 +9,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, cast
 
+from tahr.cli.termination import Terminated, raised_signals
 from tahr.errors import ConfigError, TahrError
 
 EXIT_UNEXPECTED = 1
@@ -28,11 +30,12 @@ class Verb:
 
     module: str
     also: tuple[str, ...] = ()
+    own_signals: bool = False  # it says itself what becomes of SIGTERM
 
 
 VERBS = {
     "run": Verb("verbs.run", also=("chat",)),
-    "serve": Verb("verbs.serve"),
+    "serve": Verb("verbs.serve", own_signals=True),
     "pull": Verb("verbs.pull"),
     "list": Verb("verbs.list", also=("ls",)),
     "rm": Verb("verbs.rm"),
@@ -60,6 +63,7 @@ VERBS = {
     "version": Verb("verbs.version"),
 }
 NAMES = {name: verb.module for verb_name, verb in VERBS.items() for name in (verb_name, *verb.also)}
+OWN_SIGNALS = {verb.module for verb in VERBS.values() if verb.own_signals}
 
 EXAMPLES = """\
 examples:
@@ -132,7 +136,9 @@ def dispatch(argv: Sequence[str]) -> int:
     verb.add_arguments(parser)
     parser.usage = usage_of(parser)
     # Intermixed, so that options may stand between the words of a message.
-    return cast(int, verb.run(parser.parse_intermixed_args(argv[1:])))
+    args = parser.parse_intermixed_args(argv[1:])
+    with nullcontext() if NAMES[name] in OWN_SIGNALS else raised_signals():
+        return cast(int, verb.run(args))
 
 
 def usage_of(parser: argparse.ArgumentParser) -> str:
@@ -188,6 +194,8 @@ def sentence(error: BaseException) -> tuple[str, int]:
     """What to print for an error, and the exit code that goes with it."""
     if isinstance(error, TahrError):
         return f"error: {error}", error.exit_code
+    if isinstance(error, Terminated):
+        return f"terminated by {error}", error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED
     if isinstance(error, OSError) and error.strerror:

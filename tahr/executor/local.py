@@ -121,8 +121,13 @@ class LocalExecutor:
         handle.sampled = self.backend.sample(handle.result, rows)
 
     def collect(self, handle: LaunchedStep) -> StepResult:
-        sampled = handle.sampled.collect() if handle.sampled else None
-        return StepResult(sampled, handle.rows.collect() if handle.rows else None)
+        result = StepResult(
+            sampled=handle.sampled.collect() if handle.sampled else None,
+            rows=handle.rows.collect() if handle.rows else None,
+        )
+        for model in self.executed:
+            model.decoder.files.refuse_cut()  # zeros may have been read in place of weights
+        return result
 
     def _copy_pages(self, kv: KVStore, copies: Sequence[PageCopy]) -> None:
         for group in {copy.group for copy in copies}:
@@ -141,6 +146,9 @@ class LocalExecutor:
 
     def warm(self, step: StepRequest) -> None:
         run_empty(self.backend, self.executed[step.model].inputs, self._plan(step))
+
+    def weights_changed(self) -> bool:
+        return any(model.decoder.files.has_changed for model in self.executed)
 
     def _plan(self, step: StepRequest) -> Plan:
         return self.executed[step.model].plan(self.backend, key_of(step))

@@ -153,6 +153,9 @@ class Executor(Protocol):
     def warm(self, step: StepRequest) -> None:
         """Run a step without tokens, which changes no page and no state, and wait for it. Nothing may be in flight."""
 
+    def weights_changed(self) -> bool:
+        """Whether the files of the weights are no longer what was loaded; any thread may ask."""
+
     def mask_memory(self, n: int, n_words: int) -> Words:
         """Memory for `SampleRows.mask`, from which masks reach the device without another copy."""
 

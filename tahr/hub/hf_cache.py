@@ -14,7 +14,9 @@ from pathlib import Path
 from tahr.hub import pick, store
 from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.refs import Ref
+from tahr.regular_file import read_text
 
+MAX_REF_BYTES = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PARTIAL = ("*.incomplete", "*.tahr-partial")
 
@@ -65,7 +67,7 @@ class Repo:
         if _COMMIT.fullmatch(revision):
             return revision
         try:
-            commit = (self.root / "refs" / revision).read_text(encoding="utf-8").strip()
+            commit = read_text(self.root / "refs" / revision, MAX_REF_BYTES).strip()
         except (OSError, ValueError):
             return None
         return commit if _COMMIT.fullmatch(commit) else None

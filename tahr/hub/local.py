@@ -10,6 +10,7 @@ from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import GGUF_MAGIC, Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
+from tahr.regular_file import read_start
 
 
 def cached(ref: Ref) -> ModelFiles:
@@ -37,8 +38,7 @@ def _begins_like_gguf(path: Path) -> bool:
     """Caches keep files under their digest, without the ending."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    return read_start(path, len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
 def _gguf(ref: Ref, path: Path) -> ModelFiles:

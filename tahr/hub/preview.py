@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tahr.errors import CorruptFile
+from tahr.regular_file import read_bytes
 
 GGUF_MAGIC = b"GGUF"
 HEAD_BYTES = 4096
@@ -43,7 +44,9 @@ def read_config(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(path.read_bytes()[:MAX_JSON_BYTES])
+        value = json.loads(read_bytes(path, MAX_JSON_BYTES))
+    except OSError as error:
+        raise CorruptFile(f"{path.name} of the model cannot be read ({error}): fetch another model.") from error
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path.name} of the model is not valid JSON ({error}): fetch another model.") from error
     if not isinstance(value, dict):

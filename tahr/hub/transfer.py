@@ -18,10 +18,12 @@ from tahr.errors import DownloadError
 from tahr.hub import store, web
 from tahr.hub.progress import Progress
 from tahr.hub.web import Transient
+from tahr.regular_file import open_regular, read_bytes
 
 N_CONNECTIONS = 8
 SINGLE_STREAM_BYTES = 64 << 20  # below this, more connections cost more than they bring
 CHUNK_BYTES = 1 << 20
+MAX_STATE_BYTES = 1 << 20
 SAVE_EVERY_BYTES = 4 << 20
 JOIN_S = 2.0  # how long a stop waits for threads that sit in a read
 N_TRIES = 5  # in a row without a single new byte
@@ -100,7 +102,7 @@ class Partial:
 
     def _restore(self) -> list[Segment]:
         try:
-            state = json.loads(self.state_path.read_text(encoding="utf-8"))
+            state = json.loads(read_bytes(self.state_path, MAX_STATE_BYTES))
             segments = [Segment(int(position), int(stop)) for position, stop in state["segments"]]
             furthest = max((segment.position for segment in segments), default=0)
             if state["size_bytes"] != self.job.size_bytes or furthest > self.path.stat().st_size:
@@ -245,7 +247,7 @@ def _verify(path: Path, job: Download) -> None:
 def file_digest(path: Path, algorithm: Literal["sha256", "git"]) -> str:
     """The hex digest of a file, in the way its source states it."""
     digest = hashlib.sha256() if algorithm == "sha256" else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:  # noqa: PTH123 (of a descriptor)
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

@@ -46,10 +46,13 @@ from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
 from tahr.models.loader.runnable import refuse_unsupported
+from tahr.regular_file import read_text
 from tahr.text.templates.chat import ChatTemplate, template_for
+from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tool_calls.call_formats import call_format_named
 
+MAX_TEMPLATE_BYTES = 1 << 20
 LORA_ROWS = 128  # kept where adapters are loaded at start: eight of rank 16
 
 
@@ -260,7 +263,7 @@ def tokenizer_at(path: str) -> Tokenizer:
     place = expanded(path)
     if not place.exists():
         raise ModelNotFound(f"There is no tokenizer at {path!r}: name a tokenizer.json or leave the setting out.")
-    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(place.read_bytes())
+    return Tokenizer.from_dir(place) if place.is_dir() else Tokenizer.from_json(read_bytes(place, TokenizerError))
 
 
 def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -269,7 +272,7 @@ def template_of(config: EngineConfig, tokenizer: Tokenizer) -> ChatTemplate | No
         return None
     path = expanded(config.chat_template)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = read_text(path, MAX_TEMPLATE_BYTES)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"The chat template {path} cannot be read ({error}): name a file with a Jinja template."

@@ -10,7 +10,7 @@ from typing import Any
 
 from tahr import hub
 from tahr.hub.refs import quant_of
-from tahr.loading.sidecars import sidecar
+from tahr.loading.sidecars import read_text, sidecar
 from tahr.models.loader.load import OpenedModel, open_model
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -71,7 +71,7 @@ def template_text(files: hub.ModelFiles, source: OpenedModel) -> str:
     text = source.config.get("tokenizer.chat_template")
     beside = files.directory / "chat_template.jinja" if files.directory else sidecar(files, "chat_template.jinja")
     if not isinstance(text, str) and beside and beside.is_file():
-        text = beside.read_text(encoding="utf-8", errors="replace")
+        text = read_text(beside)
     return text if isinstance(text, str) else ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tahr import regular_file
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, CorruptFile
 from tahr.hub import ModelFiles
@@ -56,9 +57,10 @@ def ollama_template(files: ModelFiles) -> tuple[str | None, str]:
 def read_text(path: Path | None) -> str:
     if path is None:
         return ""
-    if path.stat().st_size > MAX_TEXT_BYTES:
-        raise CorruptFile(f"{path} is larger than any real one; fetch the model again.")
-    return path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return regular_file.read_text(path, MAX_TEXT_BYTES, errors="replace")
+    except OSError as error:
+        raise CorruptFile(f"{path} cannot be read ({error.strerror}); fetch the model again.") from error
 
 
 def ollama_sampling(params: Mapping[str, Any]) -> SamplingParams:

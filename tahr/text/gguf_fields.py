@@ -13,6 +13,7 @@ from tahr.errors import TokenizerError
 from tahr.text.templates.chat import template_for
 from tahr.text.tokens.gguf_source import KEY, Kind
 from tahr.text.tokens.gguf_vocab import read_gguf
+from tahr.text.tokens.json_object import read_bytes
 from tahr.text.tokens.json_vocab import read_dir
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from tahr.text.tokens.tokenizer import Tokenizer as OurTokenizer
@@ -31,7 +32,7 @@ USUAL = ("qwen2", "llama-bpe", "smollm", "gpt-2", "tekken", "gpt-4o", "deepseek-
 def gguf_fields(directory: Path, n_vocab: int) -> dict[str, Any]:
     """The tokenizer and chat template of a model directory as metadata; checked to give the same tokens."""
     vocab = read_dir(directory)
-    tree = json.loads((directory / "tokenizer.json").read_bytes())
+    tree = json.loads(read_bytes(directory / "tokenizer.json", TokenizerError))
     if tree["model"].get("type") != "BPE" or vocab.alphabet not in KINDS:
         raise TokenizerError(f"Tahr cannot put a tokenizer of the kind {tree['model'].get('type')!r} into a GGUF yet.")
     kinds = token_kinds(vocab, tree, n_vocab)

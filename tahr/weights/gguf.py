@@ -15,6 +15,7 @@ from typing import Any
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, QuantError
 from tahr.weights.formats import BY_GGML_ID, Format
+from tahr.weights.limits import MODEL, HeaderLimits
 from tahr.weights.metadata import U32, U64, Cursor
 from tahr.weights.source import Source, in_memory, map_file
 from tahr.weights.tensor import HostTensor
@@ -23,8 +24,6 @@ MAGIC = b"GGUF"
 VERSIONS = (1, 2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
-# Far above any released model. Each is an object, many times larger than its bytes in the file.
-MAX_TENSORS, MAX_METADATA = 1 << 20, 1 << 16
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -39,16 +38,18 @@ class GGUFFile:
     paths: tuple[Path, ...]
 
 
-def open_gguf(source: Path | bytes | bytearray | memoryview) -> GGUFFile:
+def open_gguf(source: Path | bytes | bytearray | memoryview, limits: HeaderLimits = MODEL) -> GGUFFile:
     """Open a GGUF file, or bytes of one; any part of a split set opens the whole set."""
     if isinstance(source, bytes | bytearray | memoryview):
-        opened = _read(in_memory(source))
+        opened = _read(in_memory(source), limits)
         if _n_parts(opened) > 1:
             raise LoadError("The model in memory is one part of a split set. Merge the parts first, or pass a path.")
         return opened
-    opened = _read(map_file(Path(source)))
+    opened = _read(map_file(Path(source)), limits)
     n_parts = _n_parts(opened)
-    return opened if n_parts <= 1 else _joined([_read(map_file(path)) for path in _part_paths(Path(source), n_parts)])
+    if n_parts <= 1:
+        return opened
+    return _joined([_read(map_file(path), limits) for path in _part_paths(Path(source), n_parts)])
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,11 @@ class _Info:
         return self.format.n_bytes(math.prod(self.shape))
 
 
-def _read(source: Source) -> GGUFFile:
+def _read(source: Source, limits: HeaderLimits) -> GGUFFile:
     """One file on its own."""
-    cursor = Cursor(source)
+    cursor = Cursor(source, limits)
     version = _version(cursor)
-    n_tensors = cursor.count("tensors", 16 + cursor.size.size, MAX_TENSORS)
+    n_tensors = cursor.count("tensors", 16 + cursor.size.size, limits.n_tensors)
     metadata = _metadata(cursor)
     infos = [_info(cursor) for _ in range(n_tensors)]
     tensors = _placed(cursor, infos, _alignment(cursor, metadata))
@@ -94,7 +95,7 @@ def _version(cursor: Cursor) -> int:
 
 def _metadata(cursor: Cursor) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    for _ in range(cursor.count("metadata values", 5 + cursor.size.size, MAX_METADATA)):
+    for _ in range(cursor.count("metadata values", 5 + cursor.size.size, cursor.limits.n_metadata)):
         start = cursor.at
         key = cursor.name("a metadata key")
         if key in metadata:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tahr.errors import CorruptFile
+from tahr.weights.limits import MODEL, HeaderLimits
 from tahr.weights.source import Source
 
 # The number of a value type in the file -> its code, which `struct` and NumPy share.
@@ -18,10 +19,6 @@ BOOL, STRING, ARRAY = 7, 8, 9
 MAX_NAME_BYTES = 65535
 MAX_DEPTH = 4  # of arrays in arrays
 MAX_NESTED = 1 << 12  # arrays in arrays, in all: each is an object, many times larger than its bytes in the file
-# Far above any released model, of which the largest have a million items. A file of tens of gigabytes (a sparse one
-# takes no space) could else hold billions, which are walked through one by one and take eight bytes each, or more.
-MAX_ITEMS = 1 << 24  # of all arrays
-MAX_TEXT_BYTES = 1 << 28  # of a string, or of the strings of an array
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -68,12 +65,14 @@ class MetadataArray(Sequence[Any]):
 class Cursor:
     """A place in a GGUF file that moves forward as things are read and refuses to leave the file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, limits: HeaderLimits = MODEL) -> None:
         self.source = source
+        self.limits = limits
         self.view = source.data.data
         self.at = 0
         self.n_nested = 0  # arrays in arrays so far
         self.n_items = 0  # of arrays so far
+        self.n_text_bytes = 0  # of strings so far
         self.size = U64  # of a count or a length; version 1 files use U32
 
     @property
@@ -120,10 +119,11 @@ class Cursor:
         return _text(bytes(self.view[start : self.at]))
 
     def _refuse_long(self, start: int, field: str) -> None:
-        if self.at - start > MAX_TEXT_BYTES:
-            raise self.damage(
-                f"{field} has {self.at - start} bytes of text, which is more than {MAX_TEXT_BYTES}", start
-            )
+        """Strings may not bring the text of the whole header beyond bounds."""
+        self.n_text_bytes += self.at - start
+        if self.n_text_bytes > self.limits.n_text_bytes:
+            most = self.limits.n_text_bytes
+            raise self.damage(f"{field} brings the header to more than {most} bytes of text", start)
 
     def value(self, field: str) -> Any:
         """A value of any type, after its type number."""
@@ -159,8 +159,9 @@ class Cursor:
         start = self.at
         n_items = self.count(f"items of {field}", item_bytes)
         self.n_items += n_items
-        if self.n_items > MAX_ITEMS:
-            raise self.damage(f"{field} brings the number of items of arrays to more than {MAX_ITEMS}", start)
+        if self.n_items > self.limits.n_items:
+            most = self.limits.n_items
+            raise self.damage(f"{field} brings the number of items of arrays to more than {most}", start)
         return n_items
 
     def _numbers(self, kind: int, field: str) -> MetadataArray:

@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, QuantError
 from tahr.weights.formats import FORMATS
+from tahr.weights.limits import MODEL, HeaderLimits
 from tahr.weights.source import Source, map_file
 from tahr.weights.tensor import HostTensor
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-# Parsed JSON takes many times the memory of its text; a real header has some hundred bytes for each tensor.
-MAX_HEADER_BYTES = 32 << 20
 MAX_DIMS = 8
 DTYPES = (
     *("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"),
@@ -32,12 +31,12 @@ class SafetensorsFile:
     paths: tuple[Path, ...]
 
 
-def open_safetensors(path_or_dir: Path) -> SafetensorsFile:
+def open_safetensors(path_or_dir: Path, limits: HeaderLimits = MODEL) -> SafetensorsFile:
     """Open a safetensors file, an index file, or a model directory with either."""
     path = Path(path_or_dir)
     if path.is_dir():
         path = _entry(path)
-    return _open_shards(path) if path.name.endswith(".index.json") else _read(path)
+    return _open_shards(path, limits) if path.name.endswith(".index.json") else _read(path, limits)
 
 
 def _entry(directory: Path) -> Path:
@@ -47,14 +46,14 @@ def _entry(directory: Path) -> Path:
     raise ModelNotFound(f"{directory} has neither {WHOLE_NAME} nor {INDEX_NAME}. Give a directory that does.")
 
 
-def _open_shards(index: Path) -> SafetensorsFile:
+def _open_shards(index: Path, limits: HeaderLimits) -> SafetensorsFile:
     """All shards of an index; where two hold a tensor of the same name, the index says whose it is. Tensors that it
     does not list count too: an index may be that of the model before it was quantised or given biases."""
-    home = _weight_map(index)
+    home = _weight_map(index, limits)
     paths = [index.with_name(name) for name in sorted(set(home.values()))]
     if missing := [path.name for path in paths if not path.exists()]:
         raise ModelNotFound(f"Shards that {index} lists are missing: {', '.join(missing[:5])}. Download them too.")
-    shards = [_read(path) for path in paths]
+    shards = [_read(path, limits) for path in paths]
     tensors: dict[str, HostTensor] = {}
     metadata: dict[str, str] = {}
     for path, shard in zip(paths, shards, strict=True):
@@ -68,11 +67,11 @@ def _open_shards(index: Path) -> SafetensorsFile:
     return SafetensorsFile(metadata, tensors, sum(shard.n_bytes for shard in shards), tuple(paths))
 
 
-def _weight_map(index: Path) -> dict[str, str]:
+def _weight_map(index: Path, limits: HeaderLimits) -> dict[str, str]:
     """Tensor name -> shard name, with shard names that can only mean files beside the index."""
     source = map_file(index)
-    if source.data.size > MAX_HEADER_BYTES:
-        raise CorruptFile(f"{index} is larger than {MAX_HEADER_BYTES} bytes. Check that it is a safetensors index.")
+    if source.data.size > limits.n_json_bytes:
+        raise CorruptFile(f"{index} is larger than {limits.n_json_bytes} bytes. Check that it is a safetensors index.")
     home = _parse(source.label, source.data.tobytes()).get("weight_map")
     if not isinstance(home, dict) or not home:
         raise CorruptFile(f"{index} has no 'weight_map' of tensors and shards. Download it again.")
@@ -82,27 +81,32 @@ def _weight_map(index: Path) -> dict[str, str]:
     return home
 
 
-def _read(path: Path) -> SafetensorsFile:
+def _read(path: Path, limits: HeaderLimits) -> SafetensorsFile:
     """One file on its own."""
     source = map_file(path)
-    header, data_start = _header(source)
+    header, data_start = _header(source, limits)
     metadata = _file_metadata(path, header.pop("__metadata__", {}))
     tensors = {name: _tensor(source, data_start, name, entry) for name, entry in header.items()}
     _refuse_gaps(source, data_start, tensors)
     return SafetensorsFile(metadata, tensors, int(source.data.size), (path,))
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def _header(source: Source, limits: HeaderLimits) -> tuple[dict[str, Any], int]:
     """The parsed header, and where the tensor data begins."""
     n_header = int.from_bytes(source.data[:8].tobytes(), "little")
     if source.data.size < 8 or n_header > source.data.size - 8:
         what = f"its header of {n_header} bytes does not fit in its {source.data.size} bytes"
         raise CorruptFile(f"{source.label} is damaged or no safetensors file: {what}. Download the file again.")
-    if n_header > MAX_HEADER_BYTES:
+    if n_header > limits.n_json_bytes:
         raise CorruptFile(
-            f"{source.label} has a header of {n_header} bytes; {MAX_HEADER_BYTES} is the most. Use shards."
+            f"{source.label} has a header of {n_header} bytes; {limits.n_json_bytes} is the most. Use shards."
         )
-    return _parse(source.label, source.data[8 : 8 + n_header].tobytes()), 8 + n_header
+    text = source.data[8 : 8 + n_header].tobytes()
+    n_brackets = text.count(b"{") + text.count(b"[")  # three for each tensor; known before anything is made of them
+    header = _parse(source.label, text) if n_brackets <= 4 * limits.n_tensors else None
+    if header is None or len(header) > limits.n_tensors:
+        raise CorruptFile(f"{source.label} lists more tensors than {limits.n_tensors}, which is the most. Use shards.")
+    return header, 8 + n_header
 
 
 def _parse(label: str, text: bytes) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tahr._native import MappedFile, address_of
 from tahr.errors import CorruptFile, LoadError, ModelNotFound
+from tahr.regular_file import open_regular
 
 Stamp = tuple[int, int]  # the size of a file, and when its content was last changed: one differs after any writing
 
@@ -27,11 +29,28 @@ class OpenFile:
         self.label = label
         self.first_stamp = self.stamp()
 
+        self.mapped: MappedFile | None = None
+
     def stamp(self) -> Stamp:
         return file_stamp(self.descriptor)
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether something was read from the mapping that the file has no more of."""
+        return self.mapped is not None and self.mapped.was_cut
+
     def __del__(self) -> None:
         os.close(self.descriptor)
+
+
+class Mapping(mmap.mmap):
+    """A file in memory, which gives zeros in place of what is cut off it: reading that would else end the process."""
+
+    mapped: MappedFile | None = None
+
+    def __del__(self) -> None:
+        if self.mapped:
+            self.mapped.unmapped()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +82,20 @@ def in_memory(content: bytes | bytearray | memoryview) -> Source:
 def map_file(path: Path) -> Source:
     """A file mapped read-only."""
     try:
-        # Asked first because opening a pipe or a device would wait or worse.
         if not path.exists():
             raise ModelNotFound(f"There is no file {str(path)!r}. Check the path, or pull the model first.")
-        if not path.is_file():
-            raise LoadError(f"{str(path)!r} is not a regular file. Give the path of a model file.")
         return _map(path)
     except OSError as error:
-        raise LoadError(f"{str(path)!r} cannot be read: {error.strerror}. Check that you may read it.") from error
+        raise LoadError(
+            f"{str(path)!r} cannot be read: {error.strerror}. Give the path of a model file that you may read."
+        ) from error
 
 
 def _map(path: Path) -> Source:
-    file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), repr(str(path)))
+    file = OpenFile(open_regular(path), repr(str(path)))
     if file.first_stamp[0] == 0:
         raise CorruptFile(f"{str(path)!r} is empty. Download the file again.")
-    mapping = mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ)
-    return Source(str(path), np.frombuffer(mapping, np.uint8), path, mapping, file)
+    mapping = Mapping(file.descriptor, 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(mapping, np.uint8)
+    file.mapped = mapping.mapped = MappedFile(address_of(data), data.size)
+    return Source(str(path), data, path, mapping, file)

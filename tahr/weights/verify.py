@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tahr.errors import ConfigError, CorruptFile
+from tahr.regular_file import open_regular
 from tahr.weights.gguf import GGUFFile, open_gguf
 from tahr.weights.safetensors import SafetensorsFile, open_safetensors
 
@@ -50,7 +51,7 @@ def _open(path: Path) -> GGUFFile | SafetensorsFile:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:  # noqa: PTH123 (of a descriptor)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

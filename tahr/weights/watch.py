@@ -2,7 +2,7 @@
 
 Backends keep most weights in their own memory, but some, like the CPU backend's embedding table, are read from the
 mapped file. If another program overwrites the file in place, such reads give garbage; if it cuts the file short, they
-end the process. (A file that is replaced by another of its name does no harm: the mapping keeps the old one.)
+give zeros. (A file that is replaced by another of its name does no harm: the mapping keeps the old one.)
 """
 
 import hashlib
@@ -28,6 +28,22 @@ class FileWatch:
         for file in self._watched:
             if file.stamp != stamp_of(file.descriptor):
                 file.look_again()
+        self.refuse_cut()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether `check` would raise; any thread may ask."""
+        try:
+            self.check()
+        except WeightsChanged:
+            return True
+        return False
+
+    def refuse_cut(self) -> None:
+        """Raise `WeightsChanged` if something was read that a file had no more of, be it there again or not."""
+        for file in self._watched:
+            if file.opened.was_cut:
+                raise _changed(file.opened)
 
 
 class _Watched:
@@ -35,11 +51,13 @@ class _Watched:
         self.opened, self.descriptor = opened, opened.descriptor
         self.stamp = opened.first_stamp
         self.digest = _digest(opened, self.stamp[0])
+        self._refused: Stamp | None = None  # with other content, which need not be looked at again
 
     def look_again(self) -> None:
         """Refuse a file with other content; one that was only touched is the same as before."""
         stamp = self.opened.stamp()
-        if stamp[0] != self.stamp[0] or _digest(self.opened, stamp[0]) != self.digest:
+        if stamp[0] != self.stamp[0] or stamp == self._refused or _digest(self.opened, stamp[0]) != self.digest:
+            self._refused = stamp
             raise _changed(self.opened)
         self.stamp = stamp
 
@@ -47,7 +65,7 @@ class _Watched:
 def refuse_changed(sources: Iterable[Source | None]) -> None:
     """Raise `WeightsChanged` if a file was written to since it was opened: what was read of it may be of two kinds."""
     for file in _files(sources):
-        if file.stamp() != file.first_stamp:
+        if file.was_cut or file.stamp() != file.first_stamp:
             raise _changed(file)
 
 

@@ -54,6 +54,40 @@ def test_bytes_are_bounded_and_counted_exactly() -> None:
     assert len(store) == 0 and store.n_bytes == 0, "what is too large by itself is not kept"
 
 
+def test_one_owner_does_not_evict_what_another_has() -> None:
+    store, _ = store_of(max_entries=4)
+    store.add("me", entry("a"))
+    for i in range(10):
+        store.add("other", entry(str(i)))
+    assert has(store, "a") and len(store) == 4
+    store, _ = store_of(max_bytes=4 * SIZE)
+    store.add("me", entry("a"))
+    for i in range(10):
+        store.add("other", entry(str(i), n=500))
+    store.add("other", entry("x", n=10**6))
+    assert has(store, "a") and store.n_bytes <= 4 * SIZE
+
+
+def test_an_owner_takes_its_share_of_one_that_has_more() -> None:
+    store, _ = store_of(max_entries=4)
+    for i in range(4):
+        store.add("other", entry(str(i)))
+    for id in "abcd":
+        store.add("me", entry(id))
+    assert [has(store, id) for id in "abcd"] == [False, False, True, True] and len(store) == 4
+    assert store.get("other", "3") and store.get("other", "2")
+
+
+def test_old_responses_of_all_owners_go() -> None:
+    store, now = store_of()
+    store.add("other", entry("a"))
+    now[0] = 60
+    store.add("me", entry("b"))
+    now[0] = 150
+    store.add("me", entry("c"))
+    assert len(store) == 2 and store.n_bytes == 2 * SIZE
+
+
 def test_responses_age() -> None:
     store, now = store_of()
     store.add("me", entry("a"))

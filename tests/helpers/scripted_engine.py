@@ -216,6 +216,7 @@ class ScriptedEngine:
         self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
+        self.weights_changed = False
         self.live: set[int] = set()
         self.scripts: list[str] = []  # what it replies next, where that does not follow from the prompt
         self.seen: list[ScriptedReply] = []

@@ -124,6 +124,41 @@ def test_a_missing_or_changed_file_is_found(name: str, tmp_path: Path, capsys: p
     assert f"{name} is missing" in capsys.readouterr().err
 
 
+ODD_MANIFESTS = {
+    "digests that are a list": b'{"format": 1, "sha256": []}',
+    "a digest that is a list": b'{"format": 1, "sha256": {"request.json": []}}',
+    "no digests": b'{"format": 1}',
+    "200,000 brackets": b"[" * 200_000,
+    "JSON too deep to print": b'{"format": 1, "sha256": {}, "x": ' + b"[" * 600 + b"]" * 600 + b"}",
+    "a format that is a list": b'{"format": [1]}',
+}
+
+
+@pytest.mark.parametrize("odd", ODD_MANIFESTS)
+def test_odd_manifests_are_refused_in_a_sentence(odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundles.write(tmp_path / "one", {name: {} for name in bundles.FILES}, {"id": "one", "route": "/", "texts": False})
+    (tmp_path / "one" / bundles.MANIFEST).write_bytes(ODD_MANIFESTS[odd])
+    assert main(["replay-bundle", str(tmp_path / "one")]) == 6
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and ".json" in said
+
+
+def deep(n: int) -> Any:
+    tree: Any = 1
+    for _ in range(n):
+        tree = [tree]
+    return tree
+
+
+@pytest.mark.parametrize("name", ["response", "request", "timings"])
+def test_what_is_too_deep_to_print_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: dict[str, Any] = {file: {} for file in bundles.FILES} | {name: {"status": deep(400)}}
+    bundles.write(tmp_path / "one", texts, {"id": "one", "route": "/", "texts": False})
+    for options in ([], ["--json"]):
+        assert main(["replay-bundle", str(tmp_path / "one"), *options]) == 6
+        assert "nested" in capsys.readouterr().err
+
+
 def test_a_secret_in_a_bundle_fails_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "one"
     texts: dict[str, Any] = {file: {} for file in bundles.FILES} | {"headers": {"Authorization": KEY}}

@@ -337,6 +337,19 @@ def test_nothing_is_answered_while_loading() -> None:
         assert client.post(CHAT, json=BODY).status_code == 200
 
 
+def test_health_says_which_model_has_lost_its_weights() -> None:
+    fine, lost = ScriptedEngine(), ScriptedEngine()
+    models = [ServedModel(("fine",), fine), ServedModel(("lost",), lost)]
+    with serving(load=lambda: models) as running, httpx.Client(base_url=running.address) as client:
+        before = client.get("/health")
+        assert before.status_code == 200 and before.json()["models"]["lost"]["error"] is None
+        lost.weights_changed = True
+        after = client.get("/health")
+        assert after.status_code == 503 and after.json()["status"] == "failing"
+        assert "cut short" in after.json()["models"]["lost"]["error"]
+        assert after.json()["models"]["fine"]["error"] is None and client.get("/ready").status_code == 503
+
+
 def test_an_engine_that_died_or_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ScriptedEngine()
     with serving(engine) as running, httpx.Client(base_url=running.address) as client:

@@ -215,6 +215,76 @@ def test_a_client_that_leaves_frees_its_sequence(
     assert until(lambda: not engine.live, 1.0) and engine.seen[-1].aborted
 
 
+def request_of(path: str, body: dict[str, Any], version: bytes = b"1.1") -> bytes:
+    text = json.dumps(body).encode()
+    head = b"POST %b HTTP/%b\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+    return head % (path.encode(), version, len(text)) + text
+
+
+def half_closed(server: HttpServer, data: bytes) -> bytes:
+    """What a client gets that sends this and says that it sends no more, as `nc -N` does."""
+    address = server.address.removeprefix("http://").split(":")
+    with socket.create_connection(address, timeout=10) as connection:  # type: ignore[arg-type]
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        reply = b""
+        while part := connection.recv(65536):
+            reply += part
+    return reply
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("text", ["hello", "SLOW hello"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_no_more_gets_its_reply(
+    server: HttpServer, stream: bool, text: str, version: bytes
+) -> None:
+    reply = half_closed(server, request_of(CHAT, chat(text, stream=stream), version))
+    *interim, final = reply.split(b"HTTP/1.1 ")[1:]
+    assert (final.startswith(b"200 ") and b"usage" in final) or b"[DONE]" in final
+    assert interim in ([], [b"100 Continue\r\n\r\n"]) and (version == b"1.1" or not interim)
+
+
+def test_a_stream_to_a_client_that_sends_no_more_stays_whole(server: HttpServer) -> None:
+    """Whether somebody is still there is found out by a zero before the size of a chunk."""
+    address = server.address.removeprefix("http://").split(":")
+    with socket.create_connection(address, timeout=10) as connection:  # type: ignore[arg-type]
+        connection.sendall(request_of(CHAT, chat("SLOW " * 5, stream=True)))
+        head = connection.recv(64)
+        connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(65536):
+            head += part
+    body, made = head.partition(b"\r\n\r\n")[2], b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        n_bytes = int(size, 16)
+        assert rest[n_bytes : n_bytes + 2] == b"\r\n"
+        made += rest[:n_bytes]
+        body = rest[n_bytes + 2 :]
+    assert made.startswith(b"data: ") and made.endswith(b"data: [DONE]\n\n") and n_bytes == 0
+    assert head.count(b"\r\n0") == 2, "the zero, and the end"
+
+
+def test_a_client_that_sends_no_more_gets_all_its_replies(server: HttpServer) -> None:
+    asked = request_of(CHAT, chat("SLOW hello")) + b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    assert half_closed(server, asked + asked).count(b"HTTP/1.1 200 OK") == 4
+    assert half_closed(server, asked + asked[:50]) == b"", "its last request will never be whole"
+
+
+@pytest.mark.parametrize("n_behind", [0, 1])
+def test_a_client_that_sends_no_more_and_then_leaves_frees_its_sequence(
+    server: HttpServer, engine: ScriptedEngine, n_behind: int
+) -> None:
+    text = f"HANG@1 with {n_behind} behind"
+    with socket.create_connection(server.address.removeprefix("http://").split(":")) as connection:  # type: ignore[arg-type]
+        connection.sendall(request_of(TEXT, {"prompt": text}) + b"GET /version HTTP/1.1\r\n\r\n" * n_behind)
+        connection.shutdown(socket.SHUT_WR)
+        assert until(lambda: any(text in reply.text for reply in engine.seen))
+        (mine,) = [reply for reply in engine.seen if text in reply.text]
+        assert not until(lambda: mine.aborted, 0.7), "it may still wait for its reply"
+    assert until(lambda: mine.aborted, 2.0)
+
+
 def test_a_client_that_never_reads_frees_its_sequence() -> None:
     engine = ScriptedEngine("x" * 1000, context_size=200_000)  # which every event names: buffers are full soon
     settings = Settings(port=0, log_interval_s=0, keep_alive_s=0.1, reader_timeout_s=0.3)

@@ -14,31 +14,44 @@ from sources import FILES, ROOT, parsed, place, text_of
 
 # A part may import the parts to its right (and itself). `backends.api` is the op interface without any device;
 # `backends.host.memory` is for all who keep something per request.
-CORE = ("errors", "config", "weights", "backends", "models", "kv", "text", "grammar")
+CORE = ("errors", "regular_file", "config", "weights", "backends", "models", "kv", "text", "grammar")
 # The executor alone sees a backend: the engine sees arrays.
-ENGINE = ("errors", "config", "models", "kv", "text", "grammar", "backends.api", "backends.sampling")
+ENGINE = ("errors", "regular_file", "config", "models", "kv", "text", "grammar", "backends.api", "backends.sampling")
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "regular_file": set(),
     "collector": set(),
     "config": {"errors", "grammar.spec"},
     "grammar": {"errors", "text", "_native"},
-    "weights": {"errors"},
-    "text": {"errors"},
-    "hub": {"errors"},
+    "weights": {"errors", "regular_file", "_native"},
+    "text": {"errors", "regular_file"},
+    "hub": {"errors", "regular_file"},
     "kv": {"errors"},
     "backends": {"errors", "weights", "_native", "collector"},
-    "models": {"errors", "config", "weights", "backends.api"},
-    "executor": {"errors", "weights", "backends", "models", "kv"},
+    "models": {"errors", "regular_file", "config", "weights", "backends.api"},
+    "executor": {"errors", "regular_file", "weights", "backends", "models", "kv"},
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
     "loading": {*CORE, "hub", "engine", "executor", "collector"},
     "library": {*CORE, "hub", "engine", "executor", "generation", "loading", "collector"},
     "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
     "server": {
-        *("errors", "config", "grammar", "text", "hub", "engine", "generation", "loading", "library", "__init__"),
+        *(
+            "errors",
+            "regular_file",
+            "config",
+            "grammar",
+            "text",
+            "hub",
+            "engine",
+            "generation",
+            "loading",
+            "library",
+            "__init__",
+        ),
         "backends.host.memory",
     },
-    "bench_serve": {"errors", "config"},
+    "bench_serve": {"errors", "regular_file", "config"},
     "cli": {
         *CORE,
         *("hub", "engine", "generation", "loading", "library", "tools", "server", "bench_serve", "__init__"),

@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,6 +112,30 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(QuantError, match="as if"):
         write_gguf(path, {}, [Entry("w", FORMATS["F32"], (4,), broken)])
     assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"] and path.read_bytes() == b"the file that was there"
+
+
+SLOWLY = """
+import sys, time
+from tahr.cli.main import main
+from tahr.weights import gguf_write
+write = gguf_write._write_tensor
+gguf_write._write_tensor = lambda *given: (write(*given), time.sleep(0.2))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(number: int, stories: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOWLY, "quantize", str(stories), str(tmp_path / "out.gguf"), "q8_0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        deadline = time.monotonic() + 30
+        while not any(path.stat().st_size for path in tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [path.name for path in tmp_path.iterdir()] == ["out.gguf.tahr-partial"]
+        process.send_signal(number)
+        said = process.communicate(timeout=20)[1]
+    assert not list(tmp_path.iterdir()) and process.returncode == 128 + number
+    assert "Traceback" not in said and ("terminated by SIG" in said or "interrupted" in said)
 
 
 def test_two_that_write_one_file_do_not_mix_their_bytes(tmp_path: Path) -> None:

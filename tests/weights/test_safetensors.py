@@ -13,7 +13,8 @@ from safetensors_cases import TENSORS, VALUES
 from tahr.errors import CorruptFile, ModelNotFound, QuantError
 from tahr.hub import resolve
 from tahr.weights import open_safetensors, verify
-from tahr.weights.safetensors import DTYPES, MAX_HEADER_BYTES
+from tahr.weights.limits import MODEL
+from tahr.weights.safetensors import DTYPES
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -164,8 +165,8 @@ def test_each_wrong_header_is_refused(tmp_path: Path, what: str) -> None:
 def test_oversized_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", MAX_HEADER_BYTES + 1))
-        file.truncate(MAX_HEADER_BYTES + 100)  # a hole: takes no space
+        file.write(struct.pack("<Q", MODEL.n_json_bytes + 1))
+        file.truncate(MODEL.n_json_bytes + 100)  # a hole: takes no space
     with pytest.raises(CorruptFile, match="is the most"):
         open_safetensors(path)
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from tahr.cli.terminal.console import note
 from tahr.errors import ConfigError
+from tahr.regular_file import read_bytes
 
 EXIT_SLOWER = 1
+MAX_BASELINE_BYTES = 64 << 20
 
 Key = tuple[Any, ...]
 
@@ -23,8 +25,10 @@ def key_of(record: Mapping[str, Any]) -> Key:
 def read_baseline(path: Path) -> dict[Key, float]:
     """Medians by what was measured, from a file that `tahr bench --json` wrote."""
     try:
-        return {key_of(record): float(record["median_ts"]) for record in json.loads(path.read_text())}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {
+            key_of(record): float(record["median_ts"]) for record in json.loads(read_bytes(path, MAX_BASELINE_BYTES))
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"--baseline {path} cannot be used ({error!r}): write one with `tahr bench MODEL --json > {path}`."
         ) from error

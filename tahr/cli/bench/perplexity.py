@@ -8,7 +8,9 @@ from tahr.cli.bench.bench import say, wipe
 from tahr.cli.bench.bench_shapes import add_machine, engine, positive
 from tahr.cli.terminal.console import note
 from tahr.errors import ConfigError
+from tahr.regular_file import read_piped
 
+MAX_TEXT_BYTES = 256 << 20
 HELP = "measure how well a model predicts a text"
 
 EXAMPLES = """\
@@ -63,6 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 def read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_piped(path, MAX_TEXT_BYTES).decode()
     except ValueError as error:
         raise ConfigError(f"{path} is not UTF-8 ({error}): convert it first.") from error

@@ -3,6 +3,7 @@
 Beside the conversation there may be a file with its keys and values, named by its digest in the first one.
 """
 
+import errno
 import hashlib
 import json
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from tahr.cli.settings.options import said
 from tahr.config import SamplingParams, sampling_names
 from tahr.errors import ConfigError
 from tahr.hub.store import write_bytes, write_text
+from tahr.regular_file import read_bytes
 
 VERSION = 1
+MAX_CHAT_BYTES = 256 << 20
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -68,7 +71,7 @@ def as_text(content: dict[str, Any]) -> str:
 def read(path: Path) -> SavedChat:
     """A conversation that `write` made; anything else is refused."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(path, MAX_CHAT_BYTES))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
@@ -90,10 +93,10 @@ def read_kv(path: Path, digest: str, max_bytes: int) -> bytes:
     """The keys and values beside a conversation, exactly as they were written."""
     beside = kv_file(path)
     try:
-        if beside.stat().st_size > max_bytes:
-            raise ConfigError(f"{beside} is larger than the keys and values this model can hold.")
-        data = beside.read_bytes()
+        data = read_bytes(beside, max_bytes)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(f"{beside} is larger than the keys and values this model can hold.") from error
         raise ConfigError(f"{beside} cannot be read: {error.strerror}.") from error
     if hashlib.sha256(data).hexdigest() != digest:
         raise ConfigError(f"{beside} is not the file that was saved with {path.name}: its digest differs.")

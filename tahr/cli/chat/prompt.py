@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from tahr.errors import ConfigError
+from tahr.regular_file import read_piped
 
+MAX_PROMPT_BYTES = 256 << 20
 STDIN = "-"  # in place of a text or a file
 
 
@@ -56,7 +58,7 @@ def read_file(path: Path) -> str:
     if str(path) == STDIN:
         return read_stdin().rstrip("\r\n")
     try:
-        return as_text(path.read_bytes(), str(path)).rstrip("\r\n")
+        return as_text(read_piped(path, MAX_PROMPT_BYTES), str(path)).rstrip("\r\n")
     except OSError as error:
         raise ConfigError(f"The prompt file {path} cannot be read: {error.strerror}.") from error
 

@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from tahr.errors import ConfigError, GrammarError
+from tahr.errors import ConfigError
 from tahr.grammar import Grammar
+from tahr.regular_file import read_text
 
 OPTIONS = {
     "--json-schema": ("FILE", "replies are JSON that this schema allows (a file, or the schema itself)"),
@@ -44,8 +45,6 @@ def grammar_of(args: argparse.Namespace) -> Grammar | None:
 def text_of(flag: str, name: str) -> str:
     path = Path(name)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise GrammarError(f"{flag} {name} has more than {MAX_FILE_BYTES} bytes: shorten it.")
-        return path.read_text(encoding="utf-8")
+        return read_text(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{flag} {name} cannot be read ({error}): name a text file.") from error

@@ -18,6 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from tahr.cli.settings.sizes import Share, whole_number
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.errors import ConfigError
+from tahr.regular_file import read_text
 from tahr.server.state.settings import Settings
 
 
@@ -219,6 +220,9 @@ def as_settings(path: str, value: Any) -> dict[str, Any]:
 # ---- the file -----------------------------------------------------------------------------------------------
 
 
+MAX_FILE_BYTES = 1 << 20
+
+
 def find_file(asked: Path | None) -> Path | None:
     """The file that was named, else the first that is there; files are never mixed."""
     if asked is not None:
@@ -277,8 +281,8 @@ def read_file(path: Path | None, warn: Callable[[str], None]) -> File:
     if path is None:
         return File()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = tomllib.loads(read_text(path, MAX_FILE_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The settings in {path} cannot be read: {error}.") from error
     warn(f"Settings from {path}.")
     return File(str(path), content)

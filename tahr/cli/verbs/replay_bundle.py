@@ -67,7 +67,8 @@ def replay(found: dict[str, Any], url: str) -> bool:
         raise ConfigError(f"The bundle names the route {route!r}: only {', '.join(ROUTES)} can be sent again.")
     body = {name: value for name, value in found["request"].items() if name not in ("stream", "stream_options", "echo")}
     reply = post(url.rstrip("/") + route, body)
-    texts = [text_of(choice) for choice in reply.get("choices") or ()]
+    choices = reply.get("choices")
+    texts = [text_of(choice) for choice in choices] if isinstance(choices, list) else []
     if texts != found["response"].get("texts", []):
         raise GenerateError(
             "The reply is another now: the model, the settings or (without a seed) chance have changed."

@@ -25,6 +25,7 @@ from tahr.errors import SnapshotIncompatible, TahrError
 from tahr.grammar import Grammar
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import KvCopy, Session
+from tahr.regular_file import open_regular
 
 MAGIC = b"TAHRSNAP"
 # 1: other orders of keys and values, and q8_0 without rotation; 2: fingerprints of the ends of files alone
@@ -200,8 +201,8 @@ def fingerprint_of_files(files: ListOf[Path]) -> str:
     what is between, because a model with an adapter merged into its layers has the ends of the one without."""
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as file:
-            add(digest, path.stat().st_size, partial(os.pread, file.fileno()))
+        with open(open_regular(path), "rb") as file:  # noqa: PTH123 (of a descriptor)
+            add(digest, os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()))
     return digest.hexdigest()
 
 

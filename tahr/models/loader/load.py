@@ -25,6 +25,7 @@ from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.encoding import Encoding
 from tahr.models.parts.text_head import text_head
 from tahr.models.parts.weights import Change, Progress, Weights, gguf_name, hf_name
+from tahr.regular_file import read_start
 from tahr.weights import HostTensor, open_gguf, open_safetensors
 from tahr.weights.watch import refuse_changed
 
@@ -120,8 +121,7 @@ def is_gguf(path: Path) -> bool:
     if path.is_dir():
         return False
     try:
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
+        return read_start(path, 4) == b"GGUF"
     except OSError as error:
         raise ModelNotFound(f"{path} cannot be read ({error.strerror}); check the path and its permissions.") from error
 

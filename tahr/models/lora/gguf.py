@@ -16,6 +16,7 @@ from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import REORDERED, to_halves
 from tahr.models.parts.weights import gguf_name
 from tahr.weights import HostTensor, open_gguf
+from tahr.weights.limits import ADAPTER
 
 TENSOR = re.compile(r"(?P<name>.+\.weight)\.lora_(?P<side>[ab])")
 MOST_ALPHA = 1e6
@@ -24,7 +25,7 @@ SHARED = {"mixtral": "llama", "ministral": "llama", "olmo3": "olmo2"}  # familie
 
 def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
     """The tensors of an adapter by the names of the model's linears."""
-    file, cfg = open_gguf(path), target.config
+    file, cfg = open_gguf(path, ADAPTER), target.config
     check_kind(file.metadata, cfg)
     alpha = Fields(file.metadata, "the adapter's metadata").number("adapter.lora.alpha", -MOST_ALPHA, MOST_ALPHA)
     sides: dict[str, dict[str, HostTensor]] = {}

@@ -20,6 +20,7 @@ from tahr.models.lora.read import ReadAdapter
 from tahr.models.lora.rope_order import REORDERED, to_pairs
 from tahr.models.parts.weights import hf_name
 from tahr.weights import HostTensor, open_safetensors
+from tahr.weights.limits import ADAPTER
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 TENSOR = re.compile(r"(?P<name>.+)\.lora_(?P<side>[AB])(\.[\w-]+)?\.weight")
@@ -56,7 +57,7 @@ def read_peft_adapter(folder: Path, target: AdapterTarget) -> ReadAdapter:
             f"{str(folder)!r} has no {WEIGHTS_NAME}: save the adapter with safe_serialization=True, because other "
             "formats can run code."
         )
-    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME).tensors, target)
+    sides = by_linear(open_safetensors(folder / WEIGHTS_NAME, ADAPTER).tensors, target)
     scaling = LoraScaling(config)
     factors = {name: scaling.factors(name, two) for name, two in sides.items()}
     refuse_missing(config, factors, target)

@@ -12,6 +12,7 @@ from tahr.models.lora.gguf import read_gguf_adapter
 from tahr.models.lora.peft import CONFIG_NAME, read_peft_adapter
 from tahr.models.lora.read import ReadAdapter
 from tahr.models.parts.arrange import Tensors
+from tahr.weights.watch import refuse_changed
 
 
 def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
@@ -23,7 +24,9 @@ def open_adapter(path: Path, target: AdapterTarget) -> Adapter:
         raise AdapterError(
             f"The adapter at {str(path)!r} cannot be read: {why}. Check the path, and that you may read it."
         ) from error
-    return make_adapter(split_fused(read.factors, target), target, read.base, read.notes)
+    adapter = make_adapter(split_fused(read.factors, target), target, read.base, read.notes)
+    refuse_changed(side.source for raw in read.factors.values() for side in (raw.a, raw.b) if side)
+    return adapter
 
 
 def read_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
@@ -31,7 +34,7 @@ def read_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
         return read_peft_adapter(path, target)
     if path.name == CONFIG_NAME:
         return read_peft_adapter(path.parent, target)
-    if path.exists() and is_gguf(path):
+    if path.is_file() and is_gguf(path):
         return read_gguf_adapter(path, target)
     raise AdapterError(
         f"There is no adapter at {str(path)!r}: name a folder with an {CONFIG_NAME}, or a GGUF file of an adapter."

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "cpu_features.h"
+#include "mapped_file.h"
 #include "module_ops.h"
 #include "released_gil.h"
 
@@ -132,6 +133,11 @@ NB_MODULE(_native, m) {
   m.attr("LORA_PANEL") = LORA_PANEL;
   m.attr("LORA_ROUNDS") = LORA_ROUNDS;
   m.attr("MAX_LORA_TARGETS") = MAX_LORA_TARGETS;
+
+  nb::class_<MappedFile>(m, "MappedFile")
+      .def(nb::init<uintptr_t, size_t>(), "address"_a, "n_bytes"_a)
+      .def("unmapped", &MappedFile::unmapped, "Say that the mapping is about to go.")
+      .def_prop_ro("was_cut", &MappedFile::was_cut, "Whether zeros were read in place of what the file has no more of.");
 
   m.attr("RUN_TAPE") = reinterpret_cast<Address>(&run_tape_at);
 

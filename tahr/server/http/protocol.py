@@ -1,6 +1,8 @@
 """HTTP/1.1 by httptools, with bounds on everything a client may send or leave unread before a handler looks at it."""
 
 import asyncio
+import select
+import socket
 from functools import partial
 from typing import Any
 
@@ -14,10 +16,13 @@ from tahr.server.http.errors import Envelope, HttpError, request_id
 MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and of what stands between two pieces of a body
 HEAD_TIMEOUT_S = 20.0
 LINGER_S = 5.0  # for the rest of a body after the response
+PROBE_S = 0.1  # between looks whether a client that sends no more is still there
 MAX_PIPELINED = 16  # requests that wait for the response to the one before, while the connection is still read
 HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\nx-request-id: %b\r\n"
 TAIL = b"content-length: %d\r\n\r\n%b"
 TOO_LARGE = b"431 Request Header Fields Too Large", "The headers or trailers are larger than 64 KiB: send less."
+LEADING_ZERO = b"0"  # of the size of the next chunk, which is written whole when there is one
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it, also where they expect none
 NOT_HTTP = b"400 Bad Request", "This is not HTTP/1.1 as the server understands it."
 
 
@@ -30,6 +35,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_body = False
     _upgrades = False  # the head offers another protocol
     _timer: asyncio.TimerHandle | None = None  # closes the connection
+    _half_closed = False  # the client sends no more
+    _probe_timer: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None  # those behind it are in the pipeline
 
     def __init__(self, *args: Any, reader_timeout_s: float, **options: Any):
         super().__init__(*args, **options)
@@ -43,8 +51,35 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection = Connection(self._coalescing, self.flow)
         self._close_after(HEAD_TIMEOUT_S)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: it waits for its replies, or has gone altogether, which only writing can tell."""
+        if self._in_message or self._is_idle:
+            return False  # close: no reply is due, or its request will never be complete
+        self._half_closed = True
+        self._probe_timer = self.loop.call_later(PROBE_S, self._probe, False)
+        return True
+
+    def _probe(self, is_told: bool) -> None:
+        """Look whether what was written so far met somebody; something is written first if nothing was."""
+        if is_reset(self.transport.get_extra_info("socket")):
+            return self.transport.abort()
+        running = self._running
+        if running and not is_told:
+            is_told = self._tell(running)
+        self._probe_timer = self.loop.call_later(PROBE_S, self._probe, is_told)
+        return None
+
+    def _tell(self, running: RequestResponseCycle) -> bool:
+        """Write something that means nothing; whether there was anything to write."""
+        if running.scope["http_version"] != "1.1" or (running.response_started and not running.chunked_encoding):
+            return False
+        self.transport.write(LEADING_ZERO if running.response_started else CONTINUE)
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
+        if self._probe_timer:
+            self._probe_timer.cancel()
         self._coalescing.reader_caught_up()
         super().connection_lost(exc)
         self._connection.lost()
@@ -100,6 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._n_head_bytes = 0
             super().on_headers_complete()
+            if not self.pipeline:
+                self._running = self.cycle
             if self.parser.get_http_version() == "1.0":
                 self.scope[UNFRAMED] = partial(leave_unframed, self.cycle)  # type: ignore[literal-required]
             self._read_on()
@@ -124,7 +161,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
+        self._running = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
+        if self._half_closed and self._is_idle:
+            self.transport.close()
         if self._in_body and self._is_idle:
             self._close_after(LINGER_S)
 
@@ -158,6 +198,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def is_reset(found: socket.socket) -> bool:
+    """Whether the other end has said that it is gone; the system knows, also while nobody reads."""
+    poll = select.poll()
+    poll.register(found.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def leave_unframed(cycle: RequestResponseCycle) -> None:

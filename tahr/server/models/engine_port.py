@@ -105,6 +105,10 @@ class ServedEngine(Protocol):
         """Whether the engine's thread runs."""
 
     @property
+    def weights_changed(self) -> bool:
+        """Whether a file that it still reads is no longer what was loaded, so that requests fail."""
+
+    @property
     def cpu_s(self) -> float:
         """CPU time of the engine's thread so far."""
 

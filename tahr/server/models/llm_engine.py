@@ -105,6 +105,10 @@ class LlmEngine:
         return self._llm.alive
 
     @property
+    def weights_changed(self) -> bool:
+        return self._llm.llm.engine.executor.weights_changed()
+
+    @property
     def cpu_s(self) -> float:
         return self._llm.cpu_s
 

@@ -35,7 +35,7 @@ class Health(Enum):
 
     OK = "ok"
     BUSY = "busy"  # in a step that takes long
-    FAILING = "failing"  # its thread has ended, or does nothing while requests run
+    FAILING = "failing"  # its thread has ended or does nothing while requests run, or its weights have changed
 
 
 class ModelLoader(Protocol):
@@ -108,13 +108,24 @@ class ServedModel:
             return "unloading"
         return "loaded" if self.loaded_engine else "loading" if self.load_task else "unloaded"
 
+    @property
+    def fault(self) -> str:
+        """Why no request to it can succeed; empty if some can. No key is needed to read it, so it names no path."""
+        if self.loaded_engine is None:
+            return ""
+        faults = {
+            "Its engine has ended: start the server again.": not self.engine.alive,
+            "A file of its weights was changed or cut short while in use: load it again.": self.engine.weights_changed,
+        }
+        return next((sentence for sentence, is_so in faults.items() if is_so), "")
+
     def health(self) -> Health:
         """A step may take minutes on a small machine, so an engine that stands still is busy while it computes."""
         if self.loaded_engine is None:
             return Health.OK
         snapshot, now = self.engine.snapshot(), time.monotonic()
         before, self._cpu_s = self._cpu_s, self.engine.cpu_s
-        if not self.engine.alive:
+        if self.fault:
             return Health.FAILING
         if snapshot.steps != self._n_steps or not snapshot.requests_running:
             self._n_steps, self._moved_at = snapshot.steps, now

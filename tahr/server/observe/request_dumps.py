@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from tahr import __version__
 from tahr.config import sampling_values
 from tahr.errors import ConfigError, CorruptFile
+from tahr.regular_file import read_bytes
 from tahr.server.observe.observer import Observer
 from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.openai import bodies
@@ -52,6 +54,8 @@ KNOWN = {
 }
 MAX_DUMPS = 1000  # of one server's life; the oldest are removed
 MAX_PENDING = 256
+MAX_FILE_BYTES = 256 << 20  # of a bundle that is read
+MAX_DEPTH = 256  # of its JSON: deeper trees parse, but cannot be printed
 
 
 class RequestDumps(Observer):
@@ -216,23 +220,43 @@ def read(folder: Path) -> dict[str, Any]:
     missing = [name for name in NAMES if not (folder / name).is_file()]
     if missing:
         raise CorruptFile(f"{folder} is no whole bundle: {', '.join(missing)} is missing.")
-    data = {name: (folder / name).read_bytes() for name in NAMES}
+    data = {name: content_of(folder / name) for name in NAMES}
     found = {name.removesuffix(".json"): parsed(folder / name, text) for name, text in data.items()}
     manifest = found["manifest"]
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptFile(f"{folder / MANIFEST} is not of format {FORMAT}: another version of Tahr wrote it.")
+    digests = manifest.get("sha256")
+    if not isinstance(digests, dict):
+        raise CorruptFile(f"{folder / MANIFEST} maps no files to their digests: dump the request again.")
     for name, text in data.items():
-        if name != MANIFEST and manifest.get("sha256", {}).get(name) != hashlib.sha256(text).hexdigest():
+        if name != MANIFEST and digests.get(name) != hashlib.sha256(text).hexdigest():
             raise CorruptFile(f"{folder / name} has changed since it was written: its digest is another.")
     check_secrets(found["headers"], folder)
     return found
 
 
+def content_of(path: Path) -> bytes:
+    try:
+        return read_bytes(path, MAX_FILE_BYTES)
+    except OSError as error:
+        raise CorruptFile(f"{path} cannot be read ({error.strerror}): dump the request again.") from error
+
+
 def parsed(path: Path, data: bytes) -> Any:
     try:
-        return json.loads(data)
-    except ValueError as error:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path} is not JSON ({error}).") from error
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level for inner in members(each)]
+        if not level:
+            return tree
+    raise CorruptFile(f"{path} is nested more than {MAX_DEPTH} deep, as no bundle is.")
+
+
+def members(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def check_secrets(headers: Any, folder: Path) -> None:

@@ -66,34 +66,50 @@ class StoreLimits:
     max_age_s: float
 
 
+class Owned:
+    """The responses of one owner, the one unused for longest first."""
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[str, StoredResponse] = OrderedDict()
+        self.n_bytes = 0  # of entries, and of what they follow from
+
+
 class ResponseStore:
-    """The response unused for longest is evicted first. Any thread may use it."""
+    """When it is full, the owner that takes the most loses the response unused for longest. Any thread may use it.
+
+    So an owner keeps what it has while it takes no more than its share, whatever others store.
+    """
 
     def __init__(self, limits: StoreLimits, clock: Callable[[], float] = time.monotonic):
-        self.n_bytes = 0  # of entries, and of what they follow from
         self._limits, self._clock = limits, clock
-        self._entries: OrderedDict[tuple[Owner, str], StoredResponse] = OrderedDict()
+        self._owned: dict[Owner, Owned] = {}
         self._by_item: dict[tuple[Owner, str], tuple[StoredResponse, bytes]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(len(each.entries) for each in list(self._owned.values()))
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(each.n_bytes for each in list(self._owned.values()))
 
     def add(self, owner: Owner, response: StoredResponse) -> None:
         with self._lock:
             response.stored_at, response.n_users = self._clock(), 1
-            self._entries[owner, response.id] = response
+            owned = self._owned.setdefault(owner, Owned())
+            owned.entries[response.id] = response
             self._by_item |= {(owner, item.id): (response, item.data) for item in response.outputs.items}
-            self.n_bytes += response.n_bytes
-            self._use_parent(response)
+            owned.n_bytes += response.n_bytes
+            self._use_parent(owned, response)
             self._evict()
 
     def get(self, owner: Owner, id: str) -> StoredResponse:
         with self._lock:
-            found = self._entries.get((owner, id))
-            if found is None or self._is_old(found):
+            owned = self._owned.get(owner)
+            found = owned.entries.get(id) if owned else None
+            if owned is None or found is None or self._is_old(found):
                 raise not_found(id)
-            self._entries.move_to_end((owner, id))
+            owned.entries.move_to_end(id)
             return found
 
     def item(self, owner: Owner, id: str) -> bytes | None:
@@ -104,43 +120,55 @@ class ResponseStore:
 
     def remove(self, owner: Owner, id: str) -> None:
         with self._lock:
-            if (owner, id) not in self._entries:
+            if owner not in self._owned or id not in self._owned[owner].entries:
                 raise not_found(id)
-            self._drop((owner, id))
+            self._drop(owner, id)
 
-    def _use_parent(self, response: StoredResponse) -> None:
+    def _use_parent(self, owned: Owned, response: StoredResponse) -> None:
         """A parent that was evicted meanwhile counts again, and so do those before it."""
         at = response.parent
         while at is not None:
             at.n_users += 1
             if at.n_users > 1:
                 return
-            self.n_bytes += at.n_bytes
+            owned.n_bytes += at.n_bytes
             at = at.parent
 
     def _evict(self) -> None:
-        limits = self._limits
-        while self._entries:
-            owner_id, first = next(iter(self._entries.items()))
-            is_full = len(self._entries) > limits.max_entries or self.n_bytes > limits.max_bytes
-            if not is_full and not self._is_old(first):
-                return
-            self._drop(owner_id)
+        for owner, owned in list(self._owned.items()):
+            while owned.entries and self._is_old(first_of(owned)):
+                self._drop(owner, first_of(owned).id)
+        while len(self) > self._limits.max_entries:
+            self._drop_of_largest(lambda owned: len(owned.entries))
+        while self._owned and self.n_bytes > self._limits.max_bytes:
+            self._drop_of_largest(lambda owned: owned.n_bytes)
+
+    def _drop_of_largest(self, size_of: Callable[[Owned], int]) -> None:
+        owner = max(self._owned, key=lambda each: size_of(self._owned[each]))
+        self._drop(owner, first_of(self._owned[owner]).id)
 
     def _is_old(self, response: StoredResponse) -> bool:
         return self._clock() - response.stored_at > self._limits.max_age_s
 
-    def _drop(self, owner_id: tuple[Owner, str]) -> None:
-        dropped = self._entries.pop(owner_id)
+    def _drop(self, owner: Owner, id: str) -> None:
+        owned = self._owned[owner]
+        dropped = owned.entries.pop(id)
+        if not owned.entries:
+            del self._owned[owner]
         for item in dropped.outputs.items:
-            self._by_item.pop((owner_id[0], item.id), None)
+            self._by_item.pop((owner, item.id), None)
         at: StoredResponse | None = dropped
         while at is not None:
             at.n_users -= 1
             if at.n_users:
                 return
-            self.n_bytes -= at.n_bytes
+            owned.n_bytes -= at.n_bytes
             at = at.parent
+
+
+def first_of(owned: Owned) -> StoredResponse:
+    """The one unused for longest."""
+    return next(iter(owned.entries.values()))
 
 
 def not_found(id: str) -> HttpError:

@@ -127,6 +127,7 @@ def described(model: ServedModel) -> Numbers:
     snapshot = model.engine.snapshot()
     counters = asdict(snapshot)
     return {
+        "error": model.fault or None,
         "backend": model.engine.backend_summary,
         "context_size": model.engine.context_size,
         "active_requests": snapshot.requests_running,

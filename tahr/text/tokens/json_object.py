@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tahr import regular_file
 from tahr.errors import TahrError
 
 MAX_BYTES = 256 << 20  # the largest released tokenizer.json has 35 MB
@@ -12,11 +13,10 @@ MAX_BYTES = 256 << 20  # the largest released tokenizer.json has 35 MB
 def read_bytes(file: Path, error: type[TahrError]) -> bytes:
     """The content of a file that is no larger than any real one."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise error(f"{file} has more than {MAX_BYTES} bytes, which no real one has: download it again.")
-        return file.read_bytes()
+        return regular_file.read_bytes(file, MAX_BYTES)
     except OSError as failure:
-        raise error(f"{file} cannot be read ({failure.strerror}): check that you may read it.") from failure
+        why = f"{file} cannot be read ({failure.strerror})"
+        raise error(f"{why}: check that you may read it, or download it again.") from failure
 
 
 def read_object(file: Path, error: type[TahrError]) -> dict[str, Any]:
