@@ -26,12 +26,13 @@ from tahr.backends.api.arguments import (
     StateSpaceSizes,
     Tempering,
 )
-from tahr.backends.api.backend import Backend, Fetched, HostRows
+from tahr.backends.api.backend import Backend
 from tahr.backends.api.lora import (
     LORA_TILE,
     MAX_ADAPTERS,
     MAX_RANK,
     MAX_STACK,
+    HostLoraBank,
     LinearShape,
     LoraBank,
     LoraFactors,
@@ -62,6 +63,7 @@ from tahr.backends.api.pages import (
     check_pages,
     page_form,
 )
+from tahr.backends.api.recording import Fetched, HostRows
 from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import (
     INT8_BLOCK,
@@ -98,6 +100,7 @@ __all__ = [
     "Fetched",
     "Floats",
     "HeadNorms",
+    "HostLoraBank",
     "HostPages",
     "HostRows",
     "Ints",

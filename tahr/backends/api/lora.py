@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA): what they add to linears, and which rows of a step meet which of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,3 +114,42 @@ class LoraBank(ABC):
     def send(self) -> None:
         """Bring the changed `rows` to the device; nothing to do where it reads host memory."""
         return
+
+
+class HostLoraBank(LoraBank):
+    """Factors as they were given, multiplied on the host: the bank of a backend that has none of its own."""
+
+    def __init__(self, shapes: Mapping[str, LinearShape], limits: StepLimits):
+        super().__init__(shapes, limits)
+        self._slots: dict[int, Mapping[str, LoraFactors]] = {}
+
+    def prepare(self, factors: Mapping[str, LoraFactors]) -> Mapping[str, LoraFactors]:
+        return factors
+
+    def put(self, slot: int, prepared: Mapping[str, LoraFactors]) -> None:
+        self._slots[slot] = prepared
+        self.grow(prepared, max(factors.rank for factors in prepared.values()))
+
+    def clear(self, slot: int) -> None:
+        self._slots.pop(slot, None)
+
+    def additions(self, x: Floats, name: str, rows: LoraRows) -> Iterator[Floats]:
+        """What adapters add to the rows of a linear of x, round by round.
+
+        Rows without an adapter get -0, which added to a number keeps every bit of it.
+        """
+        for k in range(self.n_rounds):
+            if rows.n_tiles[k]:
+                yield self._round(x, name, rows, k)
+
+    def _round(self, x: Floats, name: str, rows: LoraRows, k: int) -> Floats:
+        """Sums are taken in f64, so that their rounding decides no comparison."""
+        out = np.full((len(x), self.shapes[name].n_rows), -0.0, np.float32)
+        for slot, first, n in rows.tiles[k, : rows.n_tiles[k]]:
+            if (factors := self._slots.get(slot, {}).get(name)) is None:
+                continue
+            some = rows.rows[k, first : first + n]
+            scales = np.float32(factors.scale) * rows.scales[k, first : first + n, None]
+            low = x[some].astype(np.float64) @ factors.a.dense().T.astype(np.float64)
+            out[some] = low @ factors.b.dense().T.astype(np.float64) * scales
+        return out

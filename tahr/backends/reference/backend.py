@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tahr.backends import api
 from tahr.backends.api import INT8_BLOCK, KV_BLOCK, Bytes, Floats, Rows, Tensor
-from tahr.backends.reference.recurrence import delta_net, state_space
+from tahr.backends.api.recurrence import delta_net, state_space
 from tahr.weights.tensor import HostTensor
 
 
@@ -20,51 +20,6 @@ class DenseMatrix:
 
     values: Floats
     int8: bool
-
-
-class ReferencePlan:
-    """Remembers the function; running calls it again, because the inputs have changed since."""
-
-    def __init__(self, step: Callable[[], Tensor]):
-        self._step = step
-        self._result: Tensor | None = None
-
-    @property
-    def result(self) -> Tensor:
-        assert self._result is not None, "the plan has not run yet"
-        return self._result
-
-    def run(self) -> None:
-        self._result = self._step()
-
-
-class ReferenceLoraBank(api.LoraBank):
-    """Adapters as they were given."""
-
-    def __init__(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits):
-        super().__init__(shapes, limits)
-        self._slots: dict[int, Mapping[str, api.LoraFactors]] = {}
-
-    def prepare(self, factors: Mapping[str, api.LoraFactors]) -> Mapping[str, api.LoraFactors]:
-        return factors
-
-    def put(self, slot: int, prepared: Mapping[str, api.LoraFactors]) -> None:
-        self._slots[slot] = prepared
-
-    def clear(self, slot: int) -> None:
-        self._slots.pop(slot, None)
-
-    def add_to(self, y: Floats, x: Tensor, name: str) -> None:
-        """Add to the rows of a linear what their adapters add."""
-        found = self.rows_of(x.rows)
-        for n_tiles, tiles, rows, scales in zip(found.n_tiles, found.tiles, found.rows, found.scales, strict=True):
-            for slot, first, n in tiles[:n_tiles]:
-                if (factors := self._slots[slot].get(name)) is None:
-                    continue
-                some = rows[first : first + n]
-                low = x.data[some].astype(np.float64) @ factors.a.dense().T.astype(np.float64)
-                scale = np.float32(factors.scale) * scales[first : first + n, None]
-                y[some] += (low @ factors.b.dense().T.astype(np.float64) * scale).astype(np.float32)
 
 
 class ReferenceBackend(api.Backend):
@@ -99,9 +54,6 @@ class ReferenceBackend(api.Backend):
         head_bytes = shape.token_bytes(layout.dtype) // shape.n_heads
         return np.zeros((n_pages * layout.page_size, shape.n_heads, head_bytes), np.uint8)
 
-    def state_layer(self, shape: api.StateShape, n_slots: int) -> Floats:
-        return np.zeros((n_slots, *shape.shape), np.float32)
-
     def read_pages(self, kv: api.KVStore, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         slots = page_slots(pages, kv.page_size)
         return [layer[slots] for layer in kv.paged(group)]
@@ -110,21 +62,6 @@ class ReferenceBackend(api.Backend):
         slots = page_slots(pages, kv.page_size)
         for layer, values in zip(kv.paged(group), layers, strict=True):
             layer[slots] = values
-
-    def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
-        return [layer[list(slots)] for layer in kv.states()]
-
-    def write_states(self, kv: api.KVStore, slots: Sequence[int], layers: Sequence[Floats]) -> None:
-        for layer, values in zip(kv.states(), layers, strict=True):
-            layer[list(slots)] = values
-
-    # ---- running ----------------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        pass  # ops run where they are called
-
-    def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
-        return ReferencePlan(step)
 
     # ---- ops --------------------------------------------------------------------------------------------------
 
@@ -162,15 +99,10 @@ class ReferenceBackend(api.Backend):
         normed = rms_norm(centred, gain.data, eps)
         return Tensor(x.width, x.rows, normed if bias is None else normed + bias.data)
 
-    def lora_bank(self, shapes: Mapping[str, api.LinearShape], limits: api.StepLimits) -> "ReferenceLoraBank":
-        return ReferenceLoraBank(shapes, limits)
-
     def linear(self, x: Tensor, linear: api.Linear) -> Tensor:
         y = multiply(x.data, linear.weight.data)
         y = y if linear.bias is None else y + linear.bias.data
-        if isinstance(self.lora, ReferenceLoraBank):
-            self.lora.add_to(y, x, linear.name)
-        return Tensor(y.shape[1], x.rows, y)
+        return self.add_adapters(x, Tensor(y.shape[1], x.rows, y), linear)
 
     def activate(self, gate: Tensor, up: Tensor | None, act: api.Activation) -> Tensor:
         return Tensor(gate.width, gate.rows, activated(gate.data, None if up is None else up.data, act))

@@ -1,11 +1,13 @@
-"""Recurrent layers in plain NumPy: one token after the other."""
+"""Recurrent layers in plain NumPy, one token after the other: what the default bodies of their ops compute."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tahr.backends.api import DeltaNet, Floats, LayerMemory, StateSpace
+from tahr.backends.api.arguments import DeltaNet, StateSpace
+from tahr.backends.api.memory import LayerMemory
+from tahr.backends.api.tensors import Floats
 
 OneToken = Callable[[Sequence[Floats], Any, Floats], Floats]
 

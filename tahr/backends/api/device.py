@@ -1,0 +1,31 @@
+"""The device behind a backend: what is said of it, and rows on their way to it and from it."""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from tahr.backends.api.step import StepDefaults
+from tahr.backends.api.tensors import Floats, Tensor
+
+
+class Device(ABC):
+    """What every part of a backend may ask for."""
+
+    name: str
+    summary: str  # one line for people: which device, which instructions, how many threads
+    deterministic: bool = True  # a row's result never depends on the other rows, to the last bit
+    step_defaults: StepDefaults = StepDefaults()
+
+    @abstractmethod
+    def tensor(self, values: Floats) -> Tensor:
+        """Rows from host memory, for tests and probes."""
+
+    @abstractmethod
+    def read(self, tensor: Tensor) -> Floats:
+        """Flush, then the live rows of `tensor` on the host. The array may be a view that the next run overwrites."""
+
+    def rows_like(self, x: Tensor, values: Floats) -> Tensor:
+        """Rows from host memory, as many as x has at present, that count as those of x do."""
+        return replace(self.tensor(values), rows=x.rows)
+
+    def flush(self) -> None:  # noqa: B027  (ops may run where they are called)
+        """Run what has been enqueued."""
