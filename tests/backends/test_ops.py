@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend, kv_store, oracle, tolerance_of
+from backends_here import AND_PLAIN, backend, kv_store, oracle, tolerance_of
 from lora_files import fill_rows, random_factors
 from op_steps import PAGE, full_store, rows, step_of
 from random_weights import NATIVE, random_tensor
@@ -29,7 +29,7 @@ from tahr.backends.api import (
 from tahr.errors import UnsupportedModel
 
 Arrays = list[np.ndarray]
-OTHERS = [name for name in NAMES if name != "reference"]
+OTHERS = [name for name in AND_PLAIN if name != "reference"]
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 # ---- what is refused when a model is loaded -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", AND_PLAIN)
 def test_attention_that_no_kernel_computes_is_refused(name: str) -> None:
     be, shape = backend(name), KVShape(2, 32)
     be.check_attention(AttentionSpec(1.0, window=5, softcap=3.0), shape, 4)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from plain_backend import PlainBackend
 from tahr.backends import BACKENDS, open_backend
 from tahr.backends.api import Backend, ExpertMLPs, KVStore, LayerShape, Linear, MemoryLayout, Rows, Tensor, Weight
 from tahr.backends.cuda.layouts import presence as cuda_presence
@@ -13,6 +14,8 @@ from tahr.weights.tensor import HostTensor
 
 USABLE = [name for name in BACKENDS if name != "cuda" or not cuda_presence.problem()]
 NAMES = [n for n in os.environ.get("TAHR_TEST_BACKENDS", ",".join(USABLE)).split(",") if n]
+# Tests of ops, plans and families run on a backend of default bodies too.
+AND_PLAIN = NAMES if "TAHR_TEST_BACKENDS" in os.environ else [*NAMES, "plain"]
 _opened: dict[tuple[str, bool], Backend] = {}
 
 
@@ -20,7 +23,8 @@ def backend(name: str, deterministic: bool = False) -> Backend:
     """One instance of a kind, so that thread pools are not made again for every test."""
     kind = name, deterministic and name == "cuda"  # the others always are
     if kind not in _opened:
-        _opened[kind] = open_backend(name, 2 if name == "cpu" else None, deterministic)
+        n_threads = 2 if name == "cpu" else None
+        _opened[kind] = PlainBackend() if name == "plain" else open_backend(name, n_threads, deterministic)
     return _opened[kind]
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from backends_here import NAMES, backend, kv_store
+from backends_here import AND_PLAIN, backend, kv_store
 from model_cases import token_ids
 from model_runs import Runs
 from tahr.backends.api import NULL_SLOT, Backend, KVShape, StateShape
@@ -21,7 +21,7 @@ OTHER = list(reversed(IDS))
 # ---- slots on every backend -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=AND_PLAIN)
 def be(request: pytest.FixtureRequest) -> Backend:
     return backend(request.param)
 

@@ -31,7 +31,7 @@ def expected(case: str) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("name", backends_here.AND_PLAIN)
 @pytest.mark.parametrize(("case", "form"), FILES)
 def test_logits_equal_transformers(case: str, form: str, name: str, tmp_path: Path) -> None:
     backend = backends_here.backend(name)
@@ -40,7 +40,7 @@ def test_logits_equal_transformers(case: str, form: str, name: str, tmp_path: Pa
     assert np.abs(found - expected(case)).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("name", backends_here.AND_PLAIN)
 @pytest.mark.parametrize("case", CHUNKED)
 def test_chunks_and_neighbours_change_nothing(case: str, name: str, tmp_path: Path) -> None:
     """Two sequences in one batch, each computed in pieces, say what one sequence computed at once says."""
@@ -157,7 +157,7 @@ def story_model(stories: Path, form: str, name: str) -> Loaded:
     return load(opened, backends_here.backend(name))
 
 
-@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("name", backends_here.AND_PLAIN)
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
 def test_story_equals_transformers(stories: Path, form: str, name: str) -> None:
     story = json.loads(assets.greedy_story().read_text())

@@ -45,7 +45,7 @@ class Replay:
         return runs.backend.record(lambda: runs.decoder.forward(runs.backend, step, runs.kv), step)
 
 
-@pytest.mark.parametrize("name", backends_here.NAMES)
+@pytest.mark.parametrize("name", backends_here.AND_PLAIN)
 @pytest.mark.parametrize("case", FAMILY_CASES)
 def test_replay_equals_eager(case: str, name: str, tmp_path: Path) -> None:
     backend = backends_here.backend(name)
