@@ -9,6 +9,7 @@ from backends_here import kv_store
 from op_steps import PAGE, full_store, rows, step_of
 from random_weights import random_tensor
 from tahr.backends.api import (
+    AttentionScaling,
     AttentionSpec,
     Backend,
     DeltaNet,
@@ -22,7 +23,6 @@ from tahr.backends.api import (
     Routing,
     StateShape,
     StateSpace,
-    Tempering,
 )
 from test_ops import OTHERS, Arrays, Case, compare
 
@@ -38,8 +38,8 @@ def by_position(be: Backend, rng: np.random.Generator) -> Arrays:
     """Ops that read a token's position."""
     table = be.weight(random_tensor("F32", (101, 96), rng))
     step = step_of(be, [(9, 20), (100, 101)], [0], 10)
-    tempered = be.temper(be.tensor(rows(rng, 12, 96)), Tempering(0.1, 10, 1), step)
-    return [be.read(be.embed_positions(table, step)), be.read(tempered)]
+    scaled = be.scale_queries(be.tensor(rows(rng, 12, 96)), AttentionScaling(0.1, 10, 1), step)
+    return [be.read(be.embed_positions(table, step)), be.read(scaled)]
 
 
 def routed(name: str, form: str = "F32", act: Any = "silu", **more: Any) -> Case:

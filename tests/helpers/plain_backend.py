@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tahr.backends.api import (
     Activation,
+    AttentionScaling,
     AttentionSpec,
     Backend,
     Bytes,
@@ -18,7 +19,6 @@ from tahr.backends.api import (
     Rotation,
     StepInputs,
     StepLimits,
-    Tempering,
     Tensor,
     Vector,
     Weight,
@@ -113,8 +113,8 @@ class PlainBackend(Backend):
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         return self._reference.gate_rows(x, scores)
 
-    def temper(self, q: Tensor, tempering: Tempering, step: StepInputs) -> Tensor:
-        return self._reference.temper(q, tempering, step)
+    def scale_queries(self, q: Tensor, attn_scaling: AttentionScaling, step: StepInputs) -> Tensor:
+        return self._reference.scale_queries(q, attn_scaling, step)
 
     def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:
         return self._reference.gather_rows(x, step)

@@ -22,6 +22,8 @@ RETIRED_PARTS = {
     "measures": "metrics",
     "dialect": "formatter",
     "picker": "sampler",
+    "tempering": "attention scaling",
+    "tempered": "attention scaling",
 }
 RETIRED_NAMES = {
     "Ask": "request",
@@ -79,7 +81,7 @@ RETIRED_MODULES = {
 RETIRED_TEXT = (
     *(r"those that write", r"brings the news", r"what people say", r"\bwho wants\b", r"\ba lane\b"),
     *(r"\bknobs?\b", r"\bshortlists?\b", r"\boverlays?\b", r"\bmailbox\b", r"\bcrowds?\b", r"\bpickers?\b"),
-    *(r"\bplace_qkv\b", r"\bpick_rows\b", r"\brope_angles\b", r"\brow_sampler\b"),
+    *(r"\bplace_qkv\b", r"\bpick_rows\b", r"\brope_angles\b", r"\brow_sampler\b", r"\btempering\b"),
 )
 
 

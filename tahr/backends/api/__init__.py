@@ -14,6 +14,7 @@ depend on which other rows are in the batch (on a backend that is not `determini
 from tahr.backends.api.arguments import (
     Activation,
     AddedNorm,
+    AttentionScaling,
     AttentionSpec,
     DeltaNet,
     ExpertMLPs,
@@ -24,7 +25,6 @@ from tahr.backends.api.arguments import (
     Routing,
     StateSpace,
     StateSpaceSizes,
-    Tempering,
 )
 from tahr.backends.api.backend import Backend
 from tahr.backends.api.lora import (
@@ -90,6 +90,7 @@ __all__ = [
     "PINNED_BYTES",
     "Activation",
     "AddedNorm",
+    "AttentionScaling",
     "AttentionSpec",
     "Backend",
     "Bytes",
@@ -130,7 +131,6 @@ __all__ = [
     "StepDefaults",
     "StepInputs",
     "StepLimits",
-    "Tempering",
     "Tensor",
     "Ticket",
     "Vector",

@@ -148,7 +148,7 @@ class StateSpace(StateSpaceSizes):
 
 
 @dataclass(frozen=True, slots=True)
-class Tempering:
+class AttentionScaling:
     """Queries are multiplied by 1 + beta * log(1 + floor((position + offset) / period)): sharper in long texts."""
 
     beta: float

@@ -11,13 +11,13 @@ from tahr.backends.api import recurrence
 from tahr.backends.api.arguments import (
     Activation,
     AddedNorm,
+    AttentionScaling,
     AttentionSpec,
     DeltaNet,
     ExpertMLPs,
     Rope,
     Rotation,
     StateSpace,
-    Tempering,
 )
 from tahr.backends.api.memory import KVShape, LayerMemory
 from tahr.backends.api.recording import Recording
@@ -206,8 +206,8 @@ class Ops(Recording):
         """x * sigmoid(scores), one score `[n, 1]` per row."""
 
     @abstractmethod
-    def temper(self, q: Tensor, tempering: Tempering, step: StepInputs) -> Tensor:
-        """The rows of every token, multiplied by what `tempering` says for its position."""
+    def scale_queries(self, q: Tensor, attn_scaling: AttentionScaling, step: StepInputs) -> Tensor:
+        """The rows of every token, multiplied by what `attn_scaling` says for its position."""
 
     @abstractmethod
     def gather_rows(self, x: Tensor, step: StepInputs) -> Tensor:

@@ -154,7 +154,7 @@ class RowOps(api.Backend):
         op(n_rows=x.data.count.address, x=self._use(x), out=out.data.address, **more)
         return out
 
-    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
+    def scale_queries(self, q: Tensor, attn_scaling: api.AttentionScaling, step: api.StepInputs) -> Tensor:
         self._queue.keep(step)
         out = self._like(q)
         self._queue.tape.temper(
@@ -163,9 +163,9 @@ class RowOps(api.Backend):
             positions=address_of(step.positions),
             x=self._use(q),
             out=out.data.address,
-            beta=tempering.beta,
-            period=tempering.period,
-            offset=tempering.offset,
+            beta=attn_scaling.beta,
+            period=attn_scaling.period,
+            offset=attn_scaling.offset,
         )
         return out
 

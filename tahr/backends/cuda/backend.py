@@ -375,10 +375,10 @@ class CudaBackend(api.Backend):
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         return like(x, values(x).float() * torch.sigmoid(values(scores).float()))
 
-    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
+    def scale_queries(self, q: Tensor, attn_scaling: api.AttentionScaling, step: api.StepInputs) -> Tensor:
         positions = self.context.enter(step).positions[: len(values(q))]
-        n_periods = torch.div(positions + tempering.offset, tempering.period, rounding_mode="floor")
-        factors = 1 + tempering.beta * torch.log1p(n_periods.float())
+        n_periods = torch.div(positions + attn_scaling.offset, attn_scaling.period, rounding_mode="floor")
+        factors = 1 + attn_scaling.beta * torch.log1p(n_periods.float())
         return like(q, (values(q).float() * factors[:, None]).to(values(q).dtype))
 
     def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:

@@ -171,9 +171,9 @@ class ReferenceBackend(api.Backend):
     def gate_rows(self, x: Tensor, scores: Tensor) -> Tensor:
         return Tensor(x.width, x.rows, x.data * sigmoid(scores.data))
 
-    def temper(self, q: Tensor, tempering: api.Tempering, step: api.StepInputs) -> Tensor:
-        n_periods = (step.positions[: step.n_tokens, None] + tempering.offset) // tempering.period
-        factors = 1 + np.float32(tempering.beta) * np.log1p(n_periods.astype(np.float32))
+    def scale_queries(self, q: Tensor, attn_scaling: api.AttentionScaling, step: api.StepInputs) -> Tensor:
+        n_periods = (step.positions[: step.n_tokens, None] + attn_scaling.offset) // attn_scaling.period
+        factors = 1 + np.float32(attn_scaling.beta) * np.log1p(n_periods.astype(np.float32))
         return Tensor(q.width, q.rows, q.data * factors)
 
     def gather_rows(self, x: Tensor, step: api.StepInputs) -> Tensor:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tahr.backends.api import Activation, RopeStyle, StateSpaceSizes, Tempering
+from tahr.backends.api import Activation, AttentionScaling, RopeStyle, StateSpaceSizes
 from tahr.errors import CorruptFile
 from tahr.models.config.rope import RopeConfig
 
@@ -30,7 +30,7 @@ class LayerKind:
     ffn_width: int = 0
     recurrent: bool = False  # a state of fixed size in place of attention
     chunked: bool = False  # the window begins at a multiple of itself
-    tempered: bool = True  # the model's tempering, if it has one, counts here
+    attn_scaled: bool = True  # the model's attention temperature scaling, if it has one, counts here
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class ModelConfig:
     parallel: bool = False  # the halves of a layer read the same rows
     alibi: float = 0.0  # the steepest slope is 2^-alibi per head; 0: none
     qkv_clip: float = 0.0  # queries, keys and values are held within +-this; 0: not
-    tempering: Tempering | None = None
+    attn_scaling: AttentionScaling | None = None
     unit_norms: bool = False  # queries and keys are normed head by head, without gains
     n_positions: int = 0  # of a learned table
     first_position: int = 0  # rows of that table before the one of position 0, where a file has them

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tahr.backends.api import Tempering
+from tahr.backends.api import AttentionScaling
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile
 from tahr.models.config.fields import Fields
@@ -14,7 +14,7 @@ from tahr.models.family import Family
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     beta = f.part("rope_parameters").number("llama_4_scaling_beta", -1, MOST_MULTIPLIER, default=0)
-    return tempered(llama.refine_mistral(f, cfg), beta)
+    return with_attention_scaling(llama.refine_mistral(f, cfg), beta)
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
@@ -23,7 +23,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     rope = replace(cfg.kinds[0].rope, scaling=less_sharp(cfg.kinds[0].rope.scaling, log_multiplier))
     kinds = tuple(replace(kind, rope=rope) for kind in cfg.kinds)
     beta = f.number("attention.temperature_scale", -1, MOST_MULTIPLIER, default=0)
-    return tempered(replace(cfg, kinds=kinds), beta)
+    return with_attention_scaling(replace(cfg, kinds=kinds), beta)
 
 
 def less_sharp(scaling: object, log_multiplier: float) -> Yarn | None:
@@ -33,13 +33,13 @@ def less_sharp(scaling: object, log_multiplier: float) -> Yarn | None:
     return replace(scaling, attention=scaling.attention / sharpness(scaling.factor, log_multiplier))
 
 
-def tempered(cfg: ModelConfig, beta: float) -> ModelConfig:
+def with_attention_scaling(cfg: ModelConfig, beta: float) -> ModelConfig:
     if not beta:
         return cfg
     scaling = cfg.kinds[0].rope.scaling
     if not isinstance(scaling, Yarn):
         raise CorruptFile("The model scales queries by their position but does not say from where on; fetch it again.")
-    return replace(cfg, tempering=Tempering(beta, scaling.old_context))
+    return replace(cfg, attn_scaling=AttentionScaling(beta, scaling.old_context))
 
 
 MINISTRAL3 = Family("ministral3", llama.build, SamplingParams(temperature=0.15), refine_hf, refine_gguf)

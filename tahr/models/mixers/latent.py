@@ -17,7 +17,7 @@ class LatentAttention:
         self.layer, self.n_heads = layer, n
         self.rope, self.style = cfg.kinds[layer].rope, cfg.rope_style
         self.memory = KVShape(1, latent.rope_dim + latent.rank, latent.rank)
-        self.spec, self.tempering = AttentionSpec(cfg.attn_scale), cfg.tempering
+        self.spec, self.attn_scaling = AttentionSpec(cfg.attn_scale), cfg.attn_scaling
         w.backend.check_attention(self.spec, self.memory, n)
         queries = {"q_nope_proj": n * latent.nope_dim, "q_rope_proj": n * latent.rope_dim}
         first = {"q_a_proj": latent.q_rank} if latent.q_rank else queries
@@ -38,6 +38,6 @@ class LatentAttention:
         key = b.join_heads(k_rope, self.norm.apply(b, latent), 1)
         q = b.rope_and_cache([q, key], Rotation(run.cos_sin(self.rope), self.style), memory)
         del queries, latent, k_rope, key  # their memory is free for what follows
-        if self.tempering:
-            q = b.temper(q, self.tempering, run.step)
+        if self.attn_scaling:
+            q = b.scale_queries(q, self.attn_scaling, run.step)
         return b.linear(b.head_linears(b.attention(q, self.spec, memory), self.values), self.out)

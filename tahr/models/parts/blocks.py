@@ -60,7 +60,7 @@ class Attention:
         self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
         self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
-        self.clip, self.tempering = cfg.qkv_clip, cfg.tempering if kind.tempered else None
+        self.clip, self.attn_scaling = cfg.qkv_clip, cfg.attn_scaling if kind.attn_scaled else None
         self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
@@ -74,11 +74,11 @@ class Attention:
         """Rope, cache write and attention; `qkv` is empty afterwards."""
         b, memory = run.backend, run.memory(self.layer)
         rotation = Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean)
-        if self.tempering is None:
+        if self.attn_scaling is None:
             return b.rope_attention(qkv, rotation, self.spec, memory)
         q = b.rope_and_cache(qkv, rotation, memory)
         qkv.clear()
-        return b.attention(b.temper(q, self.tempering, run.step), self.spec, memory)
+        return b.attention(b.scale_queries(q, self.attn_scaling, run.step), self.spec, memory)
 
     def ignores_constants(self, cfg: ModelConfig, qk_norm: QkNorm) -> bool:
         """Whether keys have a bias that only adds a constant to all scores of a query."""

@@ -95,7 +95,7 @@ def experts_hf(f: Fields, version: int) -> MoeConfig:
 
 def refine_mistral4(f: Fields, cfg: ModelConfig) -> ModelConfig:
     beta = f.part("rope_parameters").number("llama_4_scaling_beta", -1, MOST_MULTIPLIER, default=0)
-    return ministral3.tempered(refine_hf(f, cfg, version=4), beta)
+    return ministral3.with_attention_scaling(refine_hf(f, cfg, version=4), beta)
 
 
 # ---- from GGUF metadata -------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     cfg = sharpened(with_plain_yarn(cfg), weight)
     beta = f.number("attention.temperature_scale", -1, MOST_MULTIPLIER, default=0)
     sparse = [i >= n_dense for i in range(cfg.n_layers)]
-    return ministral3.tempered(with_experts(cfg, experts_gguf(f, cfg), sparse), beta)
+    return ministral3.with_attention_scaling(with_experts(cfg, experts_gguf(f, cfg), sparse), beta)
 
 
 def value_length(f: Fields) -> str:

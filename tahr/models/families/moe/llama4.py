@@ -4,7 +4,7 @@ queries that grow with the position; one expert per token, which reads its row t
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tahr.backends.api import Tempering
+from tahr.backends.api import AttentionScaling
 from tahr.config import SamplingParams
 from tahr.errors import UnsupportedModel
 from tahr.models.config import record as limits
@@ -22,7 +22,7 @@ from tahr.models.parts.weights import Weights
 
 # What GGUFs do not say.
 CHUNK, PERIOD = 8192, 4
-TEMPERING = Tempering(0.1, 8192, 1)
+ATTENTION_SCALING = AttentionScaling(0.1, 8192, 1)
 WITHOUT_NORMS = 128  # experts of the size whose queries and keys are not normed
 
 
@@ -53,17 +53,17 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         raise UnsupportedModel(f"{f.where} has layers of types that a {cfg.family} does not have.")
     chunk = f.count("attention_chunk_size", MOST_CONTEXT, default=0, least=0)
     chunks = [chunk if kind == "chunked_attention" else 0 for kind in types]
-    tempering = Tempering(
-        f.number("attn_scale", -1, MOST_MULTIPLIER, default=TEMPERING.beta),
-        f.count("floor_scale", MOST_CONTEXT, default=TEMPERING.period),
-        TEMPERING.offset,
+    attn_scaling = AttentionScaling(
+        f.number("attn_scale", -1, MOST_MULTIPLIER, default=ATTENTION_SCALING.beta),
+        f.count("floor_scale", MOST_CONTEXT, default=ATTENTION_SCALING.period),
+        ATTENTION_SCALING.offset,
     )
     step = f.count("interleave_moe_layer_step", limits.MOST_LAYERS, default=1)
     sparse = f.items("moe_layers") if f.get("moe_layers") is not None else range(step - 1, n, step)
     cfg = replace(
         with_layers(cfg, ropes, chunks),
         ffn_width=f.count("intermediate_size_mlp", limits.MOST_FFN, default=width),
-        tempering=tempering if f.flag("attn_temperature_tuning", True) else None,
+        attn_scaling=attn_scaling if f.flag("attn_temperature_tuning", True) else None,
         unit_norms=f.flag("use_qk_norm", True),
     )
     moe = told(hf_experts(f, "num_local_experts", "intermediate_size", shared_width=width))
@@ -71,9 +71,16 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def with_layers(cfg: ModelConfig, ropes: Sequence[bool], chunks: Sequence[int]) -> ModelConfig:
+    layers = zip(cfg.kinds, ropes, chunks, strict=True)
     kinds = [
-        replace(kind, rope=kind.rope if has_rope else NO_ROPE, window=chunk, chunked=chunk > 0, tempered=not has_rope)
-        for kind, has_rope, chunk in zip(cfg.kinds, ropes, chunks, strict=True)
+        replace(
+            kind,
+            rope=kind.rope if has_rope else NO_ROPE,
+            window=chunk,
+            chunked=chunk > 0,
+            attn_scaled=not has_rope,
+        )
+        for kind, has_rope, chunk in layers
     ]
     return replace(cfg, kinds=tuple(kinds), rope_style="pairs")
 
@@ -87,7 +94,7 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     has_chunks = f.count("attention.sliding_window", MOST_CONTEXT, default=CHUNK, least=0) > 0
     ropes = [not has_chunks or (i + 1) % PERIOD != 0 for i in range(n)]
     cfg = with_layers(cfg, ropes, [CHUNK if has_chunks and has_rope else 0 for has_rope in ropes])
-    cfg = replace(cfg, tempering=TEMPERING, unit_norms=moe.n_experts != WITHOUT_NORMS)
+    cfg = replace(cfg, attn_scaling=ATTENTION_SCALING, unit_norms=moe.n_experts != WITHOUT_NORMS)
     step = f.count("interleave_moe_layer_step", limits.MOST_LAYERS, default=1)
     return with_experts(cfg, told(replace(moe, shared_width=moe.ffn_width)), [(i + 1) % step == 0 for i in range(n)])
 
