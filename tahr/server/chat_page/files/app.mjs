@@ -5,6 +5,7 @@ import { addTurn, choose, dropTurn, fork, imported, messages, newConversation, o
 import { $, announce, el, icon } from "./dom.mjs";
 import { chosenModel, refreshModels, watchModels } from "./models.mjs";
 import { Monitor } from "./monitor.mjs";
+import { own } from "./own.mjs";
 import { requestFields, showParameters, systemPrompt } from "./parameters.mjs";
 import { chooseFile, exportFile, showConversations } from "./sidebar.mjs";
 import { openStore, settings } from "./store.mjs";
@@ -186,7 +187,7 @@ function finish(conversation, parent, run, note) {
   const { content, reasoning, toolCalls, tokens, finish: reason } = made;
   addTurn(conversation, parent?.id ?? null, {
     role: "assistant", content, reasoning, toolCalls: toolCalls.filter(Boolean), tokens, model: made.model || chosenModel(),
-    statsLine: statsLine(made.stats), note: note || FINISHES[reason] || "",
+    statsLine: statsLine(made.stats), note: note || own(FINISHES, reason, ""),
   });
   save(conversation);
   announce(note || "The reply is complete.");

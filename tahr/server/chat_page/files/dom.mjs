@@ -1,5 +1,7 @@
 // Elements made by hand. Texts become text nodes: nothing here reads HTML.
 
+import { own } from "./own.mjs";
+
 export const $ = (id) => document.getElementById(id);
 
 /** An element; `onclick` and the like are listeners, other properties attributes; false and null are left out. */
@@ -49,7 +51,7 @@ const ICONS = {
 };
 
 export function icon(name) {
-  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
+  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, svg("path", { d: own(ICONS, name, "") }));
 }
 
 /** A button that shows an icon; its label is what a screen reader says and a pointer shows. */

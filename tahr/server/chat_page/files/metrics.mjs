@@ -1,5 +1,7 @@
 // Prometheus text, and the few numbers of it that the live view draws.
 
+import { own } from "./own.mjs";
+
 const LINE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LABEL = /([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"/g;
 const ESCAPES = { "\\n": "\n", '\\"': '"', "\\\\": "\\" };
@@ -15,7 +17,7 @@ export function parseMetrics(text) {
 }
 
 function labelsOf(text) {
-  const unescape = (value) => value.replace(/\\[n"\\]/g, (escape) => ESCAPES[escape]);
+  const unescape = (value) => value.replace(/\\[n"\\]/g, (escape) => own(ESCAPES, escape, escape));
   return Object.fromEntries([...text.matchAll(LABEL)].map(([, name, value]) => [name, unescape(value)]));
 }
 
