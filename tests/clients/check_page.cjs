@@ -175,6 +175,45 @@ async function boundsMath(page) {
   await fits(page);
 }
 
+async function begins(page) {
+  await restart(page);
+  await fits(page);
+  await picture(page, `empty-${kind(page)}`);
+  assert.strictEqual(await page.locator(".starter").count(), 4);
+  await page.locator(".starter").first().click();
+  assert.match(await page.inputValue("#text"), /^Explain how/, "a prompt can be changed before it is sent");
+  await page.fill("#text", "");
+}
+
+async function attachesFiles(page) {
+  const choose = async (files) => {
+    const choosing = page.waitForEvent("filechooser");
+    await page.click("#attach");
+    await (await choosing).setFiles(files.map(([name, buffer]) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(buffer) })));
+  };
+  await choose([["notes.py", "a = 1\n"], ["second.txt", "two"]]);
+  await page.waitForFunction(() => document.querySelectorAll("#files li").length === 2);
+  await page.getByLabel("Remove second.txt").click();
+  await choose([["picture.png", [137, 80, 0, 255]]]);
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("picture.png is not a text file"));
+  await choose([["large.txt", "x".repeat(200_001)]]);
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("larger than 200 kB"));
+  assert.deepStrictEqual(await page.locator("#files li").allTextContents(), ["notes.py"]);
+  await picture(page, `files-${kind(page)}`);
+  const sent = page.waitForRequest((request) => request.method() === "POST");
+  await answered(page, "What is this?");
+  assert.strictEqual((await sent).postDataJSON().messages.at(-1).content, "What is this?\n\nnotes.py:\n```py\na = 1\n```");
+  assert.ok(await page.isHidden("#files"), "files are sent once");
+}
+
+async function showsAnIdleServer(page) {
+  await page.click("#show-server");
+  await page.waitForFunction(() => /^[1-9]\d* replies since the start$/.test(document.querySelector(".chart .total")?.textContent));
+  for (const text of await page.locator(".chart .total").allTextContents()) assert.match(text, /\d|nobody yet/);
+  await picture(page, `idle-${kind(page)}`);
+  await page.click("#close-panel");
+}
+
 /** A message that cannot be drawn hides no other, also when its conversation is opened again. */
 async function survivesBrokenMessages(page) {
   await restart(page);
@@ -379,7 +418,7 @@ async function visit(context, address, screen, steps) {
 }
 
 const REAL = [goOn, streams, watches, stops, tellsErrors, startsAnew, fits];
-const SCRIPTED = [showsMarkdown, fits, showsMath, boundsMath, survivesBrokenMessages, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
+const SCRIPTED = [showsMarkdown, fits, showsMath, boundsMath, begins, attachesFiles, showsAnIdleServer, survivesBrokenMessages, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
 
 async function main() {
   for (const screen of Object.keys(SCREENS)) {

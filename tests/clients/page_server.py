@@ -50,13 +50,15 @@ f(x) &= \sum_{n=0}^{\infty} \frac{x^n}{n!} \\
 &= e^x
 \end{align*}
 
-Code stays `\(x\)`; wrong stays \(\frac{a}\); wide: $$x_1 + x_2 + x_3 + x_4 + x_5 + x_6 + x_7 + x_8 + x_9 + x_{10} + x_{11} + x_{12} + x_{13} + x_{14} + x_{15} + x_{16} + x_{17} + x_{18} + x_{19} + x_{20}$$
-"""
+Code stays `\(x\)`; wrong stays \(\frac{a}\); wide: $$WIDE$$
+""".replace("WIDE", " + ".join(f"x_{{{i}}}" for i in range(1, 31)))
 HOSTILE_MATH = (
     r"\(\href{javascript:window.hacked=1}{x}\) \(\includegraphics{https://evil.example/x.png}\) "
     r"\(\text{<img src=x onerror=window.hacked=1>}\) \(\htmlStyle{position:fixed}{x}\) \(\kern{-999em}away\) "
     r"\(\def\a{\a\a}\a\) \(\url{https://evil.example/}\) \(\frac{<script>window.hacked=1</script>}\)"
-    + f"\n\n$${'{' * 10_000}$$\n\n" + "\\frac{" * 20 + " and \\(unfinished"
+    + f"\n\n$${'{' * 10_000}$$\n\n"
+    + "\\frac{" * 20
+    + " and \\(unfinished"
 )
 BROKEN = "Before.\n\n```constructor\nx = 1\n```\n\n```__proto__\ny\n```\n\nAfter."
 HOSTILE = """\
@@ -90,6 +92,16 @@ DEEP = (
     + "|-" * 1000
 )
 
+PAGES = {
+    "MARKDOWN": MARKDOWN,
+    "HOSTILE": HOSTILE,
+    "DEEP": DEEP,
+    "EVILMATH": HOSTILE_MATH,
+    "MATH": MATH,
+    "BROKEN": BROKEN,
+    "ENDLESS": "word " * 20_000,
+}
+
 
 def play(messages: list[Message], tools: list[dict[str, object]]) -> str:
     last = messages[-1]
@@ -100,8 +112,7 @@ def play(messages: list[Message], tools: list[dict[str, object]]) -> str:
         return "Let me look." + call("get_weather", city='Rome <img src=x onerror="window.hacked=1">')
     if "THINK" in text:
         return "<think>\nFirst I **weigh** it.\n<b>no tag</b>\n</think>\n\nThe answer is 42."
-    pages = {"MARKDOWN": MARKDOWN, "HOSTILE": HOSTILE, "DEEP": DEEP, "EVILMATH": HOSTILE_MATH, "MATH": MATH, "BROKEN": BROKEN, "ENDLESS": "word " * 20_000}
-    return next((page for word, page in pages.items() if word in text), f"You said: {text}")
+    return next((page for word, page in PAGES.items() if word in text), f"You said: {text}")
 
 
 serve_until_signal(ScriptedModel(play), ready=lambda address: print(f"Ready on {address} ", flush=True))
