@@ -1,11 +1,14 @@
 """The chat: unit tests with a scripted model, then a real program in a real terminal."""
 
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,12 +18,13 @@ from typing import Any
 import pytest
 
 import assets
+import test_wrapping
 from tahr import Chunk, Completion, SamplingParams
 from tahr.cli.chat import chat_files as saved
 from tahr.cli.chat.commands import Leave, obey
 from tahr.cli.chat.console import JsonlOutput, TextOutput
 from tahr.cli.chat.conversation import Conversation
-from tahr.cli.chat.repl import read_message, repl
+from tahr.cli.chat.repl import Script, read_message, repl
 from tahr.engine.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
 from tahr.text.deltas import Delta, ReasoningDelta, ToolCallDelta, text_of, tool_calls_of
@@ -84,8 +88,8 @@ def talk(llm: ScriptedLLM) -> Conversation:
     return Conversation(llm, TextOutput(stats=False))  # type: ignore[arg-type]
 
 
-def lines(*typed: str) -> Callable[[str], str]:
-    """An `ask` that types these lines and then ends the input."""
+def lines(*typed: str) -> Script:
+    """Types these lines and then ends the input."""
     left = iter(typed)
 
     def ask(prompt: str) -> str:
@@ -93,7 +97,18 @@ def lines(*typed: str) -> Callable[[str], str]:
             return line
         raise EOFError
 
-    return ask
+    return Script(ask)
+
+
+class Pasted(Script):
+    """The same, where some lines come together with the line before."""
+
+    def __init__(self, typed: list[str], together: list[bool]):
+        super().__init__(lines(*typed).ask)
+        self._together = iter(together)
+
+    def has_more(self) -> bool:
+        return next(self._together, False)
 
 
 # ---- messages of several lines ------------------------------------------------------------------------------------
@@ -113,6 +128,27 @@ def lines(*typed: str) -> Callable[[str], str]:
 )
 def test_read_message(typed: list[str], message: str) -> None:
     assert read_message(lines(*typed)) == message
+
+
+@pytest.mark.parametrize(
+    ("typed", "together", "messages"),
+    [
+        (["a", "b", "c", "d"], [True, True, False], ["a\nb\nc", "d"]),
+        (["/one", "b", "c"], [True], ["/one", "b\nc"]),
+        (["a\\", "b", "c"], [True], ["a\nb\nc"]),
+        (["a", "", "b\nc\n"], [True, True], ["a\n\nb\nc\n"]),
+        (["readline pasted\nthis\n"], [], ["readline pasted\nthis"]),
+        (["a"], [True] * 9, ["a\n"]),
+    ],
+)
+def test_lines_pasted_together_are_one_message(typed: list[str], together: list[bool], messages: list[str]) -> None:
+    source = Pasted(typed, together)
+    assert [read_message(source) for _ in messages] == messages
+
+
+def test_what_is_pasted_is_no_command(talk: Conversation, llm: ScriptedLLM) -> None:
+    repl(talk, lines("/usr/bin/python\n// a comment", "/clear"))
+    assert [message["content"] for message in llm.asked[0]] == ["/usr/bin/python\n// a comment"]
 
 
 # ---- turns --------------------------------------------------------------------------------------------------------
@@ -173,7 +209,7 @@ def test_ctrl_c_at_the_prompt_gives_a_hint(talk: Conversation, capsys: pytest.Ca
     def ask(prompt: str) -> str:
         raise next(answers)
 
-    repl(talk, ask)
+    repl(talk, Script(ask))
     assert "Ctrl-D" in capsys.readouterr().err
 
 
@@ -394,12 +430,14 @@ def test_jsonl_events(llm: ScriptedLLM, capsys: pytest.CaptureFixture[str]) -> N
 class Terminal:
     """`tahr` with a terminal of its own; `until` reads what it shows."""
 
-    def __init__(self, *args: str, home: Path):
+    def __init__(self, *args: str, home: Path, kind: str = "dumb", columns: int = 0):
         self.shown = ""
         self._seen = 0
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TAHR_HOME": str(home), "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TAHR_HOME": str(home), "TERM": kind, "HF_HUB_OFFLINE": "1"}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            if columns:
+                fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             os.execve(sys.executable, [sys.executable, "-m", "tahr", *args], env)
 
     def type(self, text: str) -> None:
@@ -432,8 +470,10 @@ class Terminal:
     def exit_code(self) -> int:
         while True:
             try:
-                if not os.read(self._fd, 65536):
+                data = os.read(self._fd, 65536)
+                if not data:
                     break
+                self.shown += data.decode(errors="replace")
             except OSError:  # the other end is closed
                 break
         os.close(self._fd)
@@ -466,6 +506,65 @@ def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Term
     terminal.until("\n")  # the shell's prompt has a line of its own
     assert terminal.exit_code() == 0
     assert "Once upon a time" in (tmp_path / "history").read_text()
+
+
+# Chats on the fast backend, with replies of three tokens: each shows one summary.
+SHORT = ("run", str(STORIES), "--raw", "--ignore-eos", "-n", "3", "--temperature", "0")
+PASTES = {
+    "marked by the terminal": ("xterm", "\x1b[200~Once upon\na time\nthere was\x1b[201~\r"),
+    "not marked": ("dumb", "Once upon\ra time\rthere was\r"),
+}
+
+
+@pytest.mark.parametrize("paste", PASTES)
+def test_several_pasted_lines_are_one_message(paste: str, tmp_path: Path) -> None:
+    kind, keys = PASTES[paste]
+    terminal = Terminal(*SHORT, home=tmp_path, kind=kind)
+    terminal.until(">>> ")
+    terminal.type(keys)
+    terminal.until("first token after")
+    terminal.until(">>> ")
+    terminal.type("exit\r")
+    assert terminal.exit_code() == 0
+    assert terminal.shown.count("first token after") == 1
+
+
+def test_what_is_typed_during_a_reply_waits_for_the_next_prompt(tmp_path: Path) -> None:
+    options = ("--raw", "--backend", "reference", "--ignore-eos", "-n", "400", "--temperature", "0")
+    terminal = Terminal("run", str(STORIES), *options, home=tmp_path, kind="xterm")
+    terminal.until(">>> ")
+    terminal.type("Once upon a time\r")
+    terminal.until("there was")
+    reply_at = len(terminal.shown)
+    terminal.type("/set max_tok")
+    time.sleep(0.3)  # keys come while the reply goes on
+    terminal.type("\x03")
+    terminal.until("[stopped after")
+    reply, prompt, _ = terminal.shown[reply_at:].partition("[stopped after")
+    assert prompt and "/set" not in reply, "keys are not shown in the middle of a reply"
+    terminal.until("/set max_tok")
+    terminal.type("ens 5\r")
+    terminal.until("max_tokens 5,", within_s=10)
+    terminal.until(">>> ")
+    terminal.type("exit\r")
+    assert terminal.exit_code() == 0
+    assert terminal.shown.rindex("\x1b[?2004l") > terminal.shown.rindex("\x1b[?2004h"), "the terminal is as it was"
+
+
+def test_lines_end_between_words_in_a_narrow_terminal(tmp_path: Path) -> None:
+    terminal = Terminal(*SHORT, "-n", "80", home=tmp_path, kind="xterm", columns=30)
+    terminal.until(">>> ")
+    terminal.type("Once upon a time\r")
+    begin = len(terminal.shown)
+    terminal.until("first token after")
+    reply = terminal.shown[begin:].split("[prompt", 1)[0].rpartition("\x1b[?2004h")[2]
+    lines = test_wrapping.shown(
+        reply.partition("\x1b[?2004l")[0].replace("\r", ""), width=30
+    )  # which checks their widths
+    assert len(lines) > 3 and "\x1b[K" in reply, "words were taken back to the next line"
+    terminal.until(">>> ")
+    terminal.type("exit\r")
+    assert terminal.exit_code() == 0
 
 
 def test_leaving_with_a_word(terminal: Terminal) -> None:
