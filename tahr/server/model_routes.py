@@ -32,7 +32,7 @@ class ModelMemory(Struct):
 
     weight_bytes: int
     kv_reserved_bytes: int  # what keys and values may grow to
-    kv_used_bytes: int  # by running sequences and the prefix cache
+    kv_used_bytes: int  # by running sequences; what only the prefix cache holds is free to take
 
 
 class PoolEntry(Struct):

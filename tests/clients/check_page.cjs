@@ -180,6 +180,9 @@ async function begins(page) {
   await fits(page);
   await picture(page, `empty-${kind(page)}`);
   assert.strictEqual(await page.locator(".starter").count(), 4);
+  const heading = await page.locator(".welcome h1").boundingBox();
+  const header = await page.locator("header").boundingBox();
+  assert.ok(heading.y >= header.y + header.height, "the greeting begins below the header");
   await page.locator(".starter").first().click();
   assert.match(await page.inputValue("#text"), /^Explain how/, "a prompt can be changed before it is sent");
   await page.fill("#text", "");
@@ -382,6 +385,11 @@ async function changesTheme(page) {
   for (let i = 0; i < 3; i += 1) {
     await page.click("#theme");
     seen.add(`${await page.getAttribute("html", "data-theme")} ${await ground()}`);
+  }
+  await page.keyboard.press("Escape");
+  for (const theme of ["dark", "light"]) {
+    while ((await page.getAttribute("html", "data-theme")) !== theme) await page.evaluate(() => document.querySelector("#theme").click());
+    await picture(page, `${theme}-${kind(page)}`);
   }
   assert.strictEqual(seen.size, 3);
   assert.strictEqual(new Set([...seen].map((each) => each.split(" ").slice(1).join(" "))).size, 2, "light and dark differ");

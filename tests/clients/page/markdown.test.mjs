@@ -62,6 +62,16 @@ test("math is left alone", () => {
   assert.deepStrictEqual(page("\\[ a\n\n**b**"), [["open", "\\[ a"], ["paragraph", ["strong", "b"]]], "nothing after a blank line is lost");
 });
 
+test("while a text comes, a formula is drawn when it is complete", () => {
+  const text = "So \\(a_1\\) and $b^2$ and $$c$$ then\n\n\\[\nd + e\n\\]\n\n$$\nf\n$$\n\n\\begin{align}\ng &= h\n\\end{align}\n\n- \\(i\\)";
+  const formulas = (node) => (typeof node === "string" ? [] : node.type === "math" ? (node.isOpen ? [] : [`${node.isDisplay} ${node.text}`]) : [...(node.children ?? []), ...(node.items ?? [])].flatMap(formulas));
+  const whole = new Set(parse(text).flatMap(formulas));
+  assert.strictEqual(whole.size, 7);
+  for (let n = 0; n <= text.length; n += 1) {
+    for (const formula of parse(text.slice(0, n)).flatMap(formulas)) assert.ok(whole.has(formula), `${JSON.stringify(text.slice(0, n))} draws ${formula}`);
+  }
+});
+
 test("a formula is refused before it can grow, and what is drawn is plain", () => {
   const katex = createRequire(import.meta.url)("../../../tahr/server/chat_page/third_party/katex/katex.min.js");
   const draw = (text) => formulaTree(katex, text, true).toMarkup();

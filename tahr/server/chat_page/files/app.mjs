@@ -31,7 +31,7 @@ function showThread() {
   const run = running.get(current.id);
   if (run) $("thread").append(run.view.element);
   showComposer();
-  $("thread").scrollTop = $("thread").scrollHeight;
+  $("thread").scrollTop = turns.length ? $("thread").scrollHeight : 0;
 }
 
 function emptyThread() {

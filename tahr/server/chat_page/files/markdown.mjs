@@ -239,7 +239,7 @@ class InlineScan {
 
   special(mark) {
     if (mark === "\\") this.formula(this.math.escaped(this.at)) || this.escape();
-    else if (mark === "$") this.formula(this.math.dollar(this.at)) || this.add("$", 1);
+    else if (mark === "$") this.formula(this.math.dollar(this.at)) || this.dollars();
     else if (mark === "`") this.code();
     else if (Object.hasOwn(this.open, mark)) this.delimiter(mark);
     else if (mark === "[" || mark === "!") this.link(mark);
@@ -255,6 +255,11 @@ class InlineScan {
   formula(found) {
     if (found) this.add(found.node, found.length);
     return Boolean(found);
+  }
+
+  dollars() {
+    const n = runLength(this.text, this.at);
+    this.add("$".repeat(n), n);
   }
 
   escape() {

@@ -12,7 +12,7 @@ const STARTERS = [
 /** The greeting of an empty thread; `onChoose` is called with the prompt somebody takes. */
 export function welcome(line, onChoose) {
   const buttons = STARTERS.map(([title, prompt]) =>
-    el("button", { type: "button", class: "starter", onclick: () => onChoose(prompt) }, el("strong", {}, title), el("span", {}, prompt)),
+    el("button", { type: "button", class: "starter", title: prompt, onclick: () => onChoose(prompt) }, el("strong", {}, title), el("span", {}, prompt)),
   );
   return el("div", { class: "welcome" }, el("h1", {}, "What shall we talk about?"), el("p", {}, line), el("div", { class: "starters" }, ...buttons));
 }

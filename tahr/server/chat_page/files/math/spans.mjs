@@ -62,7 +62,7 @@ export class MathSpans {
   dollar(at) {
     const mark = this.text.startsWith("$$", at) ? "$$" : "$";
     const end = this.#next(mark, at + mark.length);
-    if (end < 0 || this.text[at + 2] === "$" && mark === "$$") return null;
+    if (end < 0 || (mark === "$$" && this.text[at + 2] === "$")) return null;
     return mark === "$$" || this.#isMath(at, end) ? this.#node(at, end, mark.length, mark === "$$") : null;
   }
 
