@@ -81,7 +81,8 @@ class LLM:
         self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
-        self.n_bytes = parts.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
+        self.n_weight_bytes = parts.n_weight_bytes
+        self.n_bytes = self.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
         self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # of them, on a device
         self.encoding = self.engine.facts.encoding  # None: it generates

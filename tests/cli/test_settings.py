@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -14,7 +15,7 @@ import pytest
 from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import Parser, main
 from tahr.cli.settings.options import Option
-from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
+from tahr.cli.settings.settings_layers import READ_ELSEWHERE, REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
 from tahr.server.models.loading import ModelChoice, served_models
@@ -227,6 +228,28 @@ def test_unknown_names(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     said = capsys.readouterr().err
     assert "tahr.toml sets engine.context_sise, which is no setting: did you mean engine.context_size?" in said
     assert "sets colour.x" in said and "TAHR_ENGINE_THREAD is set, but is no setting" in said
+
+
+def test_a_variable_that_nobody_reads_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TAHR_THREAD", "TAHR_HOMES", "TAHR_API_KEY", "TAHR_PROFILE", "TAHR_TOP_K"):
+        monkeypatch.setenv(name, "1")
+    assert main(["run", "--effective-config-json"]) == 0
+    said = capsys.readouterr().err
+    assert "TAHR_THREAD is set, but is no setting: did you mean TAHR_THREADS?" in said
+    assert "TAHR_HOMES is set, but is no setting: did you mean TAHR_HOME?" in said
+    assert said.count("is no setting") == 2, "those that are read elsewhere are none of the settings' business"
+
+
+def test_variables_read_elsewhere_are_those_that_are_read() -> None:
+    root = Path(__file__).parents[1]
+    settings = SHORT.keys() | {key.variable for key in all_keys().values()}
+    sources = [path.read_text() for path in (root / "tahr").rglob("*.py") if path.name != "settings_layers.py"]
+    read = set(re.findall(r'"(TAHR_[A-Z_]+)"', "".join(sources))) - settings - {"TAHR_SECTION_KEY"}
+    tests = "".join(path.read_text() for path in (root / "tests").rglob("*.py") if path.name != "test_settings.py")
+    assert read == {name for name in READ_ELSEWHERE if not name.startswith("TAHR_TEST_")}
+    assert {name for name in READ_ELSEWHERE - read if name not in tests} == set()
 
 
 def test_other_verbs_may_share_the_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,6 +214,7 @@ class ScriptedEngine:
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
+        self.n_weight_bytes = 400
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.weights_changed = False

@@ -60,6 +60,7 @@ class ServedEngine(Protocol):
     sampling_defaults: SamplingParams
     backend_summary: str
     n_bytes: int  # of memory: weights, and keys and values at most
+    n_weight_bytes: int  # of them, the weights; the others are reserved for keys and values
     n_device_bytes: int  # of them, those in the memory of a GPU
 
     async def submit(

@@ -56,6 +56,7 @@ class LlmEngine:
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
         self.n_bytes, self.n_device_bytes = inner.n_bytes, inner.n_device_bytes
+        self.n_weight_bytes = inner.n_weight_bytes
 
     async def submit(
         self,

@@ -187,8 +187,9 @@ class ModelPool:
                 self._expect_expiry(model)
             self.n_loads += 1
             self.max_bytes = max(self.max_bytes, self.n_bytes)
-            seconds, megabytes = time.monotonic() - began, (model.n_bytes or 0) / 1e6
-            log.info("loaded model=%s seconds=%.2f megabytes=%.0f", model.name, seconds, megabytes)
+            weights_mb, kv_mb = engine.n_weight_bytes / 1e6, (engine.n_bytes - engine.n_weight_bytes) / 1e6
+            facts = model.name, time.monotonic() - began, weights_mb, kv_mb
+            log.info("loaded model=%s seconds=%.2f weights_mb=%.0f kv_reserved_mb=%.0f", *facts)
 
     async def _loaded_engine(self, model: ServedModel, loader: ModelLoader) -> ServedEngine:
         """Room first, then the engine; one that turns out larger than its files promised must find room as well."""

@@ -11,6 +11,7 @@ from tahr.generation.chat_options import ChatOptions, encode_messages, render_me
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.openai.bodies import Inputs, Message, MessageToolCall, Prompts, TextItem, check_limited
+from tahr.text.replies.thinking import SWITCHES
 from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
@@ -141,13 +142,15 @@ def conversation_of(
 
 
 def check_variables(template: ChatTemplate, variables: Mapping[str, Any]) -> None:
-    foreign = sorted(name for name in variables if name in OURS or name not in template.variables)
+    # Clients switch thinking off for every model they talk to: one that does not think has nothing to switch.
+    known = template.variables | set(SWITCHES)
+    foreign = sorted(name for name in variables if name in OURS or name not in known)
     if foreign:
         param = f"chat_template_kwargs.{foreign[0]}"
         raise bad_field(param, f"{param} is not a variable of this model's chat template: leave it out.")
     if is_deeper(variables, MAX_DEPTH):
         raise bad_field("chat_template_kwargs", f"chat_template_kwargs is nested more than {MAX_DEPTH} levels deep.")
-    for name in ("enable_thinking", "thinking"):
+    for name in SWITCHES:
         if not isinstance(variables.get(name, True), bool):
             param = f"chat_template_kwargs.{name}"
             raise bad_field(param, f"{param} must be true or false.")
