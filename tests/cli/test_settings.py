@@ -17,11 +17,11 @@ from tahr.cli.settings.options import Option
 from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
+from tahr.server.bodies.decoding import decode
+from tahr.server.conversations.sessions import Caller
 from tahr.server.models.loading import ModelChoice, served_models
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import BODY, ChatRequest, prepare
-from tahr.server.sessions import Caller
 from tahr.server.state.state import ServerState
 
 

@@ -8,8 +8,8 @@ from tahr.server.anthropic.bodies import CountTokensBody, MessagesBody
 from tahr.server.anthropic.fields import SENT_NAMES, chat_body, thinks
 from tahr.server.anthropic.formatter import MessageFormatter, MessageOptions
 from tahr.server.anthropic.replies import CountTokensReply
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.request import HttpRequest
-from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
 from tahr.server.state.state import ServerState
 

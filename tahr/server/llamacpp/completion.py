@@ -4,6 +4,7 @@ from functools import partial
 
 import msgspec
 
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.bodies import InfillBody, NativeBody, NativeCompletionBody
 from tahr.server.llamacpp.fields import SENT_NAMES, check_native, completion_fields, prompts_of, settings_shown
@@ -11,7 +12,7 @@ from tahr.server.llamacpp.fill_in import OtherFile, fill_in_prompt
 from tahr.server.llamacpp.formatter import NativeFormatter, NativeOptions
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import CompletionBody, decode
+from tahr.server.openai.bodies import CompletionBody
 from tahr.server.openai.completions import TextRequest, continue_texts
 from tahr.server.state.state import ServerState
 

@@ -7,7 +7,7 @@ from tahr.config import SamplingParams
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.llamacpp.bodies import ONLY, NativeBody, NativePrompt
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size, encode_one
+from tahr.server.replies.prompts import MAX_PROMPTS, check_text_size, encode_one
 
 if TYPE_CHECKING:
     from tahr.text.tokens.tokenizer import Tokenizer

@@ -5,12 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tahr.server.bodies.messages import Message, MessageFunction, MessageToolCall
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import check_admin
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaMessage, OllamaOptions
-from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
 from tahr.server.state.state import ServerState
 
 # Options that a chat has under the same name.

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 
 from tahr.generation.chat_options import can_think
+from tahr.server.bodies.decoding import decode
+from tahr.server.bodies.inputs import Prompts
+from tahr.server.bodies.messages import Message
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fill_in import fill_in_prompt
@@ -26,7 +29,7 @@ from tahr.server.ollama.fields import (
 )
 from tahr.server.ollama.formatter import LineFormatter, LineOptions
 from tahr.server.ollama.replies import OllamaChatReply, OllamaGenerateReply, OllamaReplyMessage, timestamp
-from tahr.server.openai.bodies import ChatBody, CompletionBody, Message, Prompts, decode
+from tahr.server.openai.bodies import ChatBody, CompletionBody
 from tahr.server.openai.chat import ChatRequest, reply_to_chat
 from tahr.server.openai.completions import TextRequest, continue_texts
 from tahr.server.state.state import ServerState

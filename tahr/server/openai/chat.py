@@ -12,21 +12,25 @@ from tahr.errors import ConfigError, GrammarError
 from tahr.generation.chat_options import ChatOptions, PreparedRequest
 from tahr.generation.chat_options import prepare as prepare_request
 from tahr.grammar.call_grammar import is_call_grammar
-from tahr.server.admin.adapters import chosen_model
+from tahr.server.bodies.decoding import check_limited, decode
+from tahr.server.bodies.messages import Message
+from tahr.server.bodies.sampling_fields import lora_of
+from tahr.server.conversations.sessions import Caller, Turn, session_of
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key, tenant_of
 from tahr.server.http.request import HttpRequest
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.registry import ModelRegistry, ServedModel
-from tahr.server.openai.bodies import ChatBody, GenerationBody, Message, TemplateBody, check_limited, decode, lora_of
+from tahr.server.openai.bodies import ChatBody, GenerationBody, TemplateBody
 from tahr.server.openai.chat_fields import field_error, options_of, rendering_options
 from tahr.server.openai.chat_settings import ChatSettings, settings_of
-from tahr.server.openai.formatters import ChatFormatter, FormatterMaker, ReplyOptions
-from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.formatters import ChatFormatter
 from tahr.server.openai.grammars import grammar_of
-from tahr.server.openai.prompts import check_chat_size, conversation_of, template_of
 from tahr.server.openai.replies import TemplateReply
 from tahr.server.openai.sampling import Asked, Room, check_output_logprobs, check_prompt_logprobs, fit
-from tahr.server.sessions import Caller, Turn, session_of
+from tahr.server.replies.formatter import FormatterMaker, ReplyOptions
+from tahr.server.replies.generation import EngineInput, GenerationRequest, generate
+from tahr.server.replies.prompts import check_chat_size, conversation_of, template_of
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ChatBody)
@@ -74,7 +78,7 @@ def salt_of(request: HttpRequest, state: ServerState) -> str:
 def prepare(state: ServerState, asked_chat: ChatRequest, caller: Caller, salt: str) -> GenerationRequest:
     """Everything that can be wrong with a request is found here, before it costs the engine anything."""
     body = asked_chat.body
-    model, lora = chosen_model(state.models, body.model, lora_of(body))
+    model, lora = chosen_model(state.models, body.model, lora_of(body.lora))
     check_limited(body)
     check_stream(body)
     check_chat_size(model.engine, body.messages, body.tools or body.functions)
@@ -147,7 +151,7 @@ class ChatPrompt(Struct, frozen=True):
 
 def n_prompt_tokens(state: ServerState, body: ChatBody) -> int:
     """How long the prompt of a chat is; it may be longer than the model's context."""
-    model, _ = chosen_model(state.models, body.model, lora_of(body))
+    model, _ = chosen_model(state.models, body.model, lora_of(body.lora))
     check_chat_size(model.engine, body.messages, body.tools)
     settings = ChatSettings(NOTHING_ASKED, options_of(body))
     tokens = ChatPrompt(model, body, settings).encode(None)

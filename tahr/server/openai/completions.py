@@ -6,17 +6,20 @@ from functools import partial
 
 import msgspec
 
-from tahr.server.admin.adapters import chosen_model
+from tahr.server.bodies.decoding import check_limited, decode
+from tahr.server.bodies.sampling_fields import lora_of
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import CompletionBody, check_limited, decode, lora_of
+from tahr.server.openai.bodies import CompletionBody
 from tahr.server.openai.chat import check_stream, reply_options, room, salt_of
-from tahr.server.openai.formatters import Echo, FormatterMaker, TextFormatter
-from tahr.server.openai.generation import EngineInput, GenerationRequest, generate
+from tahr.server.openai.formatters import Echo, TextFormatter
 from tahr.server.openai.grammars import grammar_of
-from tahr.server.openai.prompts import check_generates, encode_inputs, separate
 from tahr.server.openai.sampling import MAX_CHOICES, Asked, check_output_logprobs, check_prompt_logprobs, fit, params_of
+from tahr.server.replies.formatter import FormatterMaker
+from tahr.server.replies.generation import EngineInput, GenerationRequest, generate
+from tahr.server.replies.prompts import check_generates, encode_inputs, separate
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(CompletionBody)
@@ -55,7 +58,7 @@ async def continue_texts(request: HttpRequest, state: ServerState, read: Callabl
 def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> GenerationRequest:
     """Check and tokenise everything; refused as a whole if any prompt cannot run."""
     body = asked_text.body
-    model, lora = chosen_model(state.models, body.model, lora_of(body))
+    model, lora = chosen_model(state.models, body.model, lora_of(body.lora))
     check_generates(model.engine)
     check_limited(body)
     check_stream(body)

@@ -5,15 +5,16 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
+from tahr.server.bodies.decoding import check_limited, decode
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ModelRegistry
-from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody, check_limited, decode
+from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody
 from tahr.server.openai.chat_fields import rendering_options
-from tahr.server.openai.prompts import check_chat_size, check_text_size, conversation_of, decode_tokens
 from tahr.server.openai.replies import DetokenizeReply, TokenizeReply, TokenPiece
+from tahr.server.replies.prompts import check_chat_size, check_text_size, conversation_of, decode_tokens
 from tahr.server.state.state import ServerState
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)

@@ -9,18 +9,18 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from tahr.server.bodies.decoding import decode
+from tahr.server.conversations.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.text_pool import SHORT_BYTES
-from tahr.server.openai.bodies import decode
 from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
 from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
 from tahr.server.responses.fields import SENT_NAMES, chat_body, shown_choice, shown_tools, wants_summary
 from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
 from tahr.server.responses.items import as_items
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
-from tahr.server.responses.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)

@@ -13,18 +13,17 @@ from tahr.config import SamplingParams
 from tahr.errors import GrammarError
 from tahr.generation.delivery import OnChunk
 from tahr.generation.outputs import Chunk
+from tahr.server.conversations.sessions import Turn
 from tahr.server.http.errors import HttpError, bad_field, logged_error
+from tahr.server.http.records import GenerationRecord
 from tahr.server.http.request import ClientGone, HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models.engine_port import EngineStream
 from tahr.server.models.registry import ServedModel
 from tahr.server.models.text_pool import TextPool
 from tahr.server.observe.observer import Observers
-from tahr.server.observe.records import GenerationRecord
-from tahr.server.openai.formatters import ChoiceOutput, Formatter
-from tahr.server.openai.logprobs import shown
-from tahr.server.openai.replies import CachedDetails, ReasoningDetails, Usage
-from tahr.server.sessions import Turn
+from tahr.server.replies.formatter import CachedDetails, ChoiceOutput, Formatter, ReasoningDetails, Usage
+from tahr.server.replies.logprobs import shown
 from tahr.server.state.state import ServerState
 from tahr.text.tool_calls.parser import ReplyFormat
 
