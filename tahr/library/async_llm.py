@@ -406,9 +406,9 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(settle, each)
 
     def _step(self) -> None:
-        events = self.llm.engine.step()
+        events = self.llm.driver.step()
         with self._lock:
-            advanced = self.llm.dispatch(events)
+            advanced = self.llm.driver.dispatch(events)
             queues = [self._queues[request.id] for request in advanced if request.id in self._queues]
         for request in advanced:
             if request.finished:

@@ -1,20 +1,20 @@
 """`LLM`: a model from a name to text, for scripts and the command line."""
 
-import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
 from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
-from tahr.engine.engine import Engine, Event
+from tahr.engine.engine import Engine
 from tahr.engine.sequences.adapter_stack import NO_STACK, LoadedAdapter
 from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.engine.sequences.writer import Writer
-from tahr.errors import GenerateError, TahrError, TemplateError
+from tahr.errors import TahrError, TemplateError
 from tahr.generation.chat_options import (
     PreparedRequest,
     encode_messages,
@@ -23,6 +23,7 @@ from tahr.generation.chat_options import (
     split_options,
     thinking_budget,
 )
+from tahr.generation.driver import Driver
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
 from tahr.grammar.compiler import GrammarCompiler
@@ -87,8 +88,8 @@ class LLM:
         self.encoding = self.engine.facts.encoding  # None: it generates
         self.inputs = TextInputs.of(parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
-        self._requests: dict[int, Request] = {}  # by the id of each of their sequences
-        self.lock = threading.RLock()  # of the engine and the requests
+        self.driver = Driver(self.engine)
+        self.lock = self.driver.lock  # of the engine and the requests
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
@@ -253,8 +254,7 @@ class LLM:
         with self.lock:
             job = EmbeddingJob(self.engine, texts, options, lora)
         try:
-            while not job.finished:
-                self.step()
+            self._run(lambda: job.finished)
             with self.lock:
                 return job.vectors()
         finally:
@@ -314,8 +314,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop whatever still runs."""
-        for request in list(self._requests.values()):
-            self.remove(request)
+        self.driver.close()
         self.grammars.close()
 
     def __enter__(self) -> "LLM":
@@ -350,11 +349,7 @@ class LLM:
         # The first space of a reply is dropped, unless a grammar speaks of it.
         continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
         new_writer = self._writers(full, reply_format, continuing)
-        with self.lock:
-            first = self.engine.submit(tokens, full, new_writer, state)
-            request = Request(first)
-            self._requests.update(dict.fromkeys(request.choices, request))
-        return request
+        return self.driver.submit(tokens, full, new_writer, state)
 
     def submit_prepared(self, prepared: PreparedRequest) -> Request:
         """Queue what `prepare_chat` made."""
@@ -378,46 +373,18 @@ class LLM:
         return self.grammars.state(params.grammar, params.grammar_after) if params.grammar else None
 
     def step(self) -> list[Request]:
-        """Let every request advance; what `dispatch` returns."""
-        with self.lock:
-            try:
-                return self.dispatch(self.engine.step())
-            except BaseException as error:
-                self._fail_all(error)
-                raise
+        """Let every request advance; those whose readers must be woken."""
+        return self.driver.advance()
 
-    def _fail_all(self, error: BaseException) -> None:
-        """A step broke off, by an interrupt perhaps, and what it brought is lost. Only the thread that made it knows:
-        others must not wait for it.
-        """
-        failure = GenerateError(f"Another thread's step of the engine broke off ({error!r}): ask again.")
-        scheduler, requests = self.engine.scheduler, set(self._requests.values())
-        waiting = [seq for queue in scheduler.queues.values() for seq in queue.members]
-        for seq in [*scheduler.running, *waiting]:
-            self.engine.abort(seq, failure)
-        for request in requests:
-            request.fail(failure)
-
-    def dispatch(self, events: list[Event]) -> list[Request]:
-        """Give the events of a step to their requests.
-
-        Those that have something new which they had not when a chunk was last asked for, or a choice that has ended.
-        """
-        requests = self._requests
-        advanced: dict[Request, None] = {}
-        for event in events:
-            request = requests.get(event[0].id)
-            if request is not None and request.add(event):
-                advanced[request] = None
-        return list(advanced)
+    def _run(self, until: Callable[[], bool], after_step: Callable[[], None] = lambda: None) -> None:
+        """Advance until a condition holds: other threads may meanwhile do so, too."""
+        while not until():
+            self.step()
+            after_step()
 
     def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
-        with self.lock:
-            for seq in request.sequences:
-                self.engine.abort(seq, error)
-                self._requests.pop(seq.id, None)
-            request.update_finished()
+        self.driver.abort(request, error)
 
     def _complete(
         self, prompts: ListOf[PreparedRequest], progress: bool, form: ResponseFormat | None = None
@@ -428,9 +395,8 @@ class LLM:
             with rare_collections():
                 for each in prompts:
                     requests.append(self.submit_prepared(each))
-                while not all(request.finished for request in requests):
-                    self.step()
-                    bar.update(lambda: self._progress(requests))
+                is_finished = attrgetter("finished")
+                self._run(lambda: all(map(is_finished, requests)), lambda: bar.update(lambda: self._progress(requests)))
             done = [request.completion() for request in requests]
             return list(map(form.parsed, done)) if form else done
         finally:

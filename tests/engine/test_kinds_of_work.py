@@ -11,10 +11,10 @@ import pytest
 from engines import alone, engine, greedy, loaded, page_bytes, poison, run, submit
 from null_model import NullModel, scheduler, sequence
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.feeder import Feeder, LastRow
 from tahr.errors import ConfigError, GenerateError
 from tahr.executor.output import Output
 from tahr.library.embeddings import EmbeddingJob, Pooling
+from tahr.library.feeder import Feeder, LastRow
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)
 PROMPT = [1, 5, 9, 33, 70, 12]
