@@ -1,8 +1,8 @@
 """How one request is sampled: the parameters, and which of several places decides each."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import Any, ClassVar
 
 from tahr.config.checks import (
@@ -168,13 +168,12 @@ class SamplingParams(KeptHash):
         check_given(self, self.RANGES)
         check_kinds(self, self.KINDS)
         keep = object.__setattr__  # frozen from here on, so this is the one moment to tidy up
-        keep(self, "stop", clean_stops(self.stop))
-        keep(self, "logit_bias", clean_bias(self.logit_bias))
-        keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
-        for name in self.TOKEN_LISTS:
-            keep(self, name, clean_tokens(name, getattr(self, name)))
-        keep(self, "lora", clean_lora(self.lora))
-        keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
+        for name, clean in CLEAN.items():
+            value = getattr(self, name)
+            if value is not sampling_default(name):  # nearly always it is
+                keep(self, name, clean(value))
+        if self.grammar is not None or self.grammar_after != ():
+            keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
 
@@ -200,7 +199,30 @@ class SamplingParams(KeptHash):
             return self
         return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
 
+    def completed(self, defaults: "SamplingParams", changes: Mapping[str, Any]) -> "SamplingParams":
+        """These values with complete `defaults` filling in what was not asked for, and `changes` over both.
 
+        All of them were checked when they were made, so that only what must hold together is checked again.
+        """
+        made, keep = object.__new__(SamplingParams), object.__setattr__
+        for name, default in sampling_defaults().items():
+            own = getattr(self, name)
+            is_open = own == default and name not in self.pinned and name not in PER_REQUEST
+            keep(made, name, getattr(defaults, name) if is_open else own)
+        for name, value in {**changes, "pinned": self.pinned | defaults.pinned}.items():
+            keep(made, name, value)
+        check_together(made)
+        return made
+
+
+# How lists and mappings become tuples.
+CLEAN: Mapping[str, Callable[[Any], Any]] = {
+    "stop": clean_stops,
+    "logit_bias": clean_bias,
+    "dry_sequence_breakers": clean_breakers,
+    "lora": clean_lora,
+    **{name: partial(clean_tokens, name) for name in SamplingParams.TOKEN_LISTS},
+}
 PER_REQUEST = ("grammar", "grammar_after", "lora", "pinned")  # no defaults of a model or a server
 
 
@@ -211,8 +233,13 @@ def sampling_names() -> tuple[str, ...]:
 
 
 @cache
+def sampling_defaults() -> Mapping[str, Any]:
+    """Every field with its default, in order."""
+    return {f.name: f.default for f in fields(SamplingParams) if f.name != "pinned"}
+
+
 def sampling_default(name: str) -> Any:
-    return next(f.default for f in fields(SamplingParams) if f.name == name)
+    return sampling_defaults()[name]
 
 
 def sampling_values(params: SamplingParams) -> dict[str, Any]:
@@ -232,11 +259,9 @@ def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:
     """None means not asked for; it is refused for settings that have a value of their own by default."""
-    for f in fields(params):
-        if f.name in names and f.default is not None and getattr(params, f.name) is None:
-            raise ConfigError(
-                f"{f.name} is None, but it must be {params.RANGES[f.name]}: leave it out for its default."
-            )
+    for name in names:
+        if getattr(params, name) is None and sampling_default(name) is not None:
+            raise ConfigError(f"{name} is None, but it must be {params.RANGES[name]}: leave it out for its default.")
 
 
 def check_kinds(params: SamplingParams, kinds: Mapping[str, type]) -> None:

@@ -3,9 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from tahr.config import SamplingParams
 from tahr.engine.engine import Engine, Event
-from tahr.engine.sequences.writer import Writer
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import GenerateError, TahrError
 from tahr.generation.outputs import Request
 from tahr.grammar.state import GrammarState
@@ -19,16 +18,10 @@ class Driver:
         self.lock = threading.RLock()  # of the engine and the requests, where several threads drive
         self.requests: dict[int, Request] = {}  # by the id of each of their sequences
 
-    def submit(
-        self,
-        tokens: list[int],
-        params: SamplingParams,
-        new_writer: Callable[[], Writer],
-        grammar: GrammarState | None = None,
-    ) -> Request:
+    def submit(self, resolved: ResolvedRequest, grammar: GrammarState | None = None) -> Request:
         """Queue a request; its choices grow with every step, until `abort`."""
         with self.lock:
-            request = Request(self.engine.submit(tokens, params, new_writer, grammar))
+            request = Request(self.engine.submit(resolved, grammar))
             self.requests.update(dict.fromkeys(request.choices, request))
         return request
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from tahr.config import SamplingParams
 from tahr.engine.engine import Event
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ConfigError, ModelFingerprintMismatch
@@ -98,7 +99,7 @@ class SpeculativeEngine:
         def new_writer() -> TextWriter:
             return TextWriter(tokenizer, params.stop, continuing, line_limits(params))
 
-        seq = self._pair.engine.submit(self._tokens, params, new_writer)
+        seq = self._pair.engine.submit(ResolvedRequest(self._tokens, params, new_writer))
         assert seq.request
         # Random numbers, penalties and mirostat go on where the reply stopped.
         seq.request.n_prompt = self._n_prompt

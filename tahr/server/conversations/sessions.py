@@ -31,6 +31,7 @@ class Caller:
 
     key: str = ""
     session: str = ""
+    salt: str = ""  # keeps what it puts into the prefix cache apart
 
 
 def session_of(caller: Caller, metadata: Any) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from tahr import __version__, hub
 from tahr.errors import ConfigError, ModelNotFound, TahrError
-from tahr.generation.chat_options import can_think
+from tahr.generation.thinking import can_think
 from tahr.loading.model_facts import ModelFacts
 from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field

@@ -10,7 +10,8 @@ from tahr.library.inputs.text_inputs import INPUT_TYPES
 from tahr.server.bodies.decoding import ONLY
 from tahr.server.bodies.messages import ROLES, ContentPart, Message
 from tahr.server.openai.embeddings import FORMS, POOLINGS
-from tahr.server.openai.sampling import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST, SPELLED
+from tahr.server.openai.sampling import SPELLED
+from tahr.server.replies.params import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST
 from tahr.text.replies.thinking import EFFORTS
 
 Keywords = dict[str, Any]  # of JSON Schema

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 
 from tahr.errors import TemplateError, TokenizerError
-from tahr.generation.chat_options import ChatOptions, encode_messages, render_messages
 from tahr.server.bodies.inputs import Inputs, Prompts, TextItem
-from tahr.server.bodies.messages import Message, conversation
+from tahr.server.bodies.messages import Message
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.models.engine_port import ServedEngine
 from tahr.text.templates.chat import ChatTemplate
@@ -18,25 +17,6 @@ OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bo
 MAX_PROMPTS = 2048  # in one request
 MAX_DEPTH = 16  # of values for a template
 MANY_TOKENS = 2**16
-
-
-class ChatInput(msgspec.Struct, frozen=True):
-    """A conversation as a client sent it, checked, with the template that renders it."""
-
-    engine: ServedEngine
-    template: ChatTemplate
-    messages: list[dict[str, Any]]
-    options: ChatOptions
-    generate: bool  # the prompt opens the reply
-
-    def render(self) -> str:
-        """The prompt it becomes."""
-        return render_messages(self.template, self.messages, self.options, add_generation_prompt=self.generate)
-
-    def encode(self) -> list[int]:
-        """The tokens of that prompt; names of special tokens in the messages are only text."""
-        tokenizer, generate = self.engine.tokenizer, self.generate
-        return encode_messages(tokenizer, self.template, self.messages, self.options, add_generation_prompt=generate)
 
 
 def check_generates(engine: ServedEngine) -> None:
@@ -51,16 +31,6 @@ def template_of(engine: ServedEngine) -> ChatTemplate:
     if engine.template is None:
         raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
     return engine.template
-
-
-def conversation_of(
-    engine: ServedEngine, messages: Sequence[Message], generate: bool, options: ChatOptions
-) -> ChatInput:
-    """Refuses what no template could render."""
-    template, given = template_of(engine), conversation(messages)
-    if options.variables:
-        check_variables(template, options.variables)
-    return ChatInput(engine, template, given, options, generate)
 
 
 def check_variables(template: ChatTemplate, variables: Mapping[str, Any]) -> None:
