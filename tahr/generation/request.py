@@ -13,7 +13,7 @@ Message = Mapping[str, Any]  # as chat templates read it
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatPrompt:
     """Messages that a chat template makes a prompt of."""
 
     messages: Sequence[Message]
@@ -23,7 +23,7 @@ class Conversation:
     shorten: Callable[[], Sequence[Message] | None] | None = field(default=None, compare=False)
 
 
-Prompt = Conversation | str | Sequence[int]  # a conversation to reply to, a text to continue, or its tokens
+Prompt = ChatPrompt | str | Sequence[int]  # a conversation to reply to, a text to continue, or its tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class GenerationRequest:
     @property
     def raw(self) -> bool:
         """Whether the prompt skips the chat template."""
-        return not isinstance(self.prompt, Conversation)
+        return not isinstance(self.prompt, ChatPrompt)
 
     @property
     def sample_len(self) -> int | None:

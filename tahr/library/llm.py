@@ -17,7 +17,7 @@ from tahr.errors import TahrError, TemplateError
 from tahr.generation.driver import Driver
 from tahr.generation.options import split_options
 from tahr.generation.outputs import Chunk, Completion, Request
-from tahr.generation.request import Conversation, GenerationRequest
+from tahr.generation.request import ChatPrompt, GenerationRequest
 from tahr.generation.resolve import RequestFacts, encoded_chat, rendered, resolve
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
@@ -405,7 +405,7 @@ def chat_request(
 ) -> GenerationRequest:
     """A conversation to reply to, with the options of `LLM.chat`."""
     tools, thinking, variables = split_options(options)
-    prompt = Conversation(messages, variables)
+    prompt = ChatPrompt(messages, variables)
     return GenerationRequest(prompt, sampling_params(params), tools, thinking, cuts_length=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from tahr.errors import ConfigError
-from tahr.generation.request import Conversation
+from tahr.generation.request import ChatPrompt
 from tahr.generation.thinking import ThinkingOptions, thinking_options
 from tahr.generation.tools import ToolOptions, tool_options
 from tahr.server.bodies.messages import Message, conversation
@@ -58,14 +58,14 @@ def prompt_of(
     variables: Mapping[str, Any] | None = None,
     generate: bool = True,
     turn: Turn | None = None,
-) -> Conversation:
+) -> ChatPrompt:
     """The prompt of a chat, or of the whole session that it goes on with. Refuses what no template could render."""
     template = template_of(model.engine)
     given = conversation(messages if turn is None else turn.messages)
     if variables:
         check_variables(template, variables)
     shorten = None if turn is None else lambda: conversation(turn.messages) if turn.shorten() else None
-    return Conversation(given, variables or {}, generate, shorten)
+    return ChatPrompt(given, variables or {}, generate, shorten)
 
 
 def turn_of(

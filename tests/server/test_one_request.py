@@ -12,7 +12,7 @@ import pytest
 from scripted_engine import ScriptedEngine
 from tahr.config import SamplingParams
 from tahr.config import sampling as sampling_config
-from tahr.generation.request import Conversation, GenerationRequest
+from tahr.generation.request import ChatPrompt, GenerationRequest
 from tahr.generation.resolve import Limits, RequestFacts, resolve
 from tahr.generation.thinking import ThinkingOptions
 from tahr.generation.tools import tool_options
@@ -33,7 +33,7 @@ from tahr.server.state.state import ServerState
 
 BODIES = re.compile(r"\b(ChatBody|CompletionBody|GenerationBody)\b")
 DIALECT = ("openai", "observe")  # OpenAI's, and the dumps
-SERVER = Path(__file__).resolve().parents[1] / "tahr" / "server"
+SERVER = Path(__file__).resolve().parents[2] / "tahr" / "server"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -113,7 +113,7 @@ def test_a_chat_is_the_same_request_in_every_api(state: ServerState, api: str) -
 
 def comparable(request: GenerationRequest) -> Any:
     """Without what the APIs do differently on purpose."""
-    assert isinstance(request.prompt, Conversation)
+    assert isinstance(request.prompt, ChatPrompt)
     tools = [(tool.name, tool.description, tool.parameters) for tool in request.tools.tools]
     thinking = replace(request.thinking, thinking=request.thinking.thinking or None)
     return request.prompt, request.params, tools, request.tools.choice, thinking, request.salt
@@ -202,7 +202,7 @@ def test_errors_name_the_client_s_own_fields(state: ServerState, api: str, chang
 def test_builders_set_fields() -> None:
     """Each sets what it is named after, and leaves the rest."""
     grammar, tools = Grammar("regex", "[0-9]+"), tool_options(TOOLS)
-    plain = GenerationRequest(Conversation(MESSAGES), SamplingParams(temperature=0.5))
+    plain = GenerationRequest(ChatPrompt(MESSAGES), SamplingParams(temperature=0.5))
     made = plain.with_id("mine").with_sample_len(9).with_grammar(grammar).with_tools(tools).with_priority(3)
     made = made.with_thinking(ThinkingOptions(True))
     assert (made.id, made.sample_len, made.params.grammar, made.tools) == ("mine", 9, grammar, tools)
@@ -210,7 +210,7 @@ def test_builders_set_fields() -> None:
     assert (made.raw, made.prompt) == (False, plain.prompt)
     raw = made.with_raw("Once")
     assert (raw.raw, raw.prompt, raw.params) == (True, "Once", made.params)
-    assert plain == GenerationRequest(Conversation(MESSAGES), SamplingParams(temperature=0.5))
+    assert plain == GenerationRequest(ChatPrompt(MESSAGES), SamplingParams(temperature=0.5))
 
 
 def test_resolving_fills_in_what_was_left_open() -> None:

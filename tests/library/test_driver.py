@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1] / "tahr"
+ROOT = Path(__file__).resolve().parents[2] / "tahr"
 STEP = re.compile(r"engine\.step\(\)")
 
 
