@@ -289,11 +289,11 @@ class LLM:
         """A conversation as `submit_resolved` takes it, with the options of `chat`."""
         return self.resolve(chat_request(messages_of(messages), params, options))
 
-    def resolve(self, request: GenerationRequest) -> ResolvedRequest:
-        """A request with everything filled in, fitted and checked."""
+    def resolve(self, request: GenerationRequest, facts: RequestFacts | None = None) -> ResolvedRequest:
+        """A request with everything filled in, fitted and checked, maybe with other defaults than the model's."""
         if not request.raw:
             self._check_chats()
-        return resolve(request, self.facts)
+        return resolve(request, facts or self.facts)
 
     def _check_chats(self) -> None:
         self.engine.check_generates()
