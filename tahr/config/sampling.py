@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial, reduce
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from tahr.config.checks import (
@@ -163,15 +164,18 @@ class SamplingParams(KeptHash):
     }
 
     def __post_init__(self) -> None:
+        self._check([name for name, default in sampling_defaults().items() if getattr(self, name) is not default])
+
+    def _check(self, given: Collection[str]) -> None:
+        """Refuse what these fields cannot be, and tidy them up; the others have their defaults."""
         keep_conventions(self, self.CONVENTIONS)
-        check_ranges(self, self.RANGES)
-        check_given(self, self.RANGES)
-        check_kinds(self, self.KINDS)
+        check_ranges(self, {name: self.RANGES[name] for name in given if name in self.RANGES})
+        check_given(self, [name for name in given if name in self.RANGES])
+        check_kinds(self, {name: self.KINDS[name] for name in given if name in self.KINDS})
         keep = object.__setattr__  # frozen from here on, so this is the one moment to tidy up
-        for name, clean in CLEAN.items():
-            value = getattr(self, name)
-            if value is not sampling_default(name):  # nearly always it is
-                keep(self, name, clean(value))
+        for name in given:
+            if name in CLEAN:
+                keep(self, name, CLEAN[name](getattr(self, name)))
         if self.grammar is not None or self.grammar_after != ():
             keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
@@ -182,7 +186,14 @@ class SamplingParams(KeptHash):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "SamplingParams":
         """The settings that were written down, each of them asked for, also where the value is the default."""
-        return cls(**values, pinned=frozenset(name for name, value in values.items() if value is not None))
+        made = object.__new__(cls)
+        for name, default in sampling_defaults().items():
+            PUT[name](made, default)
+        for name, value in values.items():
+            PUT[name](made, value)
+        PUT["pinned"](made, frozenset(name for name, value in values.items() if value is not None))
+        made._check(values.keys())
+        return made
 
     def asks_for(self, name: str) -> bool:
         """Whether this setting was asked for."""
@@ -204,13 +215,13 @@ class SamplingParams(KeptHash):
 
         All of them were checked when they were made, so that only what must hold together is checked again.
         """
-        made, keep = object.__new__(SamplingParams), object.__setattr__
-        for name, default in sampling_defaults().items():
-            own = getattr(self, name)
-            is_open = own == default and name not in self.pinned and name not in PER_REQUEST
-            keep(made, name, getattr(defaults, name) if is_open else own)
+        made = object.__new__(SamplingParams)
+        pinned = self.pinned | {*PER_REQUEST}
+        fields_of = zip(sampling_defaults().items(), VALUES(self), VALUES(defaults), strict=True)
+        for (name, default), own, other in fields_of:
+            PUT[name](made, other if own == default and name not in pinned else own)
         for name, value in {**changes, "pinned": self.pinned | defaults.pinned}.items():
-            keep(made, name, value)
+            PUT[name](made, value)
         check_together(made)
         return made
 
@@ -236,6 +247,13 @@ def sampling_names() -> tuple[str, ...]:
 def sampling_defaults() -> Mapping[str, Any]:
     """Every field with its default, in order."""
     return {f.name: f.default for f in fields(SamplingParams) if f.name != "pinned"}
+
+
+VALUES = attrgetter(*sampling_defaults())
+# What fills the fields of parameters that are being made; they are frozen from then on.
+PUT: Mapping[str, Callable[[SamplingParams, Any], None]] = {
+    f.name: getattr(SamplingParams, f.name).__set__ for f in fields(SamplingParams)
+}
 
 
 def sampling_default(name: str) -> Any:

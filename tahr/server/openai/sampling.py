@@ -1,5 +1,8 @@
 """The sampling fields of OpenAI's bodies, in all their spellings."""
 
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from tahr.config import sampling_names
@@ -17,18 +20,23 @@ NAMES = tuple(name for name in sampling_names() if name != "logprobs")
 SPELLED = {name: SPELLINGS.get(name, (name,)) for name in NAMES}
 
 
+@cache
+def fields_of(kind: type[GenerationBody]) -> tuple[list[tuple[str, str]], Callable[[Any], tuple[Any, ...]]]:
+    """The sampling fields of a kind of body with the names they stand for, and what takes their values."""
+    pairs = [(way, name) for name, ways in SPELLED.items() for way in ways if way in kind.__struct_fields__]
+    return pairs, attrgetter(*(way for way, _ in pairs))
+
+
 def collect(body: GenerationBody) -> tuple[dict[str, Any], dict[str, str]]:
     """The values by our name, and the name the client used where that is another."""
     given: dict[str, Any] = {}
     names: dict[str, str] = {}
-    for name, spellings in SPELLED.items():
-        for spelling in spellings:
-            value = getattr(body, spelling, None)
-            if value is not None:
-                given[name] = value
-                if spelling != name:
-                    names[name] = spelling
-                break
+    spellings, values_of = fields_of(type(body))
+    for (spelling, name), value in zip(spellings, values_of(body), strict=True):
+        if value is not None and name not in given:
+            given[name] = value
+            if spelling != name:
+                names[name] = spelling
     given["logprobs"] = n_logprobs(body)
     return given, names
 
