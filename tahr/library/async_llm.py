@@ -20,19 +20,18 @@ from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
 from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
-from tahr.generation.chat_options import PreparedRequest
 from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
-from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
+from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, short
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
-from tahr.library.llm import LLM, Texts
+from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import response_format_of
-from tahr.text.tool_calls.parser import ReplyFormat
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
@@ -115,32 +114,21 @@ class AsyncLLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    async def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        reply: bool = False,
-        reply_format: ReplyFormat | None = None,
-        whole: bool = False,
-    ) -> Stream:
+    async def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, whole: bool = False) -> Stream:
         """Queue a prompt; what is wrong with it is raised here, before anything is computed.
 
-        A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
-        tool calls are told from text. A stream that is wanted `whole` gives each choice as one chunk, when all are
-        finished.
+        A stream that is wanted `whole` gives each choice as one chunk, when all are finished.
         """
-        one = one_prompt(prompt)
-        tokens = await asyncio.to_thread(self.llm.tokenizer.encode, one) if isinstance(one, str) else one
-        prepared = PreparedRequest(tokens, sampling_params(params), reply_format)
-        return await self.submit_prepared(prepared, reply, whole)
+        request = text_request(one_prompt(prompt), params)
+        is_text = isinstance(request.prompt, str)  # which may take long to encode
+        resolved = await asyncio.to_thread(self.llm.resolve, request) if is_text else self.llm.resolve(request)
+        return await self.submit_resolved(resolved, whole)
 
     async def submit_chat(
         self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
     ) -> Stream:
         """Queue a conversation, with the options of `LLM.chat`."""
-        prepared = await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options)
-        return await self.submit_prepared(prepared, reply=True)
+        return await self.submit_resolved(await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options))
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
         """Continue a prompt piece by piece; leaving the loop stops the request."""
@@ -291,12 +279,12 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def submit_prepared(self, prepared: PreparedRequest, reply: bool = False, whole: bool = False) -> Stream:
-        """Queue what was checked before; see `submit`."""
+    async def submit_resolved(self, resolved: ResolvedRequest, whole: bool = False) -> Stream:
+        """Queue what was resolved before; see `submit`."""
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
-        grammar = await self._grammar_state(prepared.params) if prepared.params.grammar is not None else None
+        grammar = await self._grammar_state(resolved.params) if resolved.params.grammar is not None else None
         try:
-            await self._call(lambda: self._open(queue, prepared, reply, grammar))
+            await self._call(lambda: self._open(queue, resolved, grammar))
         except asyncio.CancelledError:
             self._release(queue)
             raise
@@ -406,9 +394,9 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(settle, each)
 
     def _step(self) -> None:
-        events = self.llm.engine.step()
+        events = self.llm.driver.step()
         with self._lock:
-            advanced = self.llm.dispatch(events)
+            advanced = self.llm.driver.dispatch(events)
             queues = [self._queues[request.id] for request in advanced if request.id in self._queues]
         for request in advanced:
             if request.finished:
@@ -421,11 +409,8 @@ class AsyncLLM:
             self._finish_jobs()
             self._settle()
 
-    def _open(self, queue: OutputQueue, prepared: PreparedRequest, reply: bool, grammar: GrammarState | None) -> None:
-        form = prepared.reply_format
-        queue.request = self.llm.submit(
-            prepared.tokens, prepared.params, reply=reply, reply_format=form, grammar=grammar
-        )
+    def _open(self, queue: OutputQueue, resolved: ResolvedRequest, grammar: GrammarState | None) -> None:
+        queue.request = self.llm.submit_resolved(resolved, grammar)
         self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:

@@ -18,11 +18,12 @@ from tahr.cli.settings.options import Option
 from tahr.cli.settings.settings_layers import READ_ELSEWHERE, REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
+from tahr.generation.resolve import Limits
+from tahr.server.conversations.sessions import Caller
 from tahr.server.models.loading import ModelChoice, served_models
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import decode
-from tahr.server.openai.chat import BODY, ChatRequest, prepare
-from tahr.server.sessions import Caller
+from tahr.server.openai.chat import read
+from tahr.server.replies.served import prepare
 from tahr.server.state.state import ServerState
 
 
@@ -340,8 +341,7 @@ def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
 def params_given(state: ServerState, **fields: Any) -> SamplingParams:
     """What the engine would be given for a chat."""
     data = json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
-    made = prepare(state, ChatRequest(decode(BODY, data)), Caller(), "")
-    return made.inputs[0].params
+    return prepare(read(state, data, Caller()), Limits()).resolved[0].params
 
 
 @pytest.mark.parametrize("verb", ["run", "serve"])

@@ -12,6 +12,7 @@ from engines import engine, loaded, run
 from late_backend import LateBackend
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GrammarError
 from tahr.executor.protocol import StepRequest
@@ -51,7 +52,9 @@ def hot(grammar: Grammar | None = None, seed: int = 1, **options: object) -> Sam
 
 def submit(eng: Engine, params: SamplingParams, prompt: str = "Once upon a time") -> Sequence:
     state = compiler().state(params.grammar, params.grammar_after) if params.grammar else None
-    return eng.submit(tokenizer().encode(prompt), params, lambda: TextWriter(tokenizer(), params.stop, True), state)
+    return eng.submit(
+        ResolvedRequest(tokenizer().encode(prompt), params, lambda: TextWriter(tokenizer(), params.stop, True)), state
+    )
 
 
 def text_of(seq: Sequence) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import RequestStats, StatsSnapshot
 from tahr.errors import AdapterError, ConfigError, GenerateError
 from tahr.generation.delivery import OnChunk
@@ -228,13 +229,10 @@ class ScriptedEngine:
 
     async def submit(
         self,
-        tokens: list[int],
-        params: SamplingParams,
-        is_reply: bool,
+        resolved: ResolvedRequest,
         whole: bool = False,
-        reply_format: ReplyFormat | None = None,
     ) -> ScriptedReply:
-        reply = ScriptedReply(self, tokens, params, reply_format)
+        reply = ScriptedReply(self, list(resolved.tokens), resolved.params, resolved.reply_format)
         if self.obeys_words and "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")
         self.live.add(id(reply))

@@ -5,11 +5,11 @@ import time
 import msgspec
 from msgspec import Struct
 
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import decode
 from tahr.server.state.route import Route
 from tahr.server.state.state import ServerState
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampling.sampling_state import SampledToken
     from tahr.engine.sequences.adapter_stack import LoadedAdapter
+    from tahr.engine.sequences.resolved import ResolvedRequest
     from tahr.engine.sequences.stats import StatsSnapshot
     from tahr.text.templates.chat import ChatTemplate
     from tahr.text.tokens.tokenizer import Tokenizer
-    from tahr.text.tool_calls.parser import ReplyFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,10 @@ class ServedEngine(Protocol):
 
     async def submit(
         self,
-        tokens: list[int],
-        params: SamplingParams,
-        is_reply: bool,
+        resolved: "ResolvedRequest",
         whole: bool = False,
-        reply_format: "ReplyFormat | None" = None,
     ) -> EngineStream:
-        """Queue a request; refused with a TahrError if it could never run.
-
-        A reply is a text of its own, anything else continues the prompt's; its format says how reasoning and tool calls
-        are told from text. With `whole` each choice comes as one chunk.
-        """
+        """Queue a request; refused with a TahrError if it could never run. With `whole` each choice is one chunk."""
 
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()

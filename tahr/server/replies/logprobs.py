@@ -4,19 +4,45 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tahr.server.openai.replies import (
-    ChatLogprobs,
-    PromptLogprob,
-    PromptLogprobs,
-    TextLogprobs,
-    TokenLogprob,
-    TopLogprob,
-)
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from tahr.engine.sampling.sampling_state import SampledToken
     from tahr.generation.outputs import Chunk
     from tahr.text.tokens.tokenizer import Tokenizer
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(Struct):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class PromptLogprob(Struct):
+    logprob: float
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 LEAST = -9999.0  # JSON has no infinity
 UTF8 = getincrementaldecoder("utf-8")

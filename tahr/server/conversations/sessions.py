@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from tahr.server.bodies.messages import ROLES, Message, MessageFunction, MessageToolCall, conversation, text_of
 from tahr.server.http.errors import bad_field
-from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
-from tahr.server.openai.prompts import ROLES, conversation, text_of
 from tahr.text.replies.deltas import Delta, ToolCall, tool_calls_of
 from tahr.text.replies.deltas import text_of as text_of_deltas
 
@@ -32,6 +31,7 @@ class Caller:
 
     key: str = ""
     session: str = ""
+    salt: str = ""  # keeps what it puts into the prefix cache apart
 
 
 def session_of(caller: Caller, metadata: Any) -> str:

@@ -1,6 +1,6 @@
 """Turns of a conversation, put together from the pieces that other APIs send."""
 
-from tahr.server.openai.bodies import ContentPart, Message
+from tahr.server.bodies.messages import ContentPart, Message
 
 SIDES = ("system", "user", "assistant")  # whose neighbouring messages are one turn
 

@@ -41,3 +41,20 @@ class LlamaSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=Tr
     t_max_predict_ms: int | None = None
     grammar: str | None = None
     json_schema: Any = None
+
+
+class LoraItem(Struct, forbid_unknown_fields=True):
+    """An adapter among others."""
+
+    name: str
+    scale: float | None = None
+
+
+Lora = str | list[str | LoraItem] | None  # an adapter, or several
+
+
+def lora_of(lora: Lora) -> Any:
+    """The field `lora` as `SamplingParams` takes it."""
+    if not isinstance(lora, list):
+        return lora
+    return [each if isinstance(each, str) else (each.name, each.scale) for each in lora]

@@ -2,52 +2,40 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from msgspec import Struct
 
-from tahr.config import SamplingParams
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import GrammarError
 from tahr.generation.delivery import OnChunk
 from tahr.generation.outputs import Chunk
+from tahr.server.conversations.sessions import Turn
 from tahr.server.http.errors import HttpError, bad_field, logged_error
+from tahr.server.http.records import GenerationRecord
 from tahr.server.http.request import ClientGone, HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models.engine_port import EngineStream
 from tahr.server.models.registry import ServedModel
 from tahr.server.models.text_pool import TextPool
 from tahr.server.observe.observer import Observers
-from tahr.server.observe.records import GenerationRecord
-from tahr.server.openai.formatters import ChoiceOutput, Formatter
-from tahr.server.openai.logprobs import shown
-from tahr.server.openai.replies import CachedDetails, ReasoningDetails, Usage
-from tahr.server.sessions import Turn
+from tahr.server.replies.formatter import CachedDetails, ChoiceOutput, Formatter, ReasoningDetails, Usage
+from tahr.server.replies.logprobs import shown
 from tahr.server.state.state import ServerState
-from tahr.text.tool_calls.parser import ReplyFormat
 
 PROGRESS_EVERY_S = 0.2
 REQUEST_IDS = ("x-request-id", "request-id")  # headers: all APIs have the first, Anthropic's the second too
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInput:
-    """What one request to the engine is made of."""
-
-    tokens: list[int]
-    params: SamplingParams
-
-
-class GenerationRequest(Struct, frozen=True):
-    """A request that has been decoded, checked and tokenised."""
+class PreparedReply(Struct, frozen=True):
+    """A reply to a request that has been read, resolved and checked."""
 
     model: ServedModel
-    inputs: list[EngineInput]
+    resolved: list[ResolvedRequest]  # one for each prompt
     formatter: Formatter
-    is_reply: bool  # to a conversation; else it continues a text
-    reply_format: ReplyFormat | None = None  # how reasoning and tool calls are told from text
     stream: bool = False
     return_progress: bool = False
     turn: Turn | None = None  # of a session
@@ -57,14 +45,14 @@ class GenerationRequest(Struct, frozen=True):
     @property
     def n(self) -> int:
         """Choices of each prompt."""
-        return self.inputs[0].params.n
+        return self.resolved[0].params.n
 
 
 class ActiveGeneration(Struct):
     """A request while the engine works on it."""
 
     request: HttpRequest
-    asked: GenerationRequest
+    reply: PreparedReply
     record: GenerationRecord
     observers: Observers
     text_pool: TextPool
@@ -72,25 +60,25 @@ class ActiveGeneration(Struct):
     streams: list[EngineStream]
 
 
-async def generate(request: HttpRequest, state: ServerState, asked: GenerationRequest) -> None:
+async def generate(request: HttpRequest, state: ServerState, reply: PreparedReply) -> None:
     """Respond to a request. However it ends, the engine holds nothing of it afterwards."""
-    record = request.record.generation = record_of(request, asked, state.settings.request_dump_texts)
-    request.response_headers |= {name: asked.formatter.id for name in REQUEST_IDS if name in request.response_headers}
-    active = ActiveGeneration(request, asked, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
-    with state.admission.admitted(request, asked.model):
+    record = request.record.generation = record_of(request, reply, state.settings.request_dump_texts)
+    request.response_headers |= {name: reply.formatter.id for name in REQUEST_IDS if name in request.response_headers}
+    active = ActiveGeneration(request, reply, record, state.observers, state.text_pool, state.settings.keep_alive_s, [])
+    with state.admission.admitted(request, reply.model):
         await respond_observed(active)
 
 
-def record_of(request: HttpRequest, asked: GenerationRequest, texts: bool) -> GenerationRecord:
+def record_of(request: HttpRequest, reply: PreparedReply, texts: bool) -> GenerationRecord:
     return GenerationRecord(
-        id=asked.formatter.id,
+        id=reply.formatter.id,
         route=request.path,
-        model=asked.model.name,
-        backend=asked.model.engine.backend_summary,
-        context_size=asked.model.engine.context_size,
-        params=asked.inputs[0].params,
-        prompts=[each.tokens for each in asked.inputs],
-        stream=asked.stream,
+        model=reply.model.name,
+        backend=reply.model.engine.backend_summary,
+        context_size=reply.model.engine.context_size,
+        params=reply.resolved[0].params,
+        prompts=[each.tokens for each in reply.resolved],
+        stream=reply.stream,
         texts={} if texts else None,
         arrived=request.record.arrived,
     )
@@ -121,21 +109,18 @@ async def respond(active: ActiveGeneration) -> None:
         if not active.request.status:
             raise
         active.record.finish = "error"
-        await active.request.end_stream(active.asked.formatter.failure(logged_error(error)))
+        await active.request.end_stream(active.reply.formatter.failure(logged_error(error)))
 
 
 async def compute(active: ActiveGeneration) -> None:
     """Submit all prompts to the engine and send what comes of them; what still runs on the way out is aborted."""
-    engine, asked = active.asked.model.engine, active.asked
+    engine, reply = active.reply.model.engine, active.reply
     try:
-        for each in asked.inputs:
-            stream = await engine.submit(
-                each.tokens, each.params, asked.is_reply, whole=not asked.stream, reply_format=asked.reply_format
-            )
-            active.streams.append(stream)
-        await (respond_streamed(active) if asked.stream else respond_whole(active))
+        for each in reply.resolved:
+            active.streams.append(await engine.submit(each, whole=not reply.stream))
+        await (respond_streamed(active) if reply.stream else respond_whole(active))
     except GrammarError as error:
-        raise bad_field(asked.grammar_field, str(error)) from error
+        raise bad_field(reply.grammar_field, str(error)) from error
     finally:
         for stream in active.streams:
             stream.abort()
@@ -151,10 +136,10 @@ def received(active: ActiveGeneration, choice: int, chunk: Chunk) -> Chunk:
     """What happens to a chunk before it is formatted: refused, emptied, remembered, observed."""
     if chunk.finish_reason == "cancelled":
         raise HttpError(503, "The request was cancelled by the server: try again.", code="cancelled")
-    if active.asked.prefill_only:
+    if active.reply.prefill_only:
         chunk = emptied(chunk)
-    if active.asked.turn:
-        active.asked.turn.add(chunk)
+    if active.reply.turn:
+        active.reply.turn.add(chunk)
     active.observers.chunk(active.record, choice, chunk)
     return chunk
 
@@ -173,8 +158,8 @@ def emptied(chunk: Chunk) -> Chunk:
 
 
 async def respond_whole(active: ActiveGeneration) -> None:
-    asked, tokenizer = active.asked, active.asked.model.engine.tokenizer
-    outputs = [ChoiceOutput() for _ in range(len(active.streams) * asked.n)]
+    reply, tokenizer = active.reply, active.reply.model.engine.tokenizer
+    outputs = [ChoiceOutput() for _ in range(len(active.streams) * reply.n)]
 
     def reader(first_choice: int) -> OnChunk:
         def on_chunk(chunk: Chunk) -> bool:
@@ -188,11 +173,11 @@ async def respond_whole(active: ActiveGeneration) -> None:
         return on_chunk
 
     def body() -> bytes:
-        return encode(asked.formatter.whole(outputs, active.streams, usage(active.record)))
+        return encode(reply.formatter.whole(outputs, active.streams, usage(active.record)))
 
-    await run_together([stream.read(reader(at * asked.n)) for at, stream in enumerate(active.streams)])
+    await run_together([stream.read(reader(at * reply.n)) for at, stream in enumerate(active.streams)])
     # Log-probabilities make a response so large that making it would hold up the loop.
-    await active.request.respond(await active.text_pool.run(body) if asked.formatter.has_logprobs else body())
+    await active.request.respond(await active.text_pool.run(body) if reply.formatter.has_logprobs else body())
 
 
 async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
@@ -213,9 +198,9 @@ async def run_together(works: Sequence[Coroutine[Any, Any, Any]]) -> None:
 
 async def respond_streamed(active: ActiveGeneration) -> None:
     """Events up to the end; what goes wrong on the way becomes an event too, in `respond`."""
-    await active.request.begin_stream(active.asked.formatter.headers)
-    opening = active.asked.formatter.opening()
-    if active.asked.return_progress:
+    await active.request.begin_stream(active.reply.formatter.headers)
+    opening = active.reply.formatter.opening()
+    if active.reply.return_progress:
         opening += first_progress(active)
     await active.request.send(opening)
     keeping_alive = asyncio.create_task(keep_alive(active))
@@ -223,7 +208,7 @@ async def respond_streamed(active: ActiveGeneration) -> None:
         last = await send_chunks(active)
     finally:
         keeping_alive.cancel()
-    await active.request.end_stream(last + active.asked.formatter.ending(usage(active.record)))
+    await active.request.end_stream(last + active.reply.formatter.ending(usage(active.record)))
 
 
 async def send_chunks(active: ActiveGeneration) -> bytes:
@@ -233,9 +218,9 @@ async def send_chunks(active: ActiveGeneration) -> bytes:
     return events.last
 
 
-def is_plain(asked: GenerationRequest) -> bool:
+def is_plain(reply: PreparedReply) -> bool:
     """Whether chunks go from the engine to the client without a detour."""
-    return not (asked.turn or asked.prefill_only or asked.formatter.has_logprobs)
+    return not (reply.turn or reply.prefill_only or reply.formatter.has_logprobs)
 
 
 class EventWriter:
@@ -243,7 +228,7 @@ class EventWriter:
 
     def __init__(self, active: ActiveGeneration):
         self._active = active
-        self._n_left = len(active.streams) * active.asked.n  # choices
+        self._n_left = len(active.streams) * active.reply.n  # choices
         self.last = b""
 
     async def follow(self, at: int) -> None:
@@ -257,9 +242,9 @@ class EventWriter:
             await active.request.drained()
 
     def _reader(self, at: int, heavy: list[tuple[int, Chunk]]) -> OnChunk:
-        active, first_choice = self._active, at * self._active.asked.n
-        record, formatter, stream = active.record, active.asked.formatter, active.streams[at]
-        reports, is_simple, observe = active.asked.return_progress, is_plain(active.asked), active.observers.chunk
+        active, first_choice = self._active, at * self._active.reply.n
+        record, formatter, stream = active.record, active.reply.formatter, active.streams[at]
+        reports, is_simple, observe = active.reply.return_progress, is_plain(active.reply), active.observers.chunk
         send_chunk, is_heavy, format_chunk = active.request.send_chunk, formatter.is_heavy, formatter.chunk
 
         def on_chunk(chunk: Chunk) -> bool:  # runs for every token, so the rare cases are elsewhere
@@ -278,7 +263,7 @@ class EventWriter:
         return on_chunk
 
     def _format(self, at: int, choice: int, chunk: Chunk) -> bytes:
-        formatter = self._active.asked.formatter
+        formatter = self._active.reply.formatter
         data = formatter.chunk(choice, chunk, self._active.streams[at])
         return data + formatter.closing(choice, chunk) if chunk.finish_reason else data
 
@@ -297,7 +282,7 @@ async def keep_alive(active: ActiveGeneration) -> None:
 
     A client that reads neither is cut off by its connection.
     """
-    record, reports = active.record, active.asked.return_progress
+    record, reports = active.record, active.reply.return_progress
     quiet_since, n_reported = perf_counter(), active.streams[0].progress.n_computed
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else active.keep_alive_s)
@@ -306,9 +291,9 @@ async def keep_alive(active: ActiveGeneration) -> None:
         progress = active.streams[0].progress
         if reports and not record.token_at and progress.n_computed != n_reported:
             n_reported, quiet_since = progress.n_computed, now
-            await active.request.send(active.asked.formatter.progress(progress, now - record.began))
+            await active.request.send(active.reply.formatter.progress(progress, now - record.began))
         elif now - quiet_since >= active.keep_alive_s * 0.9:
-            await active.request.send(active.asked.formatter.keep_alive)
+            await active.request.send(active.reply.formatter.keep_alive)
             quiet_since = now
 
 
@@ -316,11 +301,11 @@ def first_progress(active: ActiveGeneration) -> bytes:
     """The event before anything is computed, though the engine may have begun."""
     progress = active.streams[0].progress
     begun = replace(progress, n_computed=progress.n_cached)
-    return active.asked.formatter.progress(begun, perf_counter() - active.record.began)
+    return active.reply.formatter.progress(begun, perf_counter() - active.record.began)
 
 
 def last_progress(active: ActiveGeneration) -> bytes:
     """The event before the first token: all of the prompt is processed."""
     progress = active.streams[0].progress
     whole = replace(progress, n_computed=progress.n_tokens)
-    return active.asked.formatter.progress(whole, perf_counter() - active.record.began)
+    return active.reply.formatter.progress(whole, perf_counter() - active.record.began)

@@ -1,120 +1,23 @@
 """From what a client sends to tokens. All of this may take long, so it runs on the text pool."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from tahr.errors import TemplateError, TokenizerError
-from tahr.generation.chat_options import ChatOptions, encode_messages, render_messages
+from tahr.server.bodies.inputs import Inputs, Prompts, TextItem
+from tahr.server.bodies.messages import Message
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.openai.bodies import Inputs, Message, MessageToolCall, Prompts, TextItem, check_limited
 from tahr.text.replies.thinking import SWITCHES
 from tahr.text.templates.chat import ChatTemplate
-from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
+from tahr.text.tool_calls.tools import is_deeper
 
-# `developer` is what newer clients call the system role; no template knows the word.
-ROLES = {role: role for role in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
 OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
-MORE_NAMES = ("name", "tool_call_id", "tool_calls", "function_call", "reasoning_content", "reasoning", "audio")
-MORE_FIELDS, NOTHING_MORE = attrgetter(*MORE_NAMES), (None,) * len(MORE_NAMES)  # of a message, beside role and content
 MAX_PROMPTS = 2048  # in one request
-MAX_NAME_CHARS = 256
 MAX_DEPTH = 16  # of values for a template
 MANY_TOKENS = 2**16
-
-
-def conversation(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates read them; the text parts of one are joined by line breaks."""
-    if not messages:
-        raise bad_field("messages", "messages is empty: send at least one message.")
-    return [plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def plain(message: Message, where: str) -> dict[str, Any]:
-    if message.role not in ROLES:
-        raise bad_field("messages", f"{where}.role is {message.role!r}, but it must be one of {', '.join(ROLES)}.")
-    if isinstance(message.content, str) and message.role != "function" and MORE_FIELDS(message) == NOTHING_MORE:
-        return {"role": ROLES[message.role], "content": message.content}  # nearly always
-    check_limited(message, f"{where}.")
-    if message.content is None and message.role != "assistant":
-        raise bad_field("messages", f"{where}.content is missing: a {message.role} message needs it.")
-    check_names(message, where)
-    kept = {"role": ROLES[message.role], "content": text_of(message, where)}
-    more = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": calls_of(message, where)}
-    if message.role == "function":  # what tools were called before; a function's name is the id of its call
-        kept["role"], more["tool_call_id"] = "tool", legacy_id(message.name or "")
-    more["reasoning_content"] = message.reasoning_content or message.reasoning
-    return kept | {name: value for name, value in more.items() if value}
-
-
-def calls_of(message: Message, where: str) -> list[dict[str, Any]]:
-    """The calls of a message of the model, the old single one among them."""
-    calls = list(message.tool_calls or ())
-    if message.function_call:
-        calls.append(MessageToolCall(function=message.function_call, id=legacy_id(message.function_call.name)))
-    if calls and message.role != "assistant":
-        raise bad_field("messages", f"{where} has tool calls, but only messages of the assistant can: take them out.")
-    return [call_of(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
-
-
-def call_of(call: MessageToolCall, where: str) -> dict[str, Any]:
-    if call.type != "function" or not call.function.name:
-        raise bad_field("messages", f"{where} must be a function with a name.")
-    if isinstance(call.function.arguments, dict) and is_deeper(call.function.arguments, MAX_SCHEMA_DEPTH):
-        raise bad_field("messages", f"{where}.function.arguments is nested more than {MAX_SCHEMA_DEPTH} levels deep.")
-    if max(len(call.function.name), len(call.id or "")) > MAX_NAME_CHARS:
-        raise bad_field(
-            "messages", f"{where} has a name or an id of more than {MAX_NAME_CHARS} characters: shorten it."
-        )
-    function = {"name": call.function.name, "arguments": call.function.arguments or {}}
-    return {"id": call.id or "", "type": "function", "function": function}
-
-
-def legacy_id(name: str) -> str:
-    return f"call_{name}"
-
-
-def check_names(message: Message, where: str) -> None:
-    for name in ("name", "tool_call_id"):
-        if len(getattr(message, name) or "") > MAX_NAME_CHARS:
-            raise bad_field("messages", f"{where}.{name} is longer than {MAX_NAME_CHARS} characters: shorten it.")
-
-
-def text_of(message: Message, where: str) -> str:
-    if message.content is None:
-        return ""
-    if isinstance(message.content, str):
-        return message.content
-    for i, part in enumerate(message.content):
-        if part.type == "text" and part.text is None:
-            raise bad_field("messages", f"{where}.content[{i}] is of type 'text' and has no text: give one.")
-        if part.type != "text":
-            raise bad_field(
-                "messages", f"{where}.content[{i}] is of type {part.type!r}, but this server reads text parts only."
-            )
-    return "\n".join(part.text or "" for part in message.content)
-
-
-class ChatInput(msgspec.Struct, frozen=True):
-    """A conversation as a client sent it, checked, with the template that renders it."""
-
-    engine: ServedEngine
-    template: ChatTemplate
-    messages: list[dict[str, Any]]
-    options: ChatOptions
-    generate: bool  # the prompt opens the reply
-
-    def render(self) -> str:
-        """The prompt it becomes."""
-        return render_messages(self.template, self.messages, self.options, add_generation_prompt=self.generate)
-
-    def encode(self) -> list[int]:
-        """The tokens of that prompt; names of special tokens in the messages are only text."""
-        tokenizer, generate = self.engine.tokenizer, self.generate
-        return encode_messages(tokenizer, self.template, self.messages, self.options, add_generation_prompt=generate)
 
 
 def check_generates(engine: ServedEngine) -> None:
@@ -129,16 +32,6 @@ def template_of(engine: ServedEngine) -> ChatTemplate:
     if engine.template is None:
         raise TemplateError(f"The model {engine.name} has no chat template, so it cannot chat: use /v1/completions.")
     return engine.template
-
-
-def conversation_of(
-    engine: ServedEngine, messages: Sequence[Message], generate: bool, options: ChatOptions
-) -> ChatInput:
-    """Refuses what no template could render."""
-    template, given = template_of(engine), conversation(messages)
-    if options.variables:
-        check_variables(template, options.variables)
-    return ChatInput(engine, template, given, options, generate)
 
 
 def check_variables(template: ChatTemplate, variables: Mapping[str, Any]) -> None:

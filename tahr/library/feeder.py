@@ -9,6 +9,7 @@ from tahr.backends.api import Floats
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, KvCacheFull
+from tahr.generation.driver import Driver
 
 Sink = Callable[[Floats], None]
 
@@ -28,6 +29,7 @@ class Feeder:
 
     def __init__(self, engine: Engine):
         self.engine = engine
+        self._driver = Driver(engine)
 
     def open(self, tokens: ListOf[int], sink: Sink) -> Sequence:
         """A sequence that gives its rows to `sink`: those of the last token of each feed. It stays until closed."""
@@ -74,8 +76,7 @@ class Feeder:
         An interrupt closes them all: nobody knows what of them is computed.
         """
         try:
-            while not all(seq.done or seq.is_idle or seq.is_parked for seq in sequences):
-                self.engine.step()
+            self._driver.run(lambda: all(seq.done or seq.is_idle or seq.is_parked for seq in sequences))
         except BaseException:
             for seq in sequences:
                 self.close(seq)
