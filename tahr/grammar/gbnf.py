@@ -5,14 +5,14 @@ expression. In any other, what is not recursive becomes terminals where `gbnf_te
 else every character is a terminal of its own, which costs more for every token.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from tahr.errors import GrammarError
-from tahr.grammar.gbnf_parser import UNBOUNDED, Alternatives, Class, Node, Reference, Repeat, parse
+from tahr.grammar.gbnf_parser import UNBOUNDED, Alternatives, Class, Node, Reference, Repeat, parse, references
 from tahr.grammar.gbnf_terminals import Terminal, split_terminals
 
-MAX_REGEX_CHARS = 50_000
+MAX_REGEX_CHARS = 200_000
+MAX_EXPANDED_CHARS = 4_000_000  # of all expressions together: rules may use each other again and again
 ROOT = "root"
 SOMETHING = r"/[\s\S]+/"  # a terminal is never empty
 
@@ -22,23 +22,27 @@ def to_lark(source: str) -> str:
     rules = parse(source)
     if ROOT not in rules:
         raise GrammarError(f"The GBNF grammar has no rule {ROOT}, where every text begins: add one.")
-    for name, node in rules.items():
-        for each in references(node):
+    uses = {name: references(node) for name, node in rules.items()}
+    for name, used in uses.items():
+        for each in used:
             if each not in rules:
                 raise GrammarError(f"The GBNF rule {name} uses {each}, which is not defined: add a rule {each}.")
-    recursive = recursive_rules(rules)
-    regex = Expansion(rules).regex(rules[ROOT]) if ROOT not in recursive else None
-    if regex is not None:
-        return f"start: /{regex}/\n" if regex else 'start: ""\n'
-    return with_terminals(rules, recursive) or by_characters(rules)
+    order = leaves_first(uses)
+    expand = Expansion(rules, order)
+    if ROOT not in expand.regexes:  # it is recursive
+        recursive = rules.keys() - set(order)
+        return with_terminals(rules, recursive, expand) or by_characters(rules)
+    regex = expand.regexes[ROOT]
+    if regex is None:
+        return by_characters(rules)
+    return f"start: /{regex}/\n" if regex else 'start: ""\n'
 
 
-def with_terminals(rules: dict[str, Node], recursive: set[str]) -> str | None:
+def with_terminals(rules: dict[str, Node], recursive: Set[str], expand: "Expansion") -> str | None:
     """The grammar with its parts that are not recursive as terminals; None if that would lose texts."""
     split = split_terminals(rules, recursive)
     if split is None:
         return None
-    expand = Expansion(rules)
     regexes = [expand.regex(each.node) for each in split.terminals]
     if None in regexes:
         return None
@@ -55,40 +59,44 @@ def by_characters(rules: dict[str, Node]) -> str:
     return "\n".join([f"start: {numbers[ROOT]}", *lines]) + "\n"
 
 
-def references(node: Node) -> set[str]:
-    """The rules that a node uses."""
-    if isinstance(node, Reference):
-        return {node.name}
-    return set().union(*map(references, node.parts)) if not isinstance(node, Class) else set()
+def leaves_first(uses: Mapping[str, Set[str]]) -> list[str]:
+    """The rules that are not recursive, each after those it uses. The others use themselves, or use such rules."""
+    users: dict[str, list[str]] = {name: [] for name in uses}
+    for name, used in uses.items():
+        for each in used:
+            users[each].append(name)
+    n_left = {name: len(used) for name, used in uses.items()}
+    found = [name for name, n in n_left.items() if not n]
+    for name in found:  # grows meanwhile
+        for user in users[name]:
+            n_left[user] -= 1
+            if not n_left[user]:
+                found.append(user)
+    return found
 
 
-def recursive_rules(rules: dict[str, Node]) -> set[str]:
-    """The rules that use themselves, and those that use such rules."""
-    uses = {name: references(node) for name, node in rules.items()}
-    while leaves := [name for name, used in uses.items() if not used & uses.keys()]:
-        for name in leaves:
-            del uses[name]
-    return set(uses)
-
-
-@dataclass
 class Expansion:
-    """Regular expressions of nodes, with the rules they use in place."""
+    """Regular expressions of rules and of nodes over them, with the rules they use in place."""
 
-    rules: dict[str, Node]
-
-    def __post_init__(self) -> None:
-        self._known: dict[str, str | None] = {}
+    def __init__(self, rules: dict[str, Node], order: Sequence[str]):
+        self._n_chars = 0
+        self.regexes: dict[str, str | None] = {}  # None: too long
+        for name in order:
+            self.regexes[name] = self.regex(rules[name])
 
     def regex(self, node: Node) -> str | None:
-        """The expression of a node; None if it is too long."""
+        """The expression of a node whose rules are known; None if it is too long."""
         if isinstance(node, Class):
             return node.regex
         if isinstance(node, Reference):
-            if node.name not in self._known:
-                self._known[node.name] = self.regex(self.rules[node.name])
-            return self._known[node.name]
-        return joined(node, self.regex, "", "|", lambda text: f"(?:{text})")
+            return self.regexes[node.name]
+        parts = [self.regex(part) for part in node.parts]
+        texts = [part for part in parts if part is not None]
+        n_chars = sum(map(len, texts))
+        self._n_chars += n_chars
+        if len(texts) < len(parts) or n_chars > MAX_REGEX_CHARS or self._n_chars > MAX_EXPANDED_CHARS:
+            return None
+        return joined(node, texts, "", "|", lambda text: f"(?:{text})")
 
 
 def lark(node: Node, numbers: dict[str, str]) -> str:
@@ -99,22 +107,17 @@ def lark(node: Node, numbers: dict[str, str]) -> str:
         return f"{node.name}?" if node.is_nullable else node.name
     if isinstance(node, Reference):
         return numbers[node.name]
-    return joined(node, lambda part: lark(part, numbers), " ", " | ", lambda text: f"({text})") or '""'
+    parts = [lark(part, numbers) for part in node.parts]
+    return joined(node, parts, " ", " | ", lambda text: f"({text})") or '""'
 
 
-def joined(
-    node: Node, write: Callable[[Node], str | None], between: str, either: str, group: Callable[[str], str]
-) -> str | None:
-    """The parts of a node, written and put together; None if that is too long."""
-    parts = [write(part) for part in node.parts]
-    texts = [part for part in parts if part is not None]
-    if len(texts) < len(parts) or sum(map(len, texts)) > MAX_REGEX_CHARS:
-        return None
+def joined(node: Node, parts: Sequence[str], between: str, either: str, group: Callable[[str], str]) -> str:
+    """The parts of a node, which are written already, put together."""
     if isinstance(node, Repeat):
-        return group(texts[0] or '""' if between else texts[0]) + times(node)
+        return group(parts[0] or '""' if between else parts[0]) + times(node)
     if isinstance(node, Alternatives):
-        return group(either.join(text or ('""' if between else "") for text in texts))
-    return between.join(texts)
+        return group(either.join(part or ('""' if between else "") for part in parts))
+    return between.join(parts)
 
 
 def times(node: Repeat) -> str:

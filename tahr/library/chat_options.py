@@ -223,16 +223,14 @@ def prepare(
         tokens, params, reply_format = without_thinking(tokenizer, tokens, params, reply_format)
     elif params.thinking_budget is None and options.thinks and EFFORT not in template.variables:
         params = replace(params, thinking_budget=EFFORT_BUDGETS.get(options.effort or ""))
-    prepared = PreparedRequest(tokens, with_call_grammar(tokenizer, template, params, options), reply_format)
+    prepared = PreparedRequest(tokens, with_call_grammar(template, params, options), reply_format)
     if prepared.params.grammar is None:
         return prepared
     thinks = template.thinks_by_default if options.thinks is None else options.thinks
     return after_thinking(tokenizer, prepared, bool(thinks) and not is_closed(tail, template.thinking))
 
 
-def with_call_grammar(
-    tokenizer: Tokenizer, template: ChatTemplate, params: SamplingParams, options: ChatOptions
-) -> SamplingParams:
+def with_call_grammar(template: ChatTemplate, params: SamplingParams, options: ChatOptions) -> SamplingParams:
     """The parameters with a grammar of calls, where calls are required, strict, or an alternative to JSON."""
     tools, required, given = options.callable, options.choice.mode == "required", params.grammar
     content = schema_of(given) if tools and given and not required else None
@@ -240,7 +238,7 @@ def with_call_grammar(
         return params
     parallel = options.parallel and template.traits.several_calls and not options.choice.once
     asked = CallGrammar(template.call_format, tools, parallel, required, content)
-    return replace(params, grammar=call_grammar(asked, tokenizer.split_special))
+    return replace(params, grammar=call_grammar(asked))
 
 
 def schema_of(grammar: Grammar) -> Any:
