@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # of their sources
+# Seconds that a request may compute for its grammar: in one step, for every token, and beyond that altogether. Grammars
+# that are no attack take a fraction of a millisecond for a token, those of single characters a few.
+BUDGET = {"step_s": 0.15, "token_s": 0.004, "beyond_s": 0.25}
 MAX_SEEN = 4096  # tokens from which a matcher may learn before others are copied from it: its lexer grows by them
 
 
@@ -44,11 +47,19 @@ class CompiledGrammar:
     """
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher"):
-        self.vocabulary, self._matcher = vocabulary, matcher  # at the beginning
+        self.vocabulary = vocabulary
+        self._matcher = matcher  # at the beginning
+        self._is_given_up = False
 
     def state(self, after: tuple[int, ...] = ()) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
+        if self._is_given_up:
+            raise GrammarError("Following this grammar takes too much time, as it has shown: simplify it.")
         return GrammarState(self, after)
+
+    def give_up(self) -> None:
+        """Refuse it from now on: following it takes too much time."""
+        self._is_given_up = True
 
     def new_matcher(self) -> "native.GrammarMatcher":
         return self._matcher.copy()
@@ -164,7 +175,7 @@ def matcher_of(index: "native.GrammarIndex", text: str) -> "native.GrammarMatche
     """A matcher at the beginning of a text."""
     from tahr import _native as native
 
-    matcher = native.GrammarMatcher(index, text, LIMITS)
+    matcher = native.GrammarMatcher(index, text, LIMITS, BUDGET)
     first = matcher.copy()
     first.mask()
     if message := matcher.error() or first.error():

@@ -98,6 +98,25 @@ def test_expansions_have_a_bound_and_a_sentence(client: httpx.Client, source: st
         assert reply.json()["error"]["param"] == "grammar" and reply.json()["error"]["message"].endswith(".")
 
 
+AMBIGUOUS = 'start: a "80"\na: a a | "x" | "y" | " " | "e"'
+
+
+def test_ambiguous_grammars_end_before_they_slow_the_others_down(client: httpx.Client) -> None:
+    """Each becomes costlier with every token; the requests are ended with a sentence, and the same is refused then."""
+    attack = {"guided_grammar": AMBIGUOUS, "temperature": 1, "max_tokens": 400}
+    with ThreadPoolExecutor(4) as pool:
+        attacks = [pool.submit(post, client, **attack, seed=seed) for seed in range(4)]
+        began = time.perf_counter()
+        free = post(client, max_tokens=200, ignore_eos=True)
+        assert free.json()["choices"][0]["finish_reason"] == "length"
+        assert time.perf_counter() - began < 20
+        for each in attacks:
+            assert each.result().status_code == 400
+            assert "too much time" in each.result().json()["error"]["message"]
+    began = time.perf_counter()
+    assert post(client, **attack).status_code == 400 and time.perf_counter() - began < 2
+
+
 def test_a_server_ends_in_time_whatever_is_compiled(stories: Path) -> None:
     with (
         served("--model", f"story={stories}", "--grace", "2") as server,
