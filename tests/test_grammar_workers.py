@@ -4,13 +4,16 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter
+from time import perf_counter, process_time
 
 import pytest
 
 from tahr.errors import GrammarBusy, GrammarError
 from tahr.grammar import Grammar
+from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.grammar.compiler import GrammarCompiler
+from tahr.text.tool_calls.call_formats import BY_NAME
+from tahr.text.tool_calls.tools import tools_of
 from test_grammar import tokenizer
 
 WIDE_SCHEMA = {"type": "object", "properties": {f"p{i}": {} for i in range(9000)}}
@@ -70,4 +73,17 @@ def test_what_is_computed_for_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> No
                 each.result()
         mine.compile(Grammar("regex", "[0-9]{7}"))
     assert perf_counter() - began < 5
+    mine.close()
+
+
+def test_calls_of_too_many_tools_are_refused_early() -> None:
+    """Their grammar is written in a worker, and not compiled where it is too large."""
+    schema = {"type": "object", "properties": {f"argument_{i}": {"type": "string"} for i in range(60)}}
+    tools = tools_of([{"name": f"tool_{i}", "parameters": schema} for i in range(200)])
+    mine = GrammarCompiler(tokenizer())
+    assert mine.vocabulary.index
+    began = process_time()
+    with pytest.raises(GrammarError, match="offer fewer tools"):
+        mine.compile(call_grammar(CallGrammar(BY_NAME["qwen3_coder"], tools)))
+    assert process_time() - began < 0.5
     mine.close()

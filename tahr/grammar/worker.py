@@ -21,7 +21,7 @@ from tahr.text.special_names import SpecialNames
 N_WALKS = 3  # tries,
 N_STEPS = 48  # and how much each of them writes
 IDLE_S = 60  # then the process ends; the next grammar starts another
-MAX_TEXT_BYTES = 4 << 20  # of a grammar as llguidance reads it
+MAX_TEXT_BYTES = 2 << 20  # of a grammar as llguidance reads it
 N_BYTES = 256
 
 
@@ -123,7 +123,8 @@ def reply_to(task: dict[str, str], names: SpecialNames, trials: Trials) -> dict[
     except Exception as error:
         return {"fault": repr(error)[:500]}
     if len(text) > MAX_TEXT_BYTES:
-        return {"error": f"The {task['kind']} is too large when it is written out: simplify it."}
+        advice = "offer fewer tools, or simpler ones" if task["kind"] == "tool_calls" else "simplify it"
+        return {"error": f"The grammar has {len(text)} characters when it is written out, too many: {advice}."}
     problem = trials.problem(text)
     return {"problem": problem} if problem else {"text": text}
 
