@@ -180,7 +180,7 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
         parallel=tools.parallel,
     )
     limit_thinking(made, request, model)
-    grammar = calls_of(tokenizer, template, params.grammar, tools)
+    grammar = calls_of(template, params.grammar, tools)
     if grammar is not None:
         thinks = template.thinks_by_default if request.thinking.thinks is None else request.thinking.thinks
         made.changes["grammar"] = grammar

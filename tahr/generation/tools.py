@@ -9,7 +9,6 @@ from tahr.grammar import Grammar
 from tahr.grammar.call_grammar import CallGrammar, call_grammar
 from tahr.grammar.source import parsed
 from tahr.text.templates.chat import ChatTemplate
-from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.text.tool_calls.tools import Tool, tools_of
 
 
@@ -106,9 +105,7 @@ def short(value: Any) -> str:
 # ---- the grammar of calls -----------------------------------------------------------------------------------
 
 
-def calls_of(
-    tokenizer: Tokenizer, template: ChatTemplate, given: Grammar | None, options: ToolOptions
-) -> Grammar | None:
+def calls_of(template: ChatTemplate, given: Grammar | None, options: ToolOptions) -> Grammar | None:
     """The grammar of a reply with calls, where they are required, strict, or an alternative to JSON.
 
     Otherwise the grammar that was given.
@@ -118,7 +115,7 @@ def calls_of(
     if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
         return given
     parallel = options.parallel and template.traits.several_calls and not options.choice.once
-    return call_grammar(CallGrammar(template.call_format, tools, parallel, required, content), tokenizer.split_special)
+    return call_grammar(CallGrammar(template.call_format, tools, parallel, required, content))
 
 
 def schema_of(grammar: Grammar) -> Any:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +21,7 @@ from tahr.engine.adapters.registry import check_name
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
-from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
+from tahr.errors import ConfigError, GenerateError, TahrError
 from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
@@ -31,12 +30,11 @@ from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
 from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.structured.compiling import Compiling
 from tahr.library.structured.response_format import response_format_of
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
-N_COMPILING = 2  # grammars at once
-MAX_COMPILING = 64  # of them and those that wait
 CLOSED = "The engine is closed, or this process was forked from its own: make a new AsyncLLM."
 log = logging.getLogger("tahr.engine")
 
@@ -106,8 +104,7 @@ class AsyncLLM:
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
-        self._compiling = ThreadPoolExecutor(N_COMPILING, "tahr-grammar")
-        self._n_compiling = 0
+        self._compiling = Compiling(self.llm.grammars)
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
         self._thread.start()
         self._forget_exit = join_at_exit(self._thread, self._stop)
@@ -260,7 +257,6 @@ class AsyncLLM:
         self._stop()
         await asyncio.to_thread(self._thread.join)
         self._forget_exit()
-        self._compiling.shutdown(wait=False)  # a future that it cancelled would look as if the caller's task were
         self.llm.grammars.close()
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -291,24 +287,9 @@ class AsyncLLM:
         return Stream(self, queue)
 
     async def _grammar_state(self, params: SamplingParams) -> GrammarState | None:
-        """The beginning of a grammar; one that is not compiled yet is compiled on a thread of its own."""
-        if params.grammar and (state := self.llm.grammars.state_at_once(params.grammar, params.grammar_after)):
-            return state
         if not self.alive:
             raise GenerateError(CLOSED)
-        if self._n_compiling >= MAX_COMPILING:
-            raise GrammarBusy(f"{MAX_COMPILING} grammars are waiting to be compiled: try again in a moment.")
-        self._n_compiling += 1
-
-        def compiled() -> GrammarState | None:
-            if not self.alive:  # it has waited for its turn until then
-                raise GenerateError(CLOSED)
-            return self.llm.grammar_state(params)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._compiling, compiled)
-        finally:
-            self._n_compiling -= 1
+        return await self._compiling.state(params)
 
     def _dispatcher_of(self, loop: Loop) -> Dispatcher:
         with self._lock:

@@ -445,26 +445,6 @@ def test_a_grammar_is_compiled_once_while_it_is_in_the_cache(monkeypatch: pytest
     mine.close()
 
 
-def test_a_grammar_that_computes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = GrammarCompiler(tokenizer())
-    monkeypatch.setattr("tahr.grammar.trial_process.CPU_S", 0.2)
-    wide = {"type": "object", "properties": {f"p{i}": {} for i in range(9000)}}
-    with pytest.raises(GrammarError, match="to compile: simplify it"):
-        mine.compile(Grammar("json_schema", wide))
-    mine.compile(Grammar("regex", "[0-9]{7}"))
-    mine.close()
-
-
-def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = GrammarCompiler(tokenizer())
-    monkeypatch.setattr("tahr.grammar.trial_process.WALL_S", 0.001)
-    with pytest.raises(GrammarError, match="to compile: simplify it"):
-        mine.compile(Grammar("regex", "[0-9]{2}"))
-    monkeypatch.undo()
-    mine.compile(Grammar("regex", "[0-9]{4}"))
-    mine.close()
-
-
 def test_grammars_take_tokens_and_fill_masks_side_by_side_as_they_do_alone() -> None:
     """Among them one that forces tokens, one that forbids its token and one that has not begun."""
     digits, letters = Grammar("regex", "[0-9]{3,6}"), Grammar("regex", "[ab](?:forced){3}[ab]")

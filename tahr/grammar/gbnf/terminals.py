@@ -7,13 +7,27 @@ that taking the longest one is always right. Sets of characters are whole number
 that the grammar does not tell apart.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tahr.grammar.gbnf_parser import UNBOUNDED, Alternatives, Class, Node, Range, Reference, Repeat, Series
+from tahr.grammar.gbnf.parser import (
+    UNBOUNDED,
+    Alternatives,
+    Class,
+    Node,
+    Range,
+    Reference,
+    Repeat,
+    Series,
+    nodes_in,
+    references,
+)
 
 MAX_STATES = 3000
+MAX_VISITED = 30_000  # nodes of one terminal: the rules it uses may use each other again and again
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ class TooLarge(Exception):
     """The automaton of a terminal has too many states."""
 
 
-def split_terminals(rules: dict[str, Node], recursive: set[str]) -> Split | None:
+def split_terminals(rules: dict[str, Node], recursive: Set[str]) -> Split | None:
     """The grammar over terminals; None if greedy ones could lose a text."""
     splitter = Splitter(rules, recursive)
     try:
@@ -56,10 +70,14 @@ def split_terminals(rules: dict[str, Node], recursive: set[str]) -> Split | None
 class Splitter:
     """Finds the largest parts that are not recursive."""
 
-    def __init__(self, rules: dict[str, Node], recursive: set[str]):
+    def __init__(self, rules: dict[str, Node], recursive: Set[str]):
         self._rules, self._recursive = rules, recursive
-        self._atoms = atoms(each for node in rules.values() for each in classes(node))
-        self.terminals: list[Terminal] = []
+        self._alphabet = Alphabet(each for node in rules.values() for each in nodes_in(node) if isinstance(each, Class))
+        self._known: dict[Node, Terminal] = {}
+
+    @property
+    def terminals(self) -> list[Terminal]:
+        return list(self._known.values())
 
     def split(self, node: Node) -> Node:
         """The same node over terminals."""
@@ -90,32 +108,39 @@ class Splitter:
         return all(map(self._is_plain, node.parts))
 
     def _terminal(self, node: Node) -> Node:
-        known = next((each for each in self.terminals if each.node == node), None)
+        known = self._known.get(node)
         if known is None:
-            machine = Automaton(self._rules, self._atoms)
-            first, after, is_nullable = machine.facts(node)
-            known = Terminal(f"T_{len(self.terminals)}", node, first, after, is_nullable)
-            self.terminals.append(known)
+            first, after, is_nullable = Automaton(self._rules, self._alphabet).facts(node)
+            known = self._known[node] = Terminal(f"T_{len(self._known)}", node, first, after, is_nullable)
         return known  # type: ignore[return-value]
 
 
-def classes(node: Node) -> Iterable[Class]:
-    if isinstance(node, Class):
-        yield node
-    for part in node.parts:
-        yield from classes(part)
+class Alphabet:
+    """The ranges of characters between all borders of all classes, and classes as sets of them."""
+
+    def __init__(self, found: Iterable[Class]):
+        ranges = {each for node in set(found) for each in node.ranges}
+        self._borders = sorted({edge for first, last in ranges for edge in (first, last + 1)})
+        self.ranges: list[Range] = [(first, following - 1) for first, following in pairwise(self._borders)]
+        self._sets: dict[Class, int] = {}
+
+    def set_of(self, node: Class) -> int:
+        """The bits of the ranges that a class is made of."""
+        if node not in self._sets:
+            self._sets[node] = union(self._bits(low, high) for low, high in node.ranges)
+        return self._sets[node]
+
+    def _bits(self, low: int, high: int) -> int:
+        return (1 << bisect_left(self._borders, high + 1)) - (1 << bisect_left(self._borders, low))
 
 
-def atoms(found: Iterable[Class]) -> list[Range]:
-    """The ranges of characters between all borders of all classes."""
-    borders = {edge for each in found for first, last in each.ranges for edge in (first, last + 1)}
-    return [(first, following - 1) for first, following in pairwise(sorted(borders))]
+Way = tuple[Node, int, int]  # a node that is to lead from one state to another
 
 
 class Automaton:
     """A part of a grammar as states with characters between them."""
 
-    def __init__(self, rules: dict[str, Node], alphabet: list[Range]):
+    def __init__(self, rules: dict[str, Node], alphabet: Alphabet):
         self._rules, self._alphabet = rules, alphabet
         self._silent: list[list[int]] = []  # by state: where it goes without a character
         self._moves: list[list[tuple[int, int]]] = []  # by state: characters, and where they lead
@@ -163,43 +188,50 @@ class Automaton:
 
     def _add(self, node: Node, begin: int, end: int) -> None:
         """Lead from one state to another by a node."""
-        if isinstance(node, Class):
-            self._moves[begin].append((self._set(node), end))
-        elif isinstance(node, Reference):
-            self._add(self._rules[node.name], begin, end)
-        elif isinstance(node, Repeat):
-            self._add_repeat(node, begin, end)
-        elif isinstance(node, Alternatives):
-            for part in node.parts:
-                self._add(part, begin, end)
-        else:
-            for part in node.parts:
-                following = self._state()
-                self._add(part, begin, following)
-                begin = following
-            self._silent[begin].append(end)
+        left = [(node, begin, end)]
+        n_visited = 0
+        while left:
+            n_visited += 1
+            if n_visited > MAX_VISITED:
+                raise TooLarge
+            left += self._added(*left.pop())
 
-    def _add_repeat(self, node: Repeat, begin: int, end: int) -> None:
+    def _added(self, node: Node, begin: int, end: int) -> list[Way]:
+        """The same; the ways that parts of the node are still to lead."""
+        if isinstance(node, Class):
+            self._moves[begin].append((self._alphabet.set_of(node), end))
+            return []
+        if isinstance(node, Reference):
+            return [(self._rules[node.name], begin, end)]
+        if isinstance(node, Repeat):
+            return self._add_repeat(node, begin, end)
+        if isinstance(node, Alternatives):
+            return [(part, begin, end) for part in node.parts]
+        ways: list[Way] = []
+        for part in node.parts:
+            following = self._state()
+            ways.append((part, begin, following))
+            begin = following
+        self._silent[begin].append(end)
+        return ways
+
+    def _add_repeat(self, node: Repeat, begin: int, end: int) -> list[Way]:
         n_times = node.least if node.most == UNBOUNDED else node.most
         at = self._state()
         self._silent[begin].append(at)
+        ways: list[Way] = []
         for i in range(n_times):
             if i >= node.least:
                 self._silent[at].append(end)
             following = self._state()
-            self._add(node.parts[0], at, following)
+            ways.append((node.parts[0], at, following))
             at = following
         if node.most == UNBOUNDED:
             again = self._state()
-            self._add(node.parts[0], at, again)
+            ways.append((node.parts[0], at, again))
             self._silent[again].append(at)
         self._silent[at].append(end)
-
-    def _set(self, node: Class) -> int:
-        found = 0
-        for i, (first, _) in enumerate(self._alphabet):
-            found |= any(low <= first <= high for low, high in node.ranges) << i
-        return found
+        return ways
 
 
 def bits(number: int) -> Iterable[int]:
@@ -220,23 +252,25 @@ class Lookahead:
         self._firsts = dict.fromkeys(rules, 0)
         self._nullable = dict.fromkeys(rules, False)
         self._follows = dict.fromkeys(rules, 0)
+        self._waiting = Waiting(rules)  # to be checked, because what may follow them has changed
 
     def holds(self) -> bool:
         """Whether the next character always decides, and the longest terminal is always right."""
         self._settle_firsts()
-        while True:
-            before = dict(self._follows)
-            found = [self._check(node, self._follows[name]) for name, node in self._rules.items()]
-            if self._follows == before:
-                return all(found)
+        found = {name: self._check(self._rules[name], self._follows[name]) for name in self._waiting}
+        return all(found.values())
 
     def _settle_firsts(self) -> None:
-        while True:
-            before = dict(self._firsts), dict(self._nullable)
-            for name, node in self._rules.items():
-                self._firsts[name], self._nullable[name] = self._first(node)
-            if (self._firsts, self._nullable) == before:
-                return
+        users: dict[str, set[str]] = {name: set() for name in self._rules}
+        for name, node in self._rules.items():
+            for each in references(node):
+                users[each].add(name)
+        waiting = Waiting(self._rules)
+        for name in waiting:
+            before = self._firsts[name], self._nullable[name]
+            self._firsts[name], self._nullable[name] = self._first(self._rules[name])
+            if (self._firsts[name], self._nullable[name]) != before:
+                waiting.add(users[name])
 
     def _first(self, node: Node) -> tuple[int, bool]:
         """The first characters of a node, and whether it may be empty."""
@@ -261,7 +295,9 @@ class Lookahead:
         if isinstance(node, Terminal):
             return not node.after & follow and not (node.is_nullable and node.first & follow)
         if isinstance(node, Reference):
-            self._follows[node.name] |= follow
+            if follow & ~self._follows[node.name]:
+                self._follows[node.name] |= follow
+                self._waiting.add([node.name])
             return True
         if isinstance(node, Repeat):
             first, is_nullable = self._first(node.parts[0])
@@ -270,9 +306,16 @@ class Lookahead:
             return is_fine and is_decided and not is_nullable
         if isinstance(node, Alternatives):
             return self._check_choice(node, follow)
-        # All parts are visited, also after one that fails: what may follow rules is noted on the way.
-        found = [self._check(part, self._follow(node.parts[i + 1 :], follow)) for i, part in enumerate(node.parts)]
-        return all(found)
+        return self._check_series(node.parts, follow)
+
+    def _check_series(self, parts: tuple[Node, ...], follow: int) -> bool:
+        """All parts are visited, also after one that fails: what may follow rules is noted on the way."""
+        is_fine = True
+        for part in reversed(parts):
+            is_fine &= self._check(part, follow)
+            first, is_nullable = self._first(part)
+            follow = first | follow if is_nullable else first
+        return is_fine
 
     def _check_choice(self, node: Alternatives, follow: int) -> bool:
         firsts = [self._first(part) for part in node.parts]
@@ -283,9 +326,24 @@ class Lookahead:
         found = [self._check(part, follow) for part in node.parts]
         return all(found) and is_decided
 
-    def _follow(self, rest: tuple[Node, ...], follow: int) -> int:
-        first, is_nullable = self._first(Series(rest))
-        return first | follow if is_nullable else first
+
+class Waiting:
+    """Names to be looked at, each once, and again when it is added."""
+
+    def __init__(self, names: Iterable[str]):
+        self._names = deque(names)
+        self._is_waiting = set(self._names)
+
+    def add(self, names: Iterable[str]) -> None:
+        new = [name for name in names if name not in self._is_waiting]
+        self._names.extend(new)
+        self._is_waiting.update(new)
+
+    def __iter__(self) -> Iterator[str]:
+        while self._names:
+            name = self._names.popleft()
+            self._is_waiting.discard(name)
+            yield name
 
 
 def union(sets: Iterable[int]) -> int:

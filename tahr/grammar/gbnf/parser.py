@@ -1,6 +1,7 @@
 """Reads GBNF: rules of alternatives, sequences, character classes, repetitions and groups."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +9,7 @@ from tahr.errors import GrammarError
 
 MAX_DEPTH = 50  # groups in groups
 MAX_REPEAT = 100_000
+MAX_REPEATED = 2  # repetitions of a repetition, without a group between them
 UNBOUNDED = -1
 
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
@@ -65,6 +67,20 @@ LAST_CHARACTER = 0x10FFFF
 ANY = Class(r"[\s\S]", ((0, LAST_CHARACTER),))
 
 
+def nodes_in(node: Node) -> Iterator[Node]:
+    """The node and all nodes in it, without those of the rules it uses."""
+    left = [node]
+    while left:
+        each = left.pop()
+        left += each.parts
+        yield each
+
+
+def references(node: Node) -> set[str]:
+    """The rules that a node uses."""
+    return {each.name for each in nodes_in(node) if isinstance(each, Reference)}
+
+
 def parse(source: str) -> dict[str, Node]:
     """The rules by name."""
     reader = Reader(source)
@@ -86,7 +102,9 @@ class Reader:
     """A text and where its reader stands."""
 
     def __init__(self, text: str):
-        self.text, self.at = text, 0
+        self.text = text
+        self.at = 0
+        self.letters: dict[str, Class] = {}  # one object for each letter of all quoted texts
 
     @property
     def at_end(self) -> bool:
@@ -177,6 +195,7 @@ def item(reader: Reader, depth: int) -> Node | None:
 
 def repeated(reader: Reader, part: Node) -> Node:
     """A part with the repetitions written after it."""
+    n_repeated = 0
     while True:
         reader.skip(SPACE)
         if reader.next and reader.next in "*+?":
@@ -189,6 +208,9 @@ def repeated(reader: Reader, part: Node) -> Node:
                 raise reader.error(f"a repetition is not between 0 and {MAX_REPEAT} times, or ends before it begins")
         else:
             return part
+        n_repeated += 1
+        if n_repeated > MAX_REPEATED:
+            raise reader.error(f"a part is repeated more than {MAX_REPEATED} times over")
         part = Repeat((part,), least, most)
 
 
@@ -198,7 +220,9 @@ def quoted(reader: Reader) -> Node:
     found: list[Node] = []
     while reader.next != '"':
         letter = character(reader)
-        found.append(Class(escaped(letter), ((ord(letter), ord(letter)),)))
+        if letter not in reader.letters:
+            reader.letters[letter] = Class(escaped(letter), ((ord(letter), ord(letter)),))
+        found.append(reader.letters[letter])
     reader.at += 1
     return found[0] if len(found) == 1 else Series(tuple(found))
 
