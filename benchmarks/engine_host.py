@@ -76,6 +76,9 @@ class NullDecoder:
     def check(self, stamp_of: object) -> None:
         pass
 
+    def refuse_cut(self) -> None:
+        pass
+
 
 class NullWriter:
     """Text is not this benchmark's matter."""

@@ -186,6 +186,8 @@ class SamplingParams(KeptHash):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "SamplingParams":
         """The settings that were written down, each of them asked for, also where the value is the default."""
+        if unknown := values.keys() - PUT.keys():
+            raise TypeError(f"SamplingParams has no setting {min(unknown)!r}.")
         made = object.__new__(cls)
         for name, default in sampling_defaults().items():
             PUT[name](made, default)

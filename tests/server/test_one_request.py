@@ -231,3 +231,8 @@ def test_a_chat_body_is_openai_s_alone() -> None:
     others = [path for path in sorted(SERVER.rglob("*.py")) if path.relative_to(SERVER).parts[0] not in DIALECT]
     assert len(others) > 50
     assert [str(path.relative_to(SERVER)) for path in others if BODIES.search(path.read_text())] == []
+
+
+def test_settings_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(TypeError, match="no setting 'heat'"):
+        SamplingParams.of({"heat": 1})
