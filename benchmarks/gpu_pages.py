@@ -94,6 +94,14 @@ def places(n: int) -> Iterator[list[int]]:
         yield from (order[at : at + n] for at in range(0, N_PAGES - n + 1, n))
 
 
+def stores(io: PageIO, chosen: Iterator[list[int]]) -> Begin:
+    return lambda i: io.store(next(chosen))
+
+
+def loads(io: PageIO, into: Iterator[list[int]], contents: list[HostPages]) -> Begin:
+    return lambda i: io.load(next(into), 0, contents[i % len(contents)])
+
+
 def differing(io: PageIO, kv: KVStore, n: int) -> int:
     """Bytes that differ where pages were loaded that had been stored, and overwritten while they travelled."""
     fill(kv)
@@ -125,8 +133,8 @@ def main() -> None:
     for n in map(int, asked.pages.split(",")):
         chosen, into = places(n), places(n)
         contents: list[HostPages] = [io.store(next(chosen)).collect() for _ in range(max(2, 64 // n))]
-        store: Begin = lambda i, chosen=chosen: io.store(next(chosen))  # noqa: E731
-        load: Begin = lambda i, into=into, contents=contents: io.load(next(into), 0, contents[i % len(contents)])  # noqa: E731
+        store = stores(io, chosen)
+        load = loads(io, into, contents)
         measure("store", store, n, page_bytes)
         measure("load", load, n, page_bytes)
         if n <= MOST_DIRECT:
@@ -137,7 +145,7 @@ def main() -> None:
         if n in LEAST_RATE:
             show_host_time(f"store {n}", store)
             show_host_time(f"load {n}", load)
-        del contents
+        contents.clear()
         wrong += differing(io, kv, n)
     print("FAILED: bytes differ" if wrong else "ok: stored, overwritten, loaded elsewhere: every byte is the same")
     sys.exit(wrong > 0)
