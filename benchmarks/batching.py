@@ -10,6 +10,7 @@ from time import perf_counter
 from prefix_cache import Silent
 from tahr import LLM
 from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.sequences.resolved import ResolvedRequest
 
 PROMPT = "Write a short story about a lighthouse keeper who finds a letter in a bottle after a storm."
 
@@ -19,7 +20,7 @@ def tokens_per_s(llm: LLM, n_requests: int, n_tokens: int) -> float:
     engine = llm.engine
     params = SamplingParams(temperature=0.0, max_tokens=n_tokens, ignore_eos=True, cache_prompt=False)
     prompt = llm.tokenizer.encode(PROMPT)
-    sequences = [engine.submit([*prompt, 100 + i], params, Silent) for i in range(n_requests)]
+    sequences = [engine.submit(ResolvedRequest([*prompt, 100 + i], params, Silent)) for i in range(n_requests)]
     while not all(seq.n_generated for seq in sequences):
         engine.step()
     n_before, began = sum(seq.n_generated for seq in sequences), perf_counter()

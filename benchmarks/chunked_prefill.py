@@ -11,15 +11,20 @@ from time import perf_counter
 from prefix_cache import Silent
 from tahr import LLM
 from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.sequences.resolved import ResolvedRequest
 
 
 def gaps_s(llm: LLM, n_prompt: int) -> tuple[list[float], list[float]]:
     """Seconds between tokens of a decoding sequence: alone, then until a long prompt has its first token."""
     engine, rng = llm.engine, random.Random(0)
-    talker = engine.submit([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True), Silent)
+    talker = engine.submit(
+        ResolvedRequest([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4000, ignore_eos=True), Silent)
+    )
     quiet, busy = [step_s(llm) for _ in range(20)][2:], []
     prompt = [rng.randrange(100, engine.n_vocab) for _ in range(n_prompt)]
-    reader = engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
+    reader = engine.submit(
+        ResolvedRequest(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
+    )
     while not reader.done:
         n_before = talker.n_generated
         busy.append(step_s(llm))
@@ -38,7 +43,9 @@ def bound_s(llm: LLM, n_prompt: int, chunk: int) -> float:
     """Seconds of one chunk at the end of such a prompt, where it costs most, read with nobody else there."""
     engine, rng = llm.engine, random.Random(1)
     prompt = [rng.randrange(100, engine.n_vocab) for _ in range(n_prompt)]
-    reader = engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
+    reader = engine.submit(
+        ResolvedRequest(prompt, SamplingParams(temperature=0.0, max_tokens=1, cache_prompt=False), Silent)
+    )
     times = []
     while not reader.done:
         n_before = reader.computed

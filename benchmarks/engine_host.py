@@ -20,6 +20,7 @@ from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.executor.local import LocalExecutor
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
@@ -75,6 +76,9 @@ class NullDecoder:
     def check(self, stamp_of: object) -> None:
         pass
 
+    def refuse_cut(self) -> None:
+        pass
+
 
 class NullWriter:
     """Text is not this benchmark's matter."""
@@ -106,7 +110,7 @@ def filled(n_seqs: int, params: SamplingParams) -> Engine:
     engine = null_engine(n_seqs)
     rng = np.random.default_rng(1)
     for _ in range(n_seqs):
-        engine.submit(rng.integers(0, N_VOCAB, N_PROMPT).tolist(), params, NullWriter)
+        engine.submit(ResolvedRequest(rng.integers(0, N_VOCAB, N_PROMPT).tolist(), params, NullWriter))
     engine.step()
     return engine
 

@@ -31,6 +31,7 @@ from tahr.backends.cuda.weights import has_room
 from tahr.collector import rare_collections
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load
@@ -211,7 +212,7 @@ def serve(engine: Engine, lengths: list[tuple[int, int]], params: SamplingParams
     begin, first_s, n_tokens = time.perf_counter(), 0.0, 0
     with rare_collections():  # as `LLM` does
         for tokens, asked in requests:
-            engine.submit(tokens, asked, Silent)
+            engine.submit(ResolvedRequest(tokens, asked, Silent))
         while engine.busy:
             n_tokens += sum(len(tokens) for _, _, tokens in engine.step())
             first_s = first_s or (time.perf_counter() - begin if n_tokens else 0.0)

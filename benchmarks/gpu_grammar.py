@@ -21,6 +21,7 @@ from step_parts import DeviceParts, StepParts
 from tahr.backends.cuda.sampling import CudaSampler, KeptFields
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.executor.local import LocalExecutor
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
@@ -48,7 +49,10 @@ def rate(
     prompts = rng.integers(0, 100_000, (n_requests, N_IN)).tolist()
     states = [compiler.state(params.grammar) if params.grammar else None for _ in prompts]
     n_steps = engine.scheduler.n_steps
-    sequences = [engine.submit(prompt, params, Silent, state) for prompt, state in zip(prompts, states, strict=True)]
+    sequences = [
+        engine.submit(ResolvedRequest(prompt, params, Silent), state)
+        for prompt, state in zip(prompts, states, strict=True)
+    ]
     requests = [seq.request for seq in sequences if seq.request]
     with following({id(r.sampling): path for r, path in zip(requests, paths or (), strict=False)}):
         began = time.perf_counter()

@@ -23,6 +23,7 @@ from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.executor.local import LocalExecutor
 from tahr.grammar import Grammar
 from tahr.grammar.compiler import GrammarCompiler
@@ -94,7 +95,7 @@ def run(engine: Engine, params: SamplingParams, compiler: GrammarCompiler, paths
         parts: StepParts | None) -> tuple[float, float]:  # fmt: skip
     """Tokens per second of requests submitted at once, and the CPU time of this thread per step, in seconds."""
     states = [compiler.state(params.grammar) if params.grammar else None for _ in paths]
-    sequences = [engine.submit([1] * N_IN, params, Silent, state) for state in states]
+    sequences = [engine.submit(ResolvedRequest([1] * N_IN, params, Silent), state) for state in states]
     told = {id(seq.request.sampling): path for seq, path in zip(sequences, paths, strict=True) if seq.request}
     engine.step()  # the prompts
     n_steps = engine.scheduler.n_steps

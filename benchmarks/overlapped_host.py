@@ -23,6 +23,7 @@ from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import SchedulerLimits
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.executor.local import LocalExecutor
 from tahr.kv.pages import PagePool
 from tahr.kv.prefix import PrefixCache
@@ -47,7 +48,7 @@ class Load:
     def submit(self, least: int = N_OUT, most: int = N_OUT) -> None:
         n_out, prompt = self._lengths.randint(least, most), self._prompts.integers(0, N_VOCAB, N_IN).tolist()
         sampling = SamplingParams(temperature=0.6, top_k=20, top_p=0.95, max_tokens=n_out, ignore_eos=True)
-        self.engine.submit(prompt, sampling, NullWriter)  # type: ignore[arg-type]
+        self.engine.submit(ResolvedRequest(prompt, sampling, NullWriter))  # type: ignore[arg-type]
 
     def step(self) -> tuple[float, int]:
         """Milliseconds of a step, and how many sequences ended in it."""

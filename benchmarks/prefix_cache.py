@@ -9,6 +9,7 @@ import statistics
 
 from tahr import LLM
 from tahr.config import EngineConfig, SamplingParams
+from tahr.engine.sequences.resolved import ResolvedRequest
 
 ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1)
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -27,7 +28,7 @@ class Bench:
     def first_token(self, prompt: list[int]) -> tuple[float, int]:
         """Seconds to the first token, and how many tokens were computed for it."""
         engine = self.llm.engine
-        seq = engine.submit(prompt, ONE_TOKEN, Silent)
+        seq = engine.submit(ResolvedRequest(prompt, ONE_TOKEN, Silent))
         while not seq.done:
             engine.step()
         return seq.stats.first_token_s, seq.n_prompt - seq.stats.n_cached_tokens

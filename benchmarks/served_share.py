@@ -121,7 +121,9 @@ def timed_llm(model: str, slower: float) -> LLM:
     backend, pool = Device(slower), PagePool(N_SEQS * N_PAGES_PER_SEQ, PAGE_SIZE)
     kv = backend.kv_store(MemoryLayout((), (pool.n_pages,), PAGE_SIZE, "f32"))
     executor = LocalExecutor(backend, NullDecoder(), kv, limits, llm.tokenizer.n_vocab)  # type: ignore[arg-type]
-    llm.engine = Engine(Scheduler([pool], sizes, PrefixCache([pool])), executor, CONTEXT, llm.tokenizer.eos_ids)
+    llm.engine = llm.driver.engine = Engine(
+        Scheduler([pool], sizes, PrefixCache([pool])), executor, CONTEXT, llm.tokenizer.eos_ids
+    )
     return llm
 
 

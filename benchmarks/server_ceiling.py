@@ -14,18 +14,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import uvloop
 
 from lean_client import connect, ended_well, events_of, request
 from server_process import cpu_s
-from tahr import LLM, AsyncLLM, SamplingParams
+from tahr import LLM, AsyncLLM
 from tahr.engine.engine import Event
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence as EngineSequence
 from tahr.engine.sequences.stats import StatsSnapshot
-from tahr.engine.sequences.writer import Writer
 from tahr.tools.environment import Neighbours
 
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -45,10 +45,9 @@ class Script:
         self.live: dict[int, EngineSequence] = {}
         self.steps = 0
 
-    def submit(
-        self, tokens: list[int], params: SamplingParams, new_writer: Callable[[], Writer], grammar: Any = None
-    ) -> EngineSequence:
-        seq = EngineSequence(list(tokens), params, len(tokens) + (params.max_tokens or 1), new_writer())
+    def submit(self, request: ResolvedRequest, grammar: Any = None) -> EngineSequence:
+        tokens, params = list(request.tokens), request.params
+        seq = EngineSequence(tokens, params, len(tokens) + (params.max_tokens or 1), request.new_writer())
         self.live[seq.id] = seq
         return seq
 
@@ -90,7 +89,7 @@ def serve(model: str | None, step_s: float, interval_s: float) -> None:
     def load() -> list[ServedModel]:
         llm = LLM(model)
         words = llm.tokenizer.encode("The sky is blue because light is scattered by air. ", add_special=False)
-        llm.engine = Script(words, step_s)  # type: ignore[assignment]
+        llm.engine = llm.driver.engine = Script(words, step_s)  # type: ignore[assignment]
         return [ServedModel(("scripted",), LlmEngine(AsyncLLM(llm=llm, stream_interval_s=settings.stream_interval_s)))]
 
     settings = Settings(port=0, log_interval_s=0, stream_interval_s=interval_s)

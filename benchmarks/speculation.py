@@ -32,6 +32,7 @@ from tahr.backends.api import Backend, Weight
 from tahr.config import GREEDY, EngineConfig, precedence
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.sampling_state import Sample
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts
@@ -173,7 +174,10 @@ def decode_rate(engine: Engine, n_requests: int, n_out: int) -> float:
     """Tokens per second of requests that begin together, their prompts not counted."""
     params, rng = replace(precedence(GREEDY), ignore_eos=True, max_tokens=n_out), np.random.default_rng(n_requests)
     n_vocab = engine.n_vocab
-    sequences = [engine.submit(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent) for _ in range(n_requests)]
+    sequences = [
+        engine.submit(ResolvedRequest(rng.integers(0, n_vocab, N_IN).tolist(), params, Silent))
+        for _ in range(n_requests)
+    ]
     while not all(seq.n_generated or seq.done for seq in sequences):
         engine.step()
     begin, n_before = clock(), sum(seq.n_generated for seq in sequences)

@@ -17,7 +17,7 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.sequences.stats import RequestStats
 from tahr.engine.step_log import ChromeTrace, DecisionLog, Watch
 from tahr.errors import ConfigError
-from tahr.server.observe.records import GenerationRecord, RequestRecord
+from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.tracing import Tracer
 
 N_SEQUENCES = 16

@@ -1,8 +1,9 @@
 """How one request is sampled: the parameters, and which of several places decides each."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from tahr.config.checks import (
@@ -163,18 +164,20 @@ class SamplingParams(KeptHash):
     }
 
     def __post_init__(self) -> None:
+        self._check([name for name, default in sampling_defaults().items() if getattr(self, name) is not default])
+
+    def _check(self, given: Collection[str]) -> None:
+        """Refuse what these fields cannot be, and tidy them up; the others have their defaults."""
         keep_conventions(self, self.CONVENTIONS)
-        check_ranges(self, self.RANGES)
-        check_given(self, self.RANGES)
-        check_kinds(self, self.KINDS)
+        check_ranges(self, {name: self.RANGES[name] for name in given if name in self.RANGES})
+        check_given(self, [name for name in given if name in self.RANGES])
+        check_kinds(self, {name: self.KINDS[name] for name in given if name in self.KINDS})
         keep = object.__setattr__  # frozen from here on, so this is the one moment to tidy up
-        keep(self, "stop", clean_stops(self.stop))
-        keep(self, "logit_bias", clean_bias(self.logit_bias))
-        keep(self, "dry_sequence_breakers", clean_breakers(self.dry_sequence_breakers))
-        for name in self.TOKEN_LISTS:
-            keep(self, name, clean_tokens(name, getattr(self, name)))
-        keep(self, "lora", clean_lora(self.lora))
-        keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
+        for name in given:
+            if name in CLEAN:
+                keep(self, name, CLEAN[name](getattr(self, name)))
+        if self.grammar is not None or self.grammar_after != ():
+            keep(self, "grammar_after", clean_grammar_after(self.grammar, self.grammar_after))
         keep(self, "pinned", frozenset(name for name in self.pinned if getattr(self, name) == sampling_default(name)))
         check_together(self)
 
@@ -183,7 +186,16 @@ class SamplingParams(KeptHash):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "SamplingParams":
         """The settings that were written down, each of them asked for, also where the value is the default."""
-        return cls(**values, pinned=frozenset(name for name, value in values.items() if value is not None))
+        if unknown := values.keys() - PUT.keys():
+            raise TypeError(f"SamplingParams has no setting {min(unknown)!r}.")
+        made = object.__new__(cls)
+        for name, default in sampling_defaults().items():
+            PUT[name](made, default)
+        for name, value in values.items():
+            PUT[name](made, value)
+        PUT["pinned"](made, frozenset(name for name, value in values.items() if value is not None))
+        made._check(values.keys())
+        return made
 
     def asks_for(self, name: str) -> bool:
         """Whether this setting was asked for."""
@@ -200,7 +212,30 @@ class SamplingParams(KeptHash):
             return self
         return replace(self, **give_way(self, filled), pinned=self.pinned | defaults.pinned)
 
+    def completed(self, defaults: "SamplingParams", changes: Mapping[str, Any]) -> "SamplingParams":
+        """These values with complete `defaults` filling in what was not asked for, and `changes` over both.
 
+        All of them were checked when they were made, so that only what must hold together is checked again.
+        """
+        made = object.__new__(SamplingParams)
+        pinned = self.pinned | {*PER_REQUEST}
+        fields_of = zip(sampling_defaults().items(), VALUES(self), VALUES(defaults), strict=True)
+        for (name, default), own, other in fields_of:
+            PUT[name](made, other if own == default and name not in pinned else own)
+        for name, value in {**changes, "pinned": self.pinned | defaults.pinned}.items():
+            PUT[name](made, value)
+        check_together(made)
+        return made
+
+
+# How lists and mappings become tuples.
+CLEAN: Mapping[str, Callable[[Any], Any]] = {
+    "stop": clean_stops,
+    "logit_bias": clean_bias,
+    "dry_sequence_breakers": clean_breakers,
+    "lora": clean_lora,
+    **{name: partial(clean_tokens, name) for name in SamplingParams.TOKEN_LISTS},
+}
 PER_REQUEST = ("grammar", "grammar_after", "lora", "pinned")  # no defaults of a model or a server
 
 
@@ -211,8 +246,20 @@ def sampling_names() -> tuple[str, ...]:
 
 
 @cache
+def sampling_defaults() -> Mapping[str, Any]:
+    """Every field with its default, in order."""
+    return {f.name: f.default for f in fields(SamplingParams) if f.name != "pinned"}
+
+
+VALUES = attrgetter(*sampling_defaults())
+# What fills the fields of parameters that are being made; they are frozen from then on.
+PUT: Mapping[str, Callable[[SamplingParams, Any], None]] = {
+    f.name: getattr(SamplingParams, f.name).__set__ for f in fields(SamplingParams)
+}
+
+
 def sampling_default(name: str) -> Any:
-    return next(f.default for f in fields(SamplingParams) if f.name == name)
+    return sampling_defaults()[name]
 
 
 def sampling_values(params: SamplingParams) -> dict[str, Any]:
@@ -232,11 +279,9 @@ def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
 
 def check_given(params: SamplingParams, names: Iterable[str]) -> None:
     """None means not asked for; it is refused for settings that have a value of their own by default."""
-    for f in fields(params):
-        if f.name in names and f.default is not None and getattr(params, f.name) is None:
-            raise ConfigError(
-                f"{f.name} is None, but it must be {params.RANGES[f.name]}: leave it out for its default."
-            )
+    for name in names:
+        if getattr(params, name) is None and sampling_default(name) is not None:
+            raise ConfigError(f"{name} is None, but it must be {params.RANGES[name]}: leave it out for its default.")
 
 
 def check_kinds(params: SamplingParams, kinds: Mapping[str, type]) -> None:

@@ -10,7 +10,7 @@ from itertools import repeat
 from time import perf_counter
 
 from tahr.backends.api import Floats
-from tahr.config import GREEDY, LoraChoice, SamplingParams
+from tahr.config import GREEDY, LoraChoice
 from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
 from tahr.engine.adapters.registry import Adapters
 from tahr.engine.sampling.dry import Resolve
@@ -18,6 +18,7 @@ from tahr.engine.sampling.sampling_state import Sample, SampleRequest, SamplingS
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import StepWork
 from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import NO_ROW, Sequence, State
 from tahr.engine.sequences.stats import EngineStats, StatsSnapshot
 from tahr.engine.sequences.writer import Writer
@@ -26,7 +27,7 @@ from tahr.engine.step.drafts import AcceptedTokens, verify
 from tahr.engine.step.in_flight import InFlight
 from tahr.engine.step.steps import StepOutput, Steps
 from tahr.engine.step_log import Watch
-from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
+from tahr.errors import ConfigError, ContextExceeded, GenerateError, KvCacheFull, TahrError
 from tahr.executor.output import Output
 from tahr.executor.protocol import Executor
 from tahr.grammar.masks import Forced
@@ -76,17 +77,12 @@ class Engine:
     def n_vocab(self) -> int:
         return self.facts.n_vocab
 
-    def submit(
-        self,
-        tokens: ListOf[int],
-        params: SamplingParams,
-        new_writer: Callable[[], Writer],
-        grammar: GrammarState | None = None,
-    ) -> Sequence:
+    def submit(self, request: ResolvedRequest, grammar: GrammarState | None = None) -> Sequence:
         """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
 
         `grammar` is what the grammar of the parameters was compiled to.
         """
+        tokens, params = request.tokens, request.params
         self._check_process()
         self.check_generates()
         self._check(tokens)
@@ -99,7 +95,7 @@ class Engine:
         assert (params.grammar is None) == (grammar is None), "a grammar is compiled before its request is submitted"
         grammars = [grammar, *(grammar and grammar.fork() for _ in states[1:])]
         choices = [
-            self._choice(list(tokens), max_length, state, new_writer(), each)
+            self._choice(list(tokens), max_length, state, request.new_writer(), each)
             for state, each in zip(states, grammars, strict=True)
         ]
         for choice in choices:
@@ -273,10 +269,7 @@ class Engine:
 
     def _check(self, tokens: ListOf[int]) -> None:
         if len(tokens) >= self.context_size:
-            raise ConfigError(
-                f"The prompt has {len(tokens)} tokens, but the context holds {self.context_size} and needs room for a "
-                "reply: shorten the prompt or raise the context size."
-            )
+            raise ContextExceeded(len(tokens), self.context_size)
         self._check_tokens(tokens, self.n_vocab)
 
     def _check_tokens(self, tokens: ListOf[int], n_vocab: int) -> None:

@@ -9,7 +9,8 @@ from tahr.errors import GrammarError
 from tahr.grammar.call_text import text_terminal, texts_of
 from tahr.grammar.json_rule import json_rule
 from tahr.grammar.spec import Grammar
-from tahr.text.tool_calls.call_formats import CallFormat, HarmonyForm
+from tahr.text.tokens.special_names import SpecialNames
+from tahr.text.tool_calls.call_formats import BY_NAME, CallFormat, HarmonyForm
 from tahr.text.tool_calls.literal_calls import BARE_KEY, GEMMA_QUOTE, GemmaForm, PythonForm
 from tahr.text.tool_calls.tagged_calls import TaggedForm
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, Tool, types_in
@@ -22,7 +23,7 @@ VALUES = ("enum", "const", "default", "examples", "required")  # keywords that h
 OPEN = frozenset(
     {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"}
 )
-HEAD = "%llguidance {}\n# tool calls\n"
+HEAD = "%llguidance {}\n"
 TERMINALS = {
     "TEXT": "TEXT: /(.|\\n)*/",
     "NO_CALL": "NO_CALL: /([^\\[{\\s](.|\\n)*)?/",  # text of a model whose calls begin without a mark
@@ -30,8 +31,6 @@ TERMINALS = {
 }
 ANALYSIS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
 FINAL = "<|channel|>final<|message|>"
-
-SplitSpecial = Callable[[str], Sequence[str | int]]  # a text by its special tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,24 @@ class CallGrammar:
     content: Any = None  # a JSON schema that the text must follow where there is no call
 
 
-def call_grammar(asked: CallGrammar, split: SplitSpecial) -> Grammar:
-    """The grammar as text. Schemas that no grammar can enforce are loosened, unless a tool is strict."""
-    return Grammar("lark", LarkText(asked, split).text())
+def call_grammar(asked: CallGrammar) -> Grammar:
+    """The grammar as plain data; a worker makes Lark of it."""
+    tools = [{"name": each.name, "parameters": each.parameters, "strict": each.strict} for each in asked.tools]
+    source = {"format": asked.call_format.name, "tools": tools, "parallel": asked.parallel, "required": asked.required}
+    return Grammar("tool_calls", source if asked.content is None else source | {"content": asked.content})
 
 
 def is_call_grammar(grammar: Grammar | None) -> bool:
     """Whether a grammar was made here."""
-    return grammar is not None and grammar.source.startswith(HEAD)
+    return grammar is not None and grammar.kind == "tool_calls"
+
+
+def to_lark(source: Mapping[str, Any], names: SpecialNames) -> str:
+    """The Lark of such data. Schemas that no grammar can enforce are loosened, unless a tool is strict."""
+    tools = [Tool(each["name"], "", each["parameters"], each["strict"]) for each in source["tools"]]
+    form = BY_NAME[source["format"]]
+    asked = CallGrammar(form, tools, source["parallel"], source["required"], source.get("content"))
+    return LarkText(asked, names.split).text()
 
 
 @dataclass(slots=True)
@@ -60,7 +69,7 @@ class LarkText:
     """Rules under way."""
 
     asked: CallGrammar
-    split: SplitSpecial
+    split: Callable[[str], Sequence[str | int]]  # a text by its special tokens
     rules: list[str] = field(default_factory=list)
     skipped: str = ""  # the mark that free text ends with, where calls are waited for
 

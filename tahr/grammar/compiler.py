@@ -3,17 +3,29 @@
 import importlib.util
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tahr.errors import GrammarBusy, GrammarError
-from tahr.grammar.source import llguidance_text
+from tahr.errors import GrammarError
 from tahr.grammar.spec import Grammar
 from tahr.grammar.state import GrammarState
-from tahr.grammar.trial_process import LIMITS, TrialProcess, first_sentence
 from tahr.grammar.vocabulary import GrammarVocabulary
+from tahr.grammar.workers import (
+    CLOSED,
+    LIMITS,
+    N_QUICK,
+    N_SLOW,
+    QUICK_CPU_S,
+    SLOW_CPU_S,
+    TOO_MUCH,
+    CompileJob,
+    ComputedTooLong,
+    Lane,
+    VocabularyFacts,
+    Worker,
+    first_sentence,
+)
 from tahr.text.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,8 +33,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 128  # grammars
 MAX_CACHED_BYTES = 8 << 20  # of their sources
-N_AT_ONCE = 2  # compilations
-PATIENCE_S = 30.0  # how long one waits for others
+# Seconds that a request may compute for its grammar: in one step, for every token, and beyond that altogether. Grammars
+# that are no attack take a fraction of a millisecond for a token, those of single characters a few.
+BUDGET = {"step_s": 0.15, "token_s": 0.004, "beyond_s": 0.25}
 MAX_SEEN = 4096  # tokens from which a matcher may learn before others are copied from it: its lexer grows by them
 
 
@@ -34,11 +47,19 @@ class CompiledGrammar:
     """
 
     def __init__(self, vocabulary: GrammarVocabulary, matcher: "native.GrammarMatcher"):
-        self.vocabulary, self._matcher = vocabulary, matcher  # at the beginning
+        self.vocabulary = vocabulary
+        self._matcher = matcher  # at the beginning
+        self._is_given_up = False
 
     def state(self, after: tuple[int, ...] = ()) -> GrammarState:
         """The state at the beginning of a text; see `SamplingParams.grammar_after`."""
+        if self._is_given_up:
+            raise GrammarError("Following this grammar takes too much time, as it has shown: simplify it.")
         return GrammarState(self, after)
+
+    def give_up(self) -> None:
+        """Refuse it from now on: following it takes too much time."""
+        self._is_given_up = True
 
     def new_matcher(self) -> "native.GrammarMatcher":
         return self._matcher.copy()
@@ -57,51 +78,63 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of the cache
         self._building = threading.Lock()  # of the vocabulary's index
         self._cache: OrderedDict[Grammar, CompiledGrammar | GrammarError] = OrderedDict()
-        self._places = threading.BoundedSemaphore(N_AT_ONCE)
-        self._idle: list[TrialProcess] = []
+        self._jobs: set[CompileJob] = set()
+        facts = VocabularyFacts(tokenizer.special_ids, tokenizer.n_vocab)
+        self._lanes = (Lane(facts, N_QUICK, QUICK_CPU_S), Lane(facts, N_SLOW, SLOW_CPU_S))
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
         return GrammarVocabulary(self._tokenizer)
+
+    def new_job(self) -> CompileJob:
+        """For `compile`, where somebody else may end it; its time begins now."""
+        job = CompileJob()
+        self._jobs.add(job)
+        return job
 
     def state_at_once(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState | None:
         """The same as `state`, if nothing need be compiled for it; else None."""
         found = self._lookup(grammar)
         return None if found is None else checked(found).state(after)
 
-    def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """The grammar, compiled now or before; an error says what cannot be compiled."""
-        found = self._lookup(grammar)
-        if found is None:
-            with self._place() as trial:
-                found = self._lookup(grammar) or self._insert(grammar, self._compiled(grammar, trial))
-        return checked(found)
+    def compile(self, grammar: Grammar, job: CompileJob | None = None) -> CompiledGrammar:
+        """The grammar, compiled now or before; an error says what cannot be compiled, or that time was over."""
+        job = job or self.new_job()
+        try:
+            return checked(self._lookup(grammar) or self._compiled(grammar, job))
+        finally:
+            self._jobs.discard(job)
+            job.close()
 
-    def state(self, grammar: Grammar, after: tuple[int, ...] = ()) -> GrammarState:
+    def state(self, grammar: Grammar, after: tuple[int, ...] = (), job: CompileJob | None = None) -> GrammarState:
         """The state of a sequence at the beginning of a grammar."""
-        return self.compile(grammar).state(after)
+        return self.compile(grammar, job).state(after)
 
     def close(self) -> None:
-        """End the processes."""
-        while self._idle:
-            self._idle.pop().close()
+        """End the processes, and the jobs they work for."""
+        for job in list(self._jobs):
+            job.end(CLOSED)
+        for lane in self._lanes:
+            lane.close()
 
-    def _compiled(self, grammar: Grammar, trial: TrialProcess) -> CompiledGrammar | GrammarError:
+    def _compiled(self, grammar: Grammar, job: CompileJob) -> CompiledGrammar | GrammarError:
+        """The grammar, or what is wrong with it, which stays so. That the machine was too busy is raised, not kept."""
         try:
             check_installed()
-            text = llguidance_text(grammar, self._special_ids.get)
-            trial.check(text)
-            with self._building:
-                vocabulary = self.vocabulary
-                index = vocabulary.index
-            return CompiledGrammar(vocabulary, matcher_of(index, text))
+            for lane in self._lanes:
+                with suppress(ComputedTooLong), lane.worker(job) as worker:
+                    # Another job may have compiled it while this one waited.
+                    return self._lookup(grammar) or self._insert(grammar, self._made(grammar, worker, job))
+            raise GrammarError(TOO_MUCH)
         except GrammarError as error:
-            return error
+            return self._insert(grammar, error)
 
-    @cached_property
-    def _special_ids(self) -> dict[str, int]:
-        tokenizer = self._tokenizer
-        return {tokenizer.piece(token): token for token in range(tokenizer.n_vocab) if tokenizer.is_special(token)}
+    def _made(self, grammar: Grammar, worker: Worker, job: CompileJob) -> CompiledGrammar:
+        text = worker.text_of(grammar.kind, grammar.source, job)
+        with self._building:
+            vocabulary = self.vocabulary
+            index = vocabulary.index
+        return CompiledGrammar(vocabulary, matcher_of(index, text))
 
     # ---- the cache --------------------------------------------------------------------------------------------
 
@@ -123,18 +156,6 @@ class GrammarCompiler:
     def _n_bytes(self) -> int:
         return sum(len(grammar.source) for grammar in self._cache)
 
-    @contextmanager
-    def _place(self) -> Iterator[TrialProcess]:
-        """One of the places to compile in, with a process to try grammars out in."""
-        if not self._places.acquire(timeout=PATIENCE_S):
-            raise GrammarBusy("Other grammars are still being compiled: try again in a moment.")
-        try:
-            trial = self._idle.pop() if self._idle else TrialProcess()
-            yield trial
-            self._idle.append(trial)
-        finally:
-            self._places.release()
-
 
 def checked(found: CompiledGrammar | GrammarError) -> CompiledGrammar:
     """What was compiled; raises an error of its own where it did not compile."""
@@ -154,7 +175,7 @@ def matcher_of(index: "native.GrammarIndex", text: str) -> "native.GrammarMatche
     """A matcher at the beginning of a text."""
     from tahr import _native as native
 
-    matcher = native.GrammarMatcher(index, text, LIMITS)
+    matcher = native.GrammarMatcher(index, text, LIMITS, BUDGET)
     first = matcher.copy()
     first.mask()
     if message := matcher.error() or first.error():

@@ -7,63 +7,68 @@ from typing import Any
 
 from tahr.errors import GrammarError
 from tahr.grammar.json_rule import json_rule
-from tahr.grammar.spec import Grammar
+from tahr.text.tokens.special_names import SpecialNames
 
 MAX_CHOICES = 10_000
-SpecialId = Callable[[str], int | None]  # the special token with that name; None: there is none
 
 
-def llguidance_text(grammar: Grammar, special_id: SpecialId) -> str:
+def llguidance_text(kind: str, source: str, names: SpecialNames) -> str:
     """The text of a grammar for llguidance; an error names what is wrong with its source."""
     try:
-        return WRITERS[grammar.kind](grammar.source, special_id)
+        return WRITERS[kind](source, names)
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start])
-        raise GrammarError(f"The {grammar.kind} has {half}, which is half of a character: correct it.") from error
+        raise GrammarError(f"The {kind} has {half}, which is half of a character: correct it.") from error
 
 
-def from_json_schema(source: str, special_id: SpecialId) -> str:
+def from_json_schema(source: str, names: SpecialNames) -> str:
     return json.dumps({"grammars": [{"json_schema": json_rule(parsed("json_schema", source))}]})
 
 
-def from_json_object(source: str, special_id: SpecialId) -> str:
-    return from_json_schema('{"type": "object"}', special_id)
+def from_json_object(source: str, names: SpecialNames) -> str:
+    return from_json_schema('{"type": "object"}', names)
 
 
-def from_regex(source: str, special_id: SpecialId) -> str:
+def from_regex(source: str, names: SpecialNames) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(source)
 
 
-def from_lark(source: str, special_id: SpecialId) -> str:
+def from_lark(source: str, names: SpecialNames) -> str:
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_lark(source)
 
 
-def from_gbnf(source: str, special_id: SpecialId) -> str:
-    from tahr.grammar.gbnf import to_lark
+def from_gbnf(source: str, names: SpecialNames) -> str:
+    from tahr.grammar.gbnf.translation import to_lark
 
-    return from_lark(to_lark(source), special_id)
+    return from_lark(to_lark(source), names)
 
 
-def from_choice(source: str, special_id: SpecialId) -> str:
+def from_choice(source: str, names: SpecialNames) -> str:
     choices = parsed("choice", source)
     if not isinstance(choices, list) or not choices or not all(isinstance(each, str) and each for each in choices):
         raise GrammarError("choice must be a list of texts, none of them empty.")
     if len(choices) > MAX_CHOICES:
         raise GrammarError(f"choice has {len(choices)} texts, but at most {MAX_CHOICES} are allowed: shorten the list.")
-    return from_regex("|".join(map(literal, choices)), special_id)
+    return from_regex("|".join(map(literal, choices)), names)
 
 
-def from_structural_tag(source: str, special_id: SpecialId) -> str:
+def from_structural_tag(source: str, names: SpecialNames) -> str:
     from tahr.grammar.structural_tag import to_lark
 
-    return from_lark(to_lark(parsed("structural_tag", source), special_id), special_id)
+    return from_lark(to_lark(parsed("structural_tag", source), names), names)
 
 
-WRITERS: dict[str, Callable[[str, SpecialId], str]] = {
+def from_tool_calls(source: str, names: SpecialNames) -> str:
+    from tahr.grammar.call_grammar import to_lark
+
+    return from_lark(to_lark(json.loads(source), names), names)
+
+
+WRITERS: dict[str, Callable[[str, SpecialNames], str]] = {
     "json_schema": from_json_schema,
     "json_object": from_json_object,
     "regex": from_regex,
@@ -71,6 +76,7 @@ WRITERS: dict[str, Callable[[str, SpecialId], str]] = {
     "gbnf": from_gbnf,
     "choice": from_choice,
     "structural_tag": from_structural_tag,
+    "tool_calls": from_tool_calls,
 }
 
 

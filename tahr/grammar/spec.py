@@ -14,8 +14,9 @@ KINDS = {
     "gbnf": "a grammar in llama.cpp's GBNF",
     "choice": "a list of texts, one of which is written",
     "structural_tag": "free text with tags whose content follows a JSON schema, as a mapping or as JSON text",
+    "tool_calls": "what `call_grammar` makes of tools",
 }
-JSON_KINDS = ("json_schema", "choice", "structural_tag")
+JSON_KINDS = ("json_schema", "choice", "structural_tag", "tool_calls")
 MAX_SOURCE_BYTES = 1 << 20
 
 

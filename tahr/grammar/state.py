@@ -22,6 +22,9 @@ class MatcherSource(Protocol):
     def new_matcher(self) -> "native.GrammarMatcher":
         """A matcher at the beginning."""
 
+    def give_up(self) -> None:
+        """Refuse the grammar from now on: following it takes too much time."""
+
     def learn(self, matcher: "native.GrammarMatcher") -> None:
         """Take the matcher of a state that nothing uses any more."""
 
@@ -74,7 +77,7 @@ class GrammarState:
         """The same state for another sequence."""
         other = GrammarState(self._source, self._after)
         if self._has_matcher:
-            other.matcher, other._has_matcher = self.matcher.copy(), True
+            other.matcher, other._has_matcher = self.matcher.fork(), True
         other._before = self._before.copy()
         other._n_ends, other.active = self._n_ends, self.active
         return other
@@ -121,5 +124,7 @@ class GrammarState:
 
     def error(self) -> GrammarError:
         """Why the grammar cannot go on."""
+        if self.matcher.is_over_budget:
+            self._source.give_up()
         reason = self.matcher.error().splitlines()
         return GrammarError(f"The grammar cannot go on ({reason[0] if reason else 'unknown'}): simplify it.")

@@ -5,6 +5,7 @@ from typing import Any
 
 from tahr.errors import GrammarError
 from tahr.grammar.json_rule import json_rule
+from tahr.text.tokens.special_names import SpecialNames
 
 FORM = (
     'structural_tag must be as {"structures": [{"begin": "<f=a>", "schema": {...}, "end": "</f>"}], '
@@ -17,10 +18,10 @@ TEXT: /(.|\\n)*/
 """
 
 
-def to_lark(tag: Any, special_id: Any) -> str:
+def to_lark(tag: Any, names: SpecialNames) -> str:
     """The grammar in Lark: text up to a trigger, which begins one of the structures, again and again."""
     structures, triggers = fields_of(tag)
-    rules = [rule(i, each, trigger_of(each["begin"], triggers), special_id) for i, each in enumerate(structures)]
+    rules = [rule(i, each, trigger_of(each["begin"], triggers), names) for i, each in enumerate(structures)]
     return HEAD % " | ".join(f"tag_{i}" for i in range(len(rules))) + "\n".join(rules) + "\n"
 
 
@@ -45,10 +46,10 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
     return max(found, key=len)
 
 
-def rule(i: int, structure: dict[str, Any], trigger: str, special_id: Any) -> str:
+def rule(i: int, structure: dict[str, Any], trigger: str, names: SpecialNames) -> str:
     rest, end = structure["begin"][len(trigger) :], structure["end"]
     body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(json_rule(structure['schema']))}", quoted(end)]))
-    if (token := special_id(trigger)) is not None:
+    if (token := names.id_of(trigger)) is not None:
         return f"tag_{i}: TEXT <[{token}]> {body}"
     return f"trigger_{i}[lazy]: TEXT {quoted(trigger)}\ntag_{i}: trigger_{i} {body}"
 

@@ -18,8 +18,15 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def home() -> Path:
-    """Where models from anywhere but the Hugging Face hub live: $TAHR_HOME, or ~/.cache/tahr."""
-    return expanded(Path(os.environ.get("TAHR_HOME") or "~/.cache/tahr"))
+    """Where models from anywhere but the Hugging Face hub live: $TAHR_HOME, or `tahr` in the user's cache."""
+    named = os.environ.get("TAHR_HOME")
+    return expanded(Path(named) if named else user_cache() / "tahr")
+
+
+def user_cache() -> Path:
+    """$XDG_CACHE_HOME, or ~/.cache. A relative path there means nothing, as the XDG specification has it."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return named if named.is_absolute() else Path("~/.cache")
 
 
 def expanded(path: Path) -> Path:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as ListOf
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,24 +19,22 @@ from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams
 from tahr.engine.adapters.registry import check_name
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
-from tahr.errors import ConfigError, GenerateError, GrammarBusy, TahrError
-from tahr.generation.chat_options import PreparedRequest
+from tahr.errors import ConfigError, GenerateError, TahrError
 from tahr.generation.delivery import Dispatcher, Loop, OnChunk, Outcome, OutputQueue, join_at_exit, settle
 from tahr.generation.outputs import Chunk, Completion, Request
 from tahr.grammar.state import GrammarState
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
-from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, sampling_params, short
+from tahr.library.inputs.arguments import Message, ModelName, Prompt, one_prompt, short
 from tahr.library.inputs.rerank import RankedDocument, plan_pairs, ranked
-from tahr.library.llm import LLM, Texts
+from tahr.library.llm import LLM, Texts, text_request
 from tahr.library.score import SCORING, Score, ScoringPrompt
+from tahr.library.structured.compiling import Compiling
 from tahr.library.structured.response_format import response_format_of
-from tahr.text.tool_calls.parser import ReplyFormat
 
 IdleWork = Callable[[Callable[[float], bool]], bool]  # see `AsyncLLM.when_idle`
 T = TypeVar("T")
-N_COMPILING = 2  # grammars at once
-MAX_COMPILING = 64  # of them and those that wait
 CLOSED = "The engine is closed, or this process was forked from its own: make a new AsyncLLM."
 log = logging.getLogger("tahr.engine")
 
@@ -107,40 +104,28 @@ class AsyncLLM:
         self._wake = threading.Condition()
         self._closing = False
         self._idle_work: IdleWork | None = None  # only the engine's thread touches it
-        self._compiling = ThreadPoolExecutor(N_COMPILING, "tahr-grammar")
-        self._n_compiling = 0
+        self._compiling = Compiling(self.llm.grammars)
         self._thread = threading.Thread(target=self._work, name="tahr-engine", daemon=True)
         self._thread.start()
         self._forget_exit = join_at_exit(self._thread, self._stop)
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    async def submit(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        reply: bool = False,
-        reply_format: ReplyFormat | None = None,
-        whole: bool = False,
-    ) -> Stream:
+    async def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, whole: bool = False) -> Stream:
         """Queue a prompt; what is wrong with it is raised here, before anything is computed.
 
-        A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
-        tool calls are told from text. A stream that is wanted `whole` gives each choice as one chunk, when all are
-        finished.
+        A stream that is wanted `whole` gives each choice as one chunk, when all are finished.
         """
-        one = one_prompt(prompt)
-        tokens = await asyncio.to_thread(self.llm.tokenizer.encode, one) if isinstance(one, str) else one
-        prepared = PreparedRequest(tokens, sampling_params(params), reply_format)
-        return await self.submit_prepared(prepared, reply, whole)
+        request = text_request(one_prompt(prompt), params)
+        is_text = isinstance(request.prompt, str)  # which may take long to encode
+        resolved = await asyncio.to_thread(self.llm.resolve, request) if is_text else self.llm.resolve(request)
+        return await self.submit_resolved(resolved, whole)
 
     async def submit_chat(
         self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
     ) -> Stream:
         """Queue a conversation, with the options of `LLM.chat`."""
-        prepared = await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options)
-        return await self.submit_prepared(prepared, reply=True)
+        return await self.submit_resolved(await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options))
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Chunk]:
         """Continue a prompt piece by piece; leaving the loop stops the request."""
@@ -272,7 +257,6 @@ class AsyncLLM:
         self._stop()
         await asyncio.to_thread(self._thread.join)
         self._forget_exit()
-        self._compiling.shutdown(wait=False)  # a future that it cancelled would look as if the caller's task were
         self.llm.grammars.close()
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -291,36 +275,21 @@ class AsyncLLM:
 
     # ---- the loop's side --------------------------------------------------------------------------------------
 
-    async def submit_prepared(self, prepared: PreparedRequest, reply: bool = False, whole: bool = False) -> Stream:
-        """Queue what was checked before; see `submit`."""
+    async def submit_resolved(self, resolved: ResolvedRequest, whole: bool = False) -> Stream:
+        """Queue what was resolved before; see `submit`."""
         queue = OutputQueue(self._dispatcher_of(asyncio.get_running_loop()), whole)
-        grammar = await self._grammar_state(prepared.params) if prepared.params.grammar is not None else None
+        grammar = await self._grammar_state(resolved.params) if resolved.params.grammar is not None else None
         try:
-            await self._call(lambda: self._open(queue, prepared, reply, grammar))
+            await self._call(lambda: self._open(queue, resolved, grammar))
         except asyncio.CancelledError:
             self._release(queue)
             raise
         return Stream(self, queue)
 
     async def _grammar_state(self, params: SamplingParams) -> GrammarState | None:
-        """The beginning of a grammar; one that is not compiled yet is compiled on a thread of its own."""
-        if params.grammar and (state := self.llm.grammars.state_at_once(params.grammar, params.grammar_after)):
-            return state
         if not self.alive:
             raise GenerateError(CLOSED)
-        if self._n_compiling >= MAX_COMPILING:
-            raise GrammarBusy(f"{MAX_COMPILING} grammars are waiting to be compiled: try again in a moment.")
-        self._n_compiling += 1
-
-        def compiled() -> GrammarState | None:
-            if not self.alive:  # it has waited for its turn until then
-                raise GenerateError(CLOSED)
-            return self.llm.grammar_state(params)
-
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._compiling, compiled)
-        finally:
-            self._n_compiling -= 1
+        return await self._compiling.state(params)
 
     def _dispatcher_of(self, loop: Loop) -> Dispatcher:
         with self._lock:
@@ -406,9 +375,9 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(settle, each)
 
     def _step(self) -> None:
-        events = self.llm.engine.step()
+        events = self.llm.driver.step()
         with self._lock:
-            advanced = self.llm.dispatch(events)
+            advanced = self.llm.driver.dispatch(events)
             queues = [self._queues[request.id] for request in advanced if request.id in self._queues]
         for request in advanced:
             if request.finished:
@@ -421,11 +390,8 @@ class AsyncLLM:
             self._finish_jobs()
             self._settle()
 
-    def _open(self, queue: OutputQueue, prepared: PreparedRequest, reply: bool, grammar: GrammarState | None) -> None:
-        form = prepared.reply_format
-        queue.request = self.llm.submit(
-            prepared.tokens, prepared.params, reply=reply, reply_format=form, grammar=grammar
-        )
+    def _open(self, queue: OutputQueue, resolved: ResolvedRequest, grammar: GrammarState | None) -> None:
+        queue.request = self.llm.submit_resolved(resolved, grammar)
         self._queues[queue.request.id] = queue
 
     def _abort(self, request_id: int, error: TahrError | None = None) -> None:

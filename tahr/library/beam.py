@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tahr.backends.api import Floats
 from tahr.config import Range, check_ranges, whole
 from tahr.engine.engine import Engine
-from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.grammar.state import GrammarState
+from tahr.library.feeder import Feeder, LastRow
 
 
 @dataclass(frozen=True, slots=True)

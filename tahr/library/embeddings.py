@@ -14,6 +14,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import NO_ROW, Sequence
 from tahr.errors import ConfigError, GenerateError
 from tahr.executor.output import Output
+from tahr.generation.driver import Driver
 from tahr.models.parts.encoding import Encoding
 
 MAX_QUEUED = 512  # texts of one job: others' texts get their turn after these
@@ -182,8 +183,7 @@ def embed(engine: Engine, texts: ListOf[ListOf[int]], options: EmbeddingOptions 
     """Embed texts, given as tokens, with an engine that does nothing else meanwhile."""
     job = EmbeddingJob(engine, texts, options)
     try:
-        while not job.finished:
-            engine.step()
+        Driver(engine).run(lambda: job.finished)
         return job.vectors()
     finally:
         job.abort()

@@ -1,30 +1,24 @@
 """`LLM`: a model from a name to text, for scripts and the command line."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
-from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
 from tahr.backends.api import Floats
 from tahr.collector import rare_collections
 from tahr.config import EngineConfig, LoraChoice, SamplingParams, precedence
-from tahr.engine.engine import Engine, Event
+from tahr.engine.engine import Engine
 from tahr.engine.sequences.adapter_stack import NO_STACK, LoadedAdapter
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import StatsSnapshot
-from tahr.engine.sequences.writer import Writer
-from tahr.errors import GenerateError, TahrError, TemplateError
-from tahr.generation.chat_options import (
-    PreparedRequest,
-    encode_messages,
-    prepare,
-    render_messages,
-    split_options,
-    thinking_budget,
-)
+from tahr.errors import TahrError, TemplateError
+from tahr.generation.driver import Driver
+from tahr.generation.options import split_options
 from tahr.generation.outputs import Chunk, Completion, Request
-from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
+from tahr.generation.request import ChatPrompt, GenerationRequest
+from tahr.generation.resolve import RequestFacts, encoded_chat, rendered, resolve
 from tahr.grammar.compiler import GrammarCompiler
 from tahr.grammar.state import GrammarState
 from tahr.library.embeddings import EmbeddingJob, EmbeddingOptions, Pooling
@@ -49,8 +43,6 @@ from tahr.library.progress_bar import Bar
 from tahr.library.score import SCORING, Score, ScoringPrompt
 from tahr.library.structured.response_format import ResponseFormat, response_format_of
 from tahr.loading.builder import Assembled, assemble
-from tahr.text.templates.chat import ChatTemplate
-from tahr.text.tool_calls.parser import ReplyFormat
 
 __all__ = ["LLM", "Chunk", "Completion", "Message", "Params"]
 
@@ -81,14 +73,15 @@ class LLM:
         self.sampling_defaults = precedence(parts.sampling)
         self.load_log = parts.log
         self.backend_summary = parts.backend_summary
-        self.n_bytes = parts.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
+        self.n_weight_bytes = parts.n_weight_bytes
+        self.n_bytes = self.n_weight_bytes + parts.engine.executor.facts.memory.n_bytes  # of memory, at most
         self.engine: Engine = parts.engine
         self.n_device_bytes = self.n_bytes if self.engine.executor.facts.has_own_memory else 0  # of them, on a device
         self.encoding = self.engine.facts.encoding  # None: it generates
         self.inputs = TextInputs.of(parts.tokenizer, parts.model_config, parts.engine.facts, self.context_size)
         self.grammars = GrammarCompiler(parts.tokenizer)
-        self._requests: dict[int, Request] = {}  # by the id of each of their sequences
-        self.lock = threading.RLock()  # of the engine and the requests
+        self.driver = Driver(self.engine)
+        self.lock = self.driver.lock  # of the engine and the requests
 
     # ---- whole replies ----------------------------------------------------------------------------------------
 
@@ -114,8 +107,8 @@ class LLM:
         """
         several, single = prompts_of(prompts)
         form = response_format_of(response_format)
-        asked = each_over(form, params, len(several))
-        texts = [PreparedRequest(self._encode(one), own) for one, own in zip(several, asked, strict=True)]
+        each_params = each_over(form, params, len(several))
+        texts = [self.resolve(text_request(one, own)) for one, own in zip(several, each_params, strict=True)]
         done = self._complete(texts, progress, form)
         return done[0] if single else done
 
@@ -157,8 +150,8 @@ class LLM:
         """
         conversations, single = conversations_of(messages)
         form = response_format_of(response_format)
-        asked = each_over(form, params, len(conversations))
-        chats = [self.prepare_chat(each, own, **options) for each, own in zip(conversations, asked, strict=True)]
+        each_params = each_over(form, params, len(conversations))
+        chats = [self.prepare_chat(each, own, **options) for each, own in zip(conversations, each_params, strict=True)]
         done = self._complete(chats, progress, form)
         return done[0] if single else done
 
@@ -169,7 +162,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Continue a prompt piece by piece; closing the iterator stops the request."""
         form = response_format_of(response_format)
-        return self._stream(self.submit(self._encode(one_prompt(prompt)), form.over(params) if form else params), form)
+        return self._stream(self.submit(prompt, form.over(params) if form else params), form)
 
     def stream_chat(
         self,
@@ -182,7 +175,7 @@ class LLM:
         """Answer a conversation piece by piece, with the options of `chat`; closing the iterator stops the request."""
         form = response_format_of(response_format)
         prepared = self.prepare_chat(messages, form.over(params) if form else params, **options)
-        return self._stream(self.submit_prepared(prepared), form)
+        return self._stream(self.submit_resolved(prepared), form)
 
     # ---- adapters ---------------------------------------------------------------------------------------------
 
@@ -253,8 +246,7 @@ class LLM:
         with self.lock:
             job = EmbeddingJob(self.engine, texts, options, lora)
         try:
-            while not job.finished:
-                self.step()
+            self._run(lambda: job.finished)
             with self.lock:
                 return job.vectors()
         finally:
@@ -276,7 +268,7 @@ class LLM:
     def score(self, prompt: str, continuations: str | list[str]) -> Score | list[Score]:
         """How likely a continuation of the prompt is, or each of several; an empty prompt scores a text by itself."""
         prompts = [ScoringPrompt.join(self.tokenizer, prompt, text) for text in texts_of(continuations)]
-        done = self._complete([PreparedRequest(each.tokens, SCORING) for each in prompts], progress=False)
+        done = self._complete([self.resolve(text_request(each.tokens, SCORING)) for each in prompts], progress=False)
         scores = [each.score(completion.prompt_logprobs) for each, completion in zip(prompts, done, strict=True)]
         return scores[0] if isinstance(continuations, str) else scores
 
@@ -284,29 +276,35 @@ class LLM:
 
     def render(self, messages: str | ListOf[Message], **options: Any) -> str:
         """The prompt a conversation becomes."""
-        return render_messages(self._template, messages_of(messages), split_options(options))
+        self._check_chats()
+        return rendered(chat_request(messages_of(messages), None, options), self.facts)
 
     def encode_chat(self, messages: str | ListOf[Message], **options: Any) -> list[int]:
         """The tokens of a rendered conversation; names of special tokens in messages are only text."""
-        return encode_messages(self.tokenizer, self._template, messages_of(messages), split_options(options))
+        self._check_chats()
+        return encoded_chat(chat_request(messages_of(messages), None, options), self.facts)
 
     def prepare_chat(
         self, messages: str | ListOf[Message], params: SamplingParams | None = None, **options: Any
-    ) -> PreparedRequest:
-        """A conversation as `submit_prepared` takes it, with the options of `chat`."""
-        asked, template, tokenizer = split_options(options), self._template, self.tokenizer
-        tokens = encode_messages(tokenizer, template, messages_of(messages), asked)
-        return prepare(tokenizer, template, tokens, sampling_params(params), asked)
+    ) -> ResolvedRequest:
+        """A conversation as `submit_resolved` takes it, with the options of `chat`."""
+        return self.resolve(chat_request(messages_of(messages), params, options))
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    def resolve(self, request: GenerationRequest, facts: RequestFacts | None = None) -> ResolvedRequest:
+        """A request with everything filled in, fitted and checked, maybe with other defaults than the model's."""
+        if not request.raw:
+            self._check_chats()
+        return resolve(request, facts or self.facts)
 
-    @property
-    def _template(self) -> ChatTemplate:
+    def _check_chats(self) -> None:
         self.engine.check_generates()
         if self.template is None:
             raise TemplateError(f"{self.name} has no chat template: use generate with a plain prompt (run --raw).")
-        return self.template
+
+    @property
+    def facts(self) -> RequestFacts:
+        """What requests need to know of this model."""
+        return RequestFacts.of(self)
 
     def stats(self) -> StatsSnapshot:
         """The engine's counters at this moment."""
@@ -314,8 +312,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop whatever still runs."""
-        for request in list(self._requests.values()):
-            self.remove(request)
+        self.driver.close()
         self.grammars.close()
 
     def __enter__(self) -> "LLM":
@@ -329,108 +326,43 @@ class LLM:
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        tokens: list[int],
-        params: SamplingParams | None = None,
-        *,
-        reply: bool = False,
-        reply_format: ReplyFormat | None = None,
-        grammar: GrammarState | None = None,
-    ) -> Request:
-        """Queue a prompt; its choices grow with every `step`, until `remove`.
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Request:
+        """Queue a prompt; its choices grow with every `step`, until `remove`."""
+        return self.submit_resolved(self.resolve(text_request(one_prompt(prompt), params)))
 
-        A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
-        tool calls are told from text. Compiling a `grammar` of the parameters
-        takes a while; `grammar_state` can do that before.
-        """
-        asked = sampling_params(params)
-        full = (complete if asked.grammar is None else precedence)(asked, self.sampling_defaults)
-        state = grammar or self.grammar_state(asked)
-        # The first space of a reply is dropped, unless a grammar speaks of it.
-        continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
-        new_writer = self._writers(full, reply_format, continuing)
-        with self.lock:
-            first = self.engine.submit(tokens, full, new_writer, state)
-            request = Request(first)
-            self._requests.update(dict.fromkeys(request.choices, request))
-        return request
-
-    def submit_prepared(self, prepared: PreparedRequest) -> Request:
-        """Queue what `prepare_chat` made."""
-        form = prepared.reply_format
-        return self.submit(prepared.tokens, prepared.params, reply=form is not None, reply_format=form)
-
-    def _writers(
-        self, params: SamplingParams, reply_format: ReplyFormat | None, continuing: bool
-    ) -> Callable[[], Writer]:
-        """Makes a writer for each choice."""
-        tokenizer, stops = self.tokenizer, params.stop
-        if reply_format is None or reply_format.is_plain:
-            if not stops and line_limits(params) is None:
-                return lambda: DeferredTextWriter(tokenizer, continuing)
-            return lambda: TextWriter(tokenizer, stops, continuing, line_limits(params))
-        budget = thinking_budget(tokenizer, params, reply_format)
-        return lambda: ReplyWriter(tokenizer, stops, reply_format, continuing, budget, line_limits(params))
+    def submit_resolved(self, resolved: ResolvedRequest, grammar: GrammarState | None = None) -> Request:
+        """Queue what `resolve` made. Compiling its grammar takes a while; `grammar_state` can do that before."""
+        return self.driver.submit(resolved, grammar or self.grammar_state(resolved.params))
 
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The beginning of the grammar of a request, if it has one."""
         return self.grammars.state(params.grammar, params.grammar_after) if params.grammar else None
 
     def step(self) -> list[Request]:
-        """Let every request advance; what `dispatch` returns."""
-        with self.lock:
-            try:
-                return self.dispatch(self.engine.step())
-            except BaseException as error:
-                self._fail_all(error)
-                raise
+        """Let every request advance; those whose readers must be woken."""
+        return self.driver.advance()
 
-    def _fail_all(self, error: BaseException) -> None:
-        """A step broke off, by an interrupt perhaps, and what it brought is lost. Only the thread that made it knows:
-        others must not wait for it.
-        """
-        failure = GenerateError(f"Another thread's step of the engine broke off ({error!r}): ask again.")
-        scheduler, requests = self.engine.scheduler, set(self._requests.values())
-        waiting = [seq for queue in scheduler.queues.values() for seq in queue.members]
-        for seq in [*scheduler.running, *waiting]:
-            self.engine.abort(seq, failure)
-        for request in requests:
-            request.fail(failure)
-
-    def dispatch(self, events: list[Event]) -> list[Request]:
-        """Give the events of a step to their requests.
-
-        Those that have something new which they had not when a chunk was last asked for, or a choice that has ended.
-        """
-        requests = self._requests
-        advanced: dict[Request, None] = {}
-        for event in events:
-            request = requests.get(event[0].id)
-            if request is not None and request.add(event):
-                advanced[request] = None
-        return list(advanced)
+    def _run(self, until: Callable[[], bool], after_step: Callable[[], None] = lambda: None) -> None:
+        """Advance until a condition holds: other threads may meanwhile do so, too."""
+        while not until():
+            self.step()
+            after_step()
 
     def remove(self, request: Request, error: TahrError | None = None) -> None:
         """Stop a request if it still runs (with an error, it has failed), and free what it holds."""
-        with self.lock:
-            for seq in request.sequences:
-                self.engine.abort(seq, error)
-                self._requests.pop(seq.id, None)
-            request.update_finished()
+        self.driver.abort(request, error)
 
     def _complete(
-        self, prompts: ListOf[PreparedRequest], progress: bool, form: ResponseFormat | None = None
+        self, prompts: ListOf[ResolvedRequest], progress: bool, form: ResponseFormat | None = None
     ) -> list[Completion]:
         requests: list[Request] = []
         bar = Bar(len(prompts), progress)
         try:
             with rare_collections():
                 for each in prompts:
-                    requests.append(self.submit_prepared(each))
-                while not all(request.finished for request in requests):
-                    self.step()
-                    bar.update(lambda: self._progress(requests))
+                    requests.append(self.submit_resolved(each))
+                is_finished = attrgetter("finished")
+                self._run(lambda: all(map(is_finished, requests)), lambda: bar.update(lambda: self._progress(requests)))
             done = [request.completion() for request in requests]
             return list(map(form.parsed, done)) if form else done
         finally:
@@ -464,10 +396,18 @@ class LLM:
             self.remove(request)
 
 
-@lru_cache(maxsize=256)
-def complete(params: SamplingParams, defaults: SamplingParams) -> SamplingParams:
-    """All settings filled in; most requests ask for the same."""
-    return precedence(params, defaults)
+def text_request(prompt: Prompt, params: SamplingParams | None) -> GenerationRequest:
+    """A text, or its tokens, to continue."""
+    return GenerationRequest(prompt, sampling_params(params), cuts_length=True)
+
+
+def chat_request(
+    messages: ListOf[Message], params: SamplingParams | None, options: Mapping[str, Any]
+) -> GenerationRequest:
+    """A conversation to reply to, with the options of `LLM.chat`."""
+    tools, thinking, variables = split_options(options)
+    prompt = ChatPrompt(messages, variables)
+    return GenerationRequest(prompt, sampling_params(params), tools, thinking, cuts_length=True)
 
 
 def each_over(form: ResponseFormat | None, params: Params, n: int) -> list[SamplingParams]:

@@ -8,13 +8,13 @@ from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.llamacpp import routes as llamacpp
 from tahr.server.ollama import routes as ollama
-from tahr.server.openai import openapi, replies
+from tahr.server.openai import openapi
 from tahr.server.openai import routes as openai
 from tahr.server.page import routes as page
 from tahr.server.responses import routes as responses
 from tahr.server.state.route import Route
 from tahr.server.state.state import ServerState
-from tahr.server.status import status
+from tahr.server.status import replies, status
 
 
 async def openapi_document(request: HttpRequest, state: ServerState) -> None:

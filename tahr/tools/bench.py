@@ -14,9 +14,9 @@ from tahr import hub
 from tahr.backends import open_backend
 from tahr.backends.api import Backend, Floats
 from tahr.config import EngineConfig
-from tahr.engine.feeder import Feeder
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
+from tahr.library.feeder import Feeder
 from tahr.loading.builder import build_engine, check_kv_dtype
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model

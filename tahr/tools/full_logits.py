@@ -6,6 +6,7 @@ import numpy as np
 
 from tahr.backends.api import Backend, Floats
 from tahr.config import EngineConfig
+from tahr.generation.driver import Driver
 from tahr.loading.builder import build_engine
 from tahr.models.decoder import Decoder
 
@@ -29,9 +30,10 @@ class FullLogits:
         """Logits after the tokens from `first` on, the rows of one step at a time."""
         ready: list[Floats] = []
         seq = self._engine.submit_rows(ids, lambda rows: ready.append(np.array(rows)), first_row=first)
+        driver = Driver(self._engine)
         try:
             while not seq.done:
-                self._engine.step()
+                driver.step()
                 yield from ready
                 ready.clear()
             if seq.error:

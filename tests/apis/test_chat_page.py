@@ -1,15 +1,18 @@
 """The chat page as it is served: types, tags, policy, and sources that never turn text into HTML."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from scripted_engine import ScriptedEngine, serving
-from tahr.server.page.routes import FILES, PREFIX, page_files
+from tahr.server.page.routes import FILES, PREFIX, THIRD_PARTY, page_files
 
-MODULES = sorted(FILES.glob("*.mjs"))
+MODULES = sorted(FILES.rglob("*.mjs"))
 # Ways by which a text becomes HTML, a script or a style.
 DANGEROUS = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|\beval\b"
@@ -66,7 +69,8 @@ def test_modules_stay_here_and_make_no_html(module: object) -> None:
     text = module.read_text(encoding="utf-8")  # type: ignore[attr-defined]
     assert DANGEROUS.findall(text) == []
     imports = re.findall(r'from "([^"]*)"', text)
-    assert all(name.startswith("./") and (FILES / name).is_file() for name in imports)
+    here = module.parent  # type: ignore[attr-defined]
+    assert all(name.startswith(".") and (here / name).resolve() in MODULES for name in imports)
     assert set(re.findall(r"\w+://[\w.]+", text)) <= {"http://www.w3.org"}, "the name of SVG, and nobody else's"
 
 
@@ -74,7 +78,7 @@ def test_the_document_holds_no_script_and_no_style() -> None:
     text = (FILES / "index.html").read_text(encoding="utf-8")
     assert re.findall(r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)", text) == []
     named = re.findall(r'(?:href|src)="page/([^"]*)"', text)
-    assert named and all((FILES / name).is_file() for name in named)
+    assert len(named) > 3 and set(named) <= set(page_files())
 
 
 def test_every_button_has_a_name() -> None:
@@ -91,3 +95,24 @@ def test_ids_that_modules_ask_for_exist() -> None:
     html = (FILES / "index.html").read_text(encoding="utf-8")
     asked = {name for path in MODULES for name in re.findall(r'\$\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
     assert sorted(name for name in asked if f'id="{name}"' not in html) == []
+
+
+def test_katex_is_served_with_its_fonts(client: httpx.Client) -> None:
+    """What its style sheet names comes from here; only woff2 fonts are there, which every browser takes first."""
+    style = client.get(PREFIX + "katex/katex.min.css").text
+    fonts = set(re.findall(r"url\((fonts/[^)]*\.woff2)\)", style))
+    assert len(fonts) == 20 and set(re.findall(r"\w+://", style)) == set()
+    for name in fonts:
+        reply = client.get(f"{PREFIX}katex/{name}")
+        assert (reply.status_code, reply.headers["content-type"], reply.content[:4]) == (200, "font/woff2", b"wOF2")
+    assert client.get(PREFIX + "katex/katex.min.js").headers["content-type"].startswith("text/javascript")
+    assert "font-src 'self'" in client.get("/").headers["content-security-policy"]
+    assert client.get(PREFIX + "katex/LICENSE").status_code == 404
+    assert (THIRD_PARTY / "katex" / "LICENSE").is_file() and "0.19.1" in (THIRD_PARTY / "katex/README.md").read_text()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="the modules of the page are tested by Node.js")
+def test_modules_do_what_they_say() -> None:
+    tests = sorted(str(path) for path in (Path(__file__).parents[1] / "clients/page").glob("*.test.mjs"))
+    done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and tests, done.stdout[-4000:]

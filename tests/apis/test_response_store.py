@@ -1,7 +1,6 @@
 """The store of responses: what it evicts, what it counts, and chains of responses."""
 
-from tahr.server.http.errors import HttpError
-from tahr.server.responses.store import (
+from tahr.server.conversations.store import (
     ENTRY_BYTES,
     ITEM_BYTES,
     ResponseStore,
@@ -10,6 +9,7 @@ from tahr.server.responses.store import (
     StoredResponse,
     StoreLimits,
 )
+from tahr.server.http.errors import HttpError
 
 
 def entry(id: str, parent: StoredResponse | None = None, n: int = 100) -> StoredResponse:

@@ -6,7 +6,7 @@ import pytest
 
 import assets
 from scripted_engine import ScriptedEngine, client_of
-from tahr.server.openai.logprobs import prompt_parts
+from tahr.server.replies.logprobs import prompt_parts
 from tahr.text.tokens.tokenizer import Tokenizer
 from tahr.weights.gguf import open_gguf
 

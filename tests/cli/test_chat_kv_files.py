@@ -71,6 +71,29 @@ def test_a_conversation_goes_on_without_its_prefill(talk: Any, saved: tuple[Path
         pool.check([])  # nothing is held any more
 
 
+@pytest.mark.parametrize("command", ["/save {} --kv", "/save --kv {}"])
+@pytest.mark.parametrize("name", ["talk", "talk.kv"])
+def test_the_option_stands_anywhere_and_a_name_may_be_that_of_either_file(
+    talk: Any, tmp_path: Path, command: str, name: str
+) -> None:
+    made = talk()
+    made.reply("Once upon a time")
+    obey(made, command.format(tmp_path / name))
+    assert {path.name for path in tmp_path.iterdir()} == {"talk", "talk.kv", "template.jinja"}
+    again = talk()
+    obey(again, f"/load {tmp_path / name}")
+    assert again.messages == made.messages
+
+
+def test_a_conversation_alone_may_have_any_name(talk: Any, tmp_path: Path) -> None:
+    made = talk()
+    made.reply("Once upon a time")
+    obey(made, f"/save {tmp_path / 'alone.kv'}")
+    again = talk()
+    obey(again, f"/load {tmp_path / 'alone.kv'}")
+    assert again.messages == made.messages
+
+
 def test_without_kv_there_is_one_file(talk: Any, tmp_path: Path) -> None:
     made = talk()
     made.reply("Once upon a time")

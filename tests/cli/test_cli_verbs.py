@@ -230,6 +230,7 @@ def test_embed(here: Any, tmp_path: Path) -> None:
     model = str(write_sentence_model(tmp_path / "model"))
     rows = [json.loads(line) for line in here("embed", model, "--text", "cat", "--text", "dog").splitlines()]
     assert [row["text"] for row in rows] == ["cat", "dog"] and {row["dimensions"] for row in rows} == {48}
+    assert here("embed", model, "cat", "dog") == here("embed", model, "--text", "cat", "--text", "dog")
     (tmp_path / "texts.txt").write_text('cat\ndog, "so"\n')
     table = here("embed", model, "--file", str(tmp_path / "texts.txt"), "--format", "csv", "--dimensions", "3")
     assert table.splitlines()[0] == "text,0,1,2" and table.splitlines()[2].startswith('"dog, ""so""",')
@@ -244,6 +245,9 @@ def test_embed(here: Any, tmp_path: Path) -> None:
     for wrong in (
         ["--text", "cat " * 99],
         ["--text", ""],
+        [""],
+        ["cat", "--text", "dog"],
+        ["cat", "--file", str(tmp_path / "texts.txt")],
         ["--prompt-name", "x"],
         ["--dimensions", "99"],
         ["--format", "x"],

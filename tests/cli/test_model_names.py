@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -62,14 +63,18 @@ def test_only_models_that_are_here_get_names(home: Path) -> None:
         hub.add_name("later", "smollm2:135m")
 
 
-def test_the_models_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_models_of_a_server(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     with pooled(model_keep_alive_s=300) as pool:
         at = ("--server", pool.server.address)
+        pool.memory[0].stats.pages_total, pool.memory[0].stats.pages_used = 8, 2
         assert main(["ps", *at]) == 0
         head, first, *others = capsys.readouterr().out.splitlines()
-        assert head.split() == ["NAME", "STATE", "MEMORY", "CONTEXT", "REQUESTS", "UNTIL"]
-        assert first.split()[:6] == ["a", "loaded", "1.0", "kB", "512", "0"] and first.endswith("s from now")
+        assert head.split() == ["NAME", "STATE", "WEIGHTS", "KV-RESERVED", "KV-USED", "CONTEXT", "REQUESTS", "UNTIL"]
+        memory = ["400", "B", "600", "B", "150", "B"]
+        assert first.split()[:10] == ["a", "loaded", *memory, "512", "0"] and first.endswith("s from now")
         assert [line.split() for line in others] == [["b", "unloaded", "0"], ["c", "unloaded", "0"]]
+        assert re.search(r"loaded model=a seconds=[\d.]+ weights_mb=0 kv_reserved_mb=0$", caplog.text, re.MULTILINE)
         assert main(["stop", "a", *at]) == 0
         assert "a is unloaded" in capsys.readouterr().err
         assert main(["ps", "--json", *at]) == 0

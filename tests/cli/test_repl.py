@@ -1,14 +1,9 @@
-"""The chat: unit tests with a scripted model, then a real program in a real terminal."""
+"""The chat with a scripted model; `test_repl_terminal` has the program in a terminal."""
 
 import json
 import os
-import pty
-import select
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ from tahr import Chunk, Completion, SamplingParams
 from tahr.cli.chat import chat_files as saved
 from tahr.cli.chat.commands import Leave, obey
 from tahr.cli.chat.conversation import Conversation
-from tahr.cli.chat.repl import read_message, repl
+from tahr.cli.chat.repl import Script, read_message, repl
 from tahr.cli.terminal.console import JsonlOutput, TextOutput
 from tahr.engine.sequences.stats import RequestStats
 from tahr.errors import ConfigError, GenerateError, TemplateError
@@ -84,8 +79,8 @@ def talk(llm: ScriptedLLM) -> Conversation:
     return Conversation(llm, TextOutput(stats=False))  # type: ignore[arg-type]
 
 
-def lines(*typed: str) -> Callable[[str], str]:
-    """An `ask` that types these lines and then ends the input."""
+def lines(*typed: str) -> Script:
+    """Types these lines and then ends the input."""
     left = iter(typed)
 
     def ask(prompt: str) -> str:
@@ -93,7 +88,18 @@ def lines(*typed: str) -> Callable[[str], str]:
             return line
         raise EOFError
 
-    return ask
+    return Script(ask)
+
+
+class Pasted(Script):
+    """The same, where some lines come together with the line before."""
+
+    def __init__(self, typed: list[str], together: list[bool]):
+        super().__init__(lines(*typed).ask)
+        self._together = iter(together)
+
+    def has_more(self) -> bool:
+        return next(self._together, False)
 
 
 # ---- messages of several lines ------------------------------------------------------------------------------------
@@ -113,6 +119,27 @@ def lines(*typed: str) -> Callable[[str], str]:
 )
 def test_read_message(typed: list[str], message: str) -> None:
     assert read_message(lines(*typed)) == message
+
+
+@pytest.mark.parametrize(
+    ("typed", "together", "messages"),
+    [
+        (["a", "b", "c", "d"], [True, True, False], ["a\nb\nc", "d"]),
+        (["/one", "b", "c"], [True], ["/one", "b\nc"]),
+        (["a\\", "b", "c"], [True], ["a\nb\nc"]),
+        (["a", "", "b\nc\n"], [True, True], ["a\n\nb\nc\n"]),
+        (["readline pasted\nthis\n"], [], ["readline pasted\nthis"]),
+        (["a"], [True] * 9, ["a\n"]),
+    ],
+)
+def test_lines_pasted_together_are_one_message(typed: list[str], together: list[bool], messages: list[str]) -> None:
+    source = Pasted(typed, together)
+    assert [read_message(source) for _ in messages] == messages
+
+
+def test_what_is_pasted_is_no_command(talk: Conversation, llm: ScriptedLLM) -> None:
+    repl(talk, lines("/usr/bin/python\n// a comment", "/clear"))
+    assert [message["content"] for message in llm.asked[0]] == ["/usr/bin/python\n// a comment"]
 
 
 # ---- turns --------------------------------------------------------------------------------------------------------
@@ -173,7 +200,7 @@ def test_ctrl_c_at_the_prompt_gives_a_hint(talk: Conversation, capsys: pytest.Ca
     def ask(prompt: str) -> str:
         raise next(answers)
 
-    repl(talk, ask)
+    repl(talk, Script(ask))
     assert "Ctrl-D" in capsys.readouterr().err
 
 
@@ -386,89 +413,3 @@ def test_jsonl_events(llm: ScriptedLLM, capsys: pytest.CaptureFixture[str]) -> N
     assert events[7]["finish_reason"] == "error" and events[7]["error"] == "The prompt does not fit."
     assert events[8] == {"event": "exit", "reason": "eof"}
     assert len(llm.asked[1]) == 1  # cleared
-
-
-# ---- a real program in a real terminal ----------------------------------------------------------------------------
-
-
-class Terminal:
-    """`tahr` with a terminal of its own; `until` reads what it shows."""
-
-    def __init__(self, *args: str, home: Path):
-        self.shown = ""
-        self._seen = 0
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TAHR_HOME": str(home), "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.execve(sys.executable, [sys.executable, "-m", "tahr", *args], env)
-
-    def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def until(self, text: str, within_s: float = 60) -> None:
-        """Read on until `text` is shown after what was seen before."""
-        deadline = time.monotonic() + within_s
-        while (at := self.shown.find(text, self._seen)) < 0:
-            assert select.select([self._fd], [], [], deadline - time.monotonic())[0], f"no {text!r} in {self.shown!r}"
-            self.shown += self._read()
-        self._seen = at + len(text)
-
-    def press_until(self, key: str, text: str) -> None:
-        """Press a key, and again as people do: readline keeps a Ctrl-C that comes just before it waits for keys."""
-        for _ in range(5):
-            self.type(key)
-            with suppress(AssertionError):
-                self.until(text, within_s=5)
-                break
-        else:
-            self.until(text)
-
-    def _read(self) -> str:
-        try:
-            return os.read(self._fd, 65536).decode(errors="replace")
-        except OSError:
-            raise AssertionError(f"the program has gone: {self.shown!r}") from None
-
-    def exit_code(self) -> int:
-        while True:
-            try:
-                if not os.read(self._fd, 65536):
-                    break
-            except OSError:  # the other end is closed
-                break
-        os.close(self._fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
-    # The reference backend is slow, and here that is welcome: a reply lasts long enough to be interrupted.
-    options = ("--raw", "--backend", "reference", "--ignore-eos", "-n", "400", "--temperature", "0")
-    return Terminal("run", str(STORIES), *options, home=tmp_path)
-
-
-def test_ctrl_c_in_a_terminal_stops_the_reply_and_not_the_program(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.until(">>> ")
-    terminal.type("Once upon a time\r")
-    terminal.until("there was")
-    terminal.type("\x03")
-    terminal.until("[stopped after")
-    terminal.until(">>> ")
-    terminal.type("/set max_tokens 5\r")
-    terminal.until("max_tokens 5")
-    terminal.until(">>> ")
-    terminal.type("Once upon a time\r")
-    terminal.until("tok/s")
-    terminal.until(">>> ")
-    terminal.press_until("\x03", "/bye leaves")
-    terminal.until(">>> ")
-    terminal.type("\x04")
-    terminal.until("\n")  # the shell's prompt has a line of its own
-    assert terminal.exit_code() == 0
-    assert "Once upon a time" in (tmp_path / "history").read_text()
-
-
-def test_leaving_with_a_word(terminal: Terminal) -> None:
-    terminal.until(">>> ")
-    terminal.type("exit\r")
-    assert terminal.exit_code() == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -14,14 +15,15 @@ import pytest
 from scripted_engine import ScriptedEngine, serving
 from tahr.cli.main import Parser, main
 from tahr.cli.settings.options import Option
-from tahr.cli.settings.settings_layers import REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
+from tahr.cli.settings.settings_layers import READ_ELSEWHERE, REQUEST_ONLY, SECTIONS, SHORT, all_keys, profile_of
 from tahr.cli.verbs import serve
 from tahr.config import EngineConfig, SamplingParams
+from tahr.generation.resolve import Limits
+from tahr.server.conversations.sessions import Caller
 from tahr.server.models.loading import ModelChoice, served_models
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import decode
-from tahr.server.openai.chat import BODY, ChatRequest, prepare
-from tahr.server.sessions import Caller
+from tahr.server.openai.chat import read
+from tahr.server.replies.served import prepare
 from tahr.server.state.state import ServerState
 
 
@@ -229,6 +231,28 @@ def test_unknown_names(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert "sets colour.x" in said and "TAHR_ENGINE_THREAD is set, but is no setting" in said
 
 
+def test_a_variable_that_nobody_reads_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TAHR_THREAD", "TAHR_HOMES", "TAHR_API_KEY", "TAHR_PROFILE", "TAHR_TOP_K"):
+        monkeypatch.setenv(name, "1")
+    assert main(["run", "--effective-config-json"]) == 0
+    said = capsys.readouterr().err
+    assert "TAHR_THREAD is set, but is no setting: did you mean TAHR_THREADS?" in said
+    assert "TAHR_HOMES is set, but is no setting: did you mean TAHR_HOME?" in said
+    assert said.count("is no setting") == 2, "those that are read elsewhere are none of the settings' business"
+
+
+def test_variables_read_elsewhere_are_those_that_are_read() -> None:
+    root = Path(__file__).parents[1]
+    settings = SHORT.keys() | {key.variable for key in all_keys().values()}
+    sources = [path.read_text() for path in (root / "tahr").rglob("*.py") if path.name != "settings_layers.py"]
+    read = set(re.findall(r'"(TAHR_[A-Z_]+)"', "".join(sources))) - settings - {"TAHR_SECTION_KEY"}
+    tests = "".join(path.read_text() for path in (root / "tests").rglob("*.py") if path.name != "test_settings.py")
+    assert read == {name for name in READ_ELSEWHERE if not name.startswith("TAHR_TEST_")}
+    assert {name for name in READ_ELSEWHERE - read if name not in tests} == set()
+
+
 def test_other_verbs_may_share_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("tahr.toml"), "[server]\nport = 9\n[sampling]\ntop_k = 3")
     assert main(["run", "--effective-config-json"]) == 0
@@ -317,8 +341,7 @@ def test_settings_of_the_server_reach_requests_that_do_not_ask() -> None:
 def params_given(state: ServerState, **fields: Any) -> SamplingParams:
     """What the engine would be given for a chat."""
     data = json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
-    made = prepare(state, ChatRequest(decode(BODY, data)), Caller(), "")
-    return made.inputs[0].params
+    return prepare(read(state, data, Caller()), Limits()).resolved[0].params
 
 
 @pytest.mark.parametrize("verb", ["run", "serve"])

@@ -139,6 +139,119 @@ async function showsMarkdown(page) {
   await picture(page, `markdown-${page.viewportSize().width > 600 ? "desktop" : "phone"}`);
 }
 
+const kind = (page) => (page.viewportSize().width > 600 ? "desktop" : "phone");
+
+async function showsMath(page) {
+  await restart(page);
+  await answered(page, "MATH");
+  const body = lastReply(page);
+  assert.strictEqual(await body.locator(".math").count(), 7, "every formula but the wrong one is drawn");
+  assert.strictEqual(await body.locator(".math.display").count(), 4);
+  assert.strictEqual(await body.locator("ol .math.display mtd").count(), 4, "a matrix in a list");
+  assert.deepStrictEqual(await body.locator("code").allTextContents(), ["\\(x\\)", "\\(\\frac{a}\\)"]);
+  assert.match(await body.textContent(), /for \$5 or \$10/);
+  assert.strictEqual(await body.locator("em").count(), 0, "Markdown leaves formulas alone");
+  const fonts = await page.evaluate(async () => (await document.fonts.ready, [...document.fonts].filter((each) => each.status === "loaded").map((each) => each.family)));
+  assert.ok(fonts.includes("KaTeX_Main") && fonts.includes("KaTeX_Math"), fonts.join());
+  const arrow = await body.locator(".katex-overlay svg").evaluate((each) => each.style.width);
+  assert.match(arrow, /em$/, "styles set by a script reach the copy that is shown");
+  await fits(page);
+  await page.locator("#thread").evaluate((each) => (each.scrollTop = 0));
+  await picture(page, `math-${kind(page)}`);
+}
+
+/** A formula is as hostile as the rest of a reply. */
+async function boundsMath(page) {
+  await restart(page);
+  await answered(page, "EVILMATH");
+  const found = await page.evaluate(() => ({
+    hacked: window.hacked,
+    made: document.querySelectorAll("#thread :is(script, img, a, iframe, form)").length,
+    fixed: [...document.querySelectorAll("#thread *")].filter((each) => getComputedStyle(each).position === "fixed").length,
+  }));
+  assert.deepStrictEqual(found, { hacked: undefined, made: 0, fixed: 0 });
+  const text = await lastReply(page).textContent();
+  assert.ok(text.includes("\\def\\a{\\a\\a}\\a") && text.includes("{".repeat(10_000)) && text.endsWith("and \\(unfinished"), "what is not drawn is shown");
+  await fits(page);
+}
+
+async function begins(page) {
+  await restart(page);
+  await fits(page);
+  await picture(page, `empty-${kind(page)}`);
+  assert.strictEqual(await page.locator(".starter").count(), 4);
+  const heading = await page.locator(".welcome h1").boundingBox();
+  const header = await page.locator("header").boundingBox();
+  assert.ok(heading.y >= header.y + header.height, "the greeting begins below the header");
+  await page.locator(".starter").first().click();
+  assert.match(await page.inputValue("#text"), /^Explain how/, "a prompt can be changed before it is sent");
+  await page.fill("#text", "");
+}
+
+async function attachesFiles(page) {
+  const choose = async (files) => {
+    const choosing = page.waitForEvent("filechooser");
+    await page.click("#attach");
+    await (await choosing).setFiles(files.map(([name, buffer]) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(buffer) })));
+  };
+  await choose([["notes.py", "a = 1\n"], ["second.txt", "two"]]);
+  await page.waitForFunction(() => document.querySelectorAll("#files li").length === 2);
+  await page.getByLabel("Remove second.txt").click();
+  await choose([["picture.png", [137, 80, 0, 255]]]);
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("picture.png is not a text file"));
+  await choose([["large.txt", "x".repeat(200_001)]]);
+  await page.waitForFunction(() => document.querySelector("#notice-text").textContent.includes("larger than 200 kB"));
+  assert.deepStrictEqual(await page.locator("#files li").allTextContents(), ["notes.py"]);
+  await picture(page, `files-${kind(page)}`);
+  const sent = page.waitForRequest((request) => request.method() === "POST");
+  await answered(page, "What is this?");
+  assert.strictEqual((await sent).postDataJSON().messages.at(-1).content, "What is this?\n\nnotes.py:\n```py\na = 1\n```");
+  assert.ok(await page.isHidden("#files"), "files are sent once");
+}
+
+async function showsAnIdleServer(page) {
+  await page.click("#show-server");
+  await page.waitForFunction(() => /^[1-9]\d* replies since the start$/.test(document.querySelector(".chart .total")?.textContent));
+  for (const text of await page.locator(".chart .total").allTextContents()) assert.match(text, /\d|nobody yet/);
+  await picture(page, `idle-${kind(page)}`);
+  await page.click("#close-panel");
+}
+
+/** A message that cannot be drawn hides no other, also when its conversation is opened again. */
+async function survivesBrokenMessages(page) {
+  await restart(page);
+  await answered(page, "BROKEN");
+  const shown = async () => (await page.locator(".turn.assistant .body").allTextContents()).join(" ");
+  assert.match(await shown(), /Before\.[^]*x = 1[^]*After\./);
+  await page.evaluate(async () => {
+    const asked = indexedDB.open("tahr", 1);
+    await new Promise((resolve) => (asked.onsuccess = resolve));
+    const turns = [
+      { id: 0, parent: null, role: "user", content: "one" },
+      { id: 1, parent: 0, role: "assistant", content: "a reply whose calls are damaged", toolCalls: [{ id: "x" }, 7], tokens: 5, reasoning: 5 },
+      { id: 2, parent: 1, role: "constructor", content: "two" },
+      { id: 3, parent: 2, role: "assistant", content: null },
+      { id: 4, parent: 3, role: "assistant", content: "the last reply" },
+    ];
+    const table = asked.result.transaction("conversations", "readwrite").objectStore("conversations");
+    const put = table.put({ id: "damaged", title: "damaged one", isNamed: true, created: 1, updated: Date.now() + 1e6, turns, chosen: {} });
+    await new Promise((resolve) => (put.onsuccess = resolve));
+    asked.result.close();
+  });
+  await page.reload();
+  await openSidebar(page);
+  await page.locator("#conversations .open", { hasText: "damaged one" }).click();
+  await page.waitForFunction(() => document.querySelector("#thread").textContent.includes("the last reply"));
+  assert.match(await page.textContent("#thread"), /one[^]*a reply whose calls are damaged[^]*two[^]*the last reply/);
+  assert.strictEqual(await page.locator(".turn").count(), 5);
+  await openSidebar(page);
+  const row = page.locator("#conversations li").first();
+  await row.hover();
+  await row.getByLabel(/^Delete/).click();
+  await row.getByRole("button", { name: "Delete" }).click();
+  await page.keyboard.press("Escape");
+}
+
 /** Nothing a model writes runs, loads, leaves the page or takes its shape away. */
 async function isSafe(page) {
   for (const text of ["HOSTILE", "TOOL and more", "THINK about it", "DEEP"]) await answered(page, text);
@@ -273,6 +386,11 @@ async function changesTheme(page) {
     await page.click("#theme");
     seen.add(`${await page.getAttribute("html", "data-theme")} ${await ground()}`);
   }
+  await page.keyboard.press("Escape");
+  for (const theme of ["dark", "light"]) {
+    while ((await page.getAttribute("html", "data-theme")) !== theme) await page.evaluate(() => document.querySelector("#theme").click());
+    await picture(page, `${theme}-${kind(page)}`);
+  }
   assert.strictEqual(seen.size, 3);
   assert.strictEqual(new Set([...seen].map((each) => each.split(" ").slice(1).join(" "))).size, 2, "light and dark differ");
 }
@@ -308,7 +426,7 @@ async function visit(context, address, screen, steps) {
 }
 
 const REAL = [goOn, streams, watches, stops, tellsErrors, startsAnew, fits];
-const SCRIPTED = [showsMarkdown, fits, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
+const SCRIPTED = [showsMarkdown, fits, showsMath, boundsMath, begins, attachesFiles, showsAnIdleServer, survivesBrokenMessages, isSafe, fits, folds, callsTools, branches, showsProbabilities, keepsConversations, changesTheme];
 
 async function main() {
   for (const screen of Object.keys(SCREENS)) {

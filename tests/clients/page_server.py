@@ -33,6 +33,34 @@ def height(name: str = "tahr") -> float:
 
 > A quote with ~~no~~ **some** meaning.
 """
+MATH = r"""
+Inline \(a^2 + b_1*c*\) and $E = mc^2$, for $5 or $10:
+
+\[
+\int_0^\infty e^{-x^2}\,dx = \frac{\sqrt{\pi}}{2}
+\]
+
+1. A vector \(\vec{v}\) and a matrix:
+   $$
+   A = \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}
+   $$
+
+\begin{align*}
+f(x) &= \sum_{n=0}^{\infty} \frac{x^n}{n!} \\
+&= e^x
+\end{align*}
+
+Code stays `\(x\)`; wrong stays \(\frac{a}\); wide: $$WIDE$$
+""".replace("WIDE", " + ".join(f"x_{{{i}}}" for i in range(1, 31)))
+HOSTILE_MATH = (
+    r"\(\href{javascript:window.hacked=1}{x}\) \(\includegraphics{https://evil.example/x.png}\) "
+    r"\(\text{<img src=x onerror=window.hacked=1>}\) \(\htmlStyle{position:fixed}{x}\) \(\kern{-999em}away\) "
+    r"\(\def\a{\a\a}\a\) \(\url{https://evil.example/}\) \(\frac{<script>window.hacked=1</script>}\)"
+    + f"\n\n$${'{' * 10_000}$$\n\n"
+    + "\\frac{" * 20
+    + " and \\(unfinished"
+)
+BROKEN = "Before.\n\n```constructor\nx = 1\n```\n\n```__proto__\ny\n```\n\nAfter."
 HOSTILE = """\
 <script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"><svg onload="window.hacked = 1">
 <iframe srcdoc="<script>parent.hacked = 1</script>"></iframe><a href="javascript:window.hacked = 1">html link</a>
@@ -64,6 +92,16 @@ DEEP = (
     + "|-" * 1000
 )
 
+PAGES = {
+    "MARKDOWN": MARKDOWN,
+    "HOSTILE": HOSTILE,
+    "DEEP": DEEP,
+    "EVILMATH": HOSTILE_MATH,
+    "MATH": MATH,
+    "BROKEN": BROKEN,
+    "ENDLESS": "word " * 20_000,
+}
+
 
 def play(messages: list[Message], tools: list[dict[str, object]]) -> str:
     last = messages[-1]
@@ -74,8 +112,7 @@ def play(messages: list[Message], tools: list[dict[str, object]]) -> str:
         return "Let me look." + call("get_weather", city='Rome <img src=x onerror="window.hacked=1">')
     if "THINK" in text:
         return "<think>\nFirst I **weigh** it.\n<b>no tag</b>\n</think>\n\nThe answer is 42."
-    pages = {"MARKDOWN": MARKDOWN, "HOSTILE": HOSTILE, "DEEP": DEEP, "ENDLESS": "word " * 20_000}
-    return next((page for word, page in pages.items() if word in text), f"You said: {text}")
+    return next((page for word, page in PAGES.items() if word in text), f"You said: {text}")
 
 
 serve_until_signal(ScriptedModel(play), ready=lambda address: print(f"Ready on {address} ", flush=True))

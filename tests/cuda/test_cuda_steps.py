@@ -19,6 +19,7 @@ from tahr.backends.api import StepLimits
 from tahr.backends.cuda.layouts.presence import interprets
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.step.sizes import StepSizes
 from tahr.loading.builder import build_engine
 from tahr.loading.speculation import Draft
@@ -149,7 +150,9 @@ def test_steps_in_flight_change_no_text(tmp_path: Path) -> None:
         be.overlaps = overlaps
         asked = EngineConfig(context_size=64, page_size=8, max_batch_size=4, kv_dtype="f32")
         eng = build_engine(be, load(source, be).decoder, asked)[0]
-        sequences = [eng.submit([1 + i, 5, 9, 7 * i + 2], params, Tally) for i, params in enumerate(REQUESTS)]
+        sequences = [
+            eng.submit(ResolvedRequest([1 + i, 5, 9, 7 * i + 2], params, Tally)) for i, params in enumerate(REQUESTS)
+        ]
         run(eng, *sequences)
         assert not any(seq.error for seq in sequences)
         return [seq.tokens for seq in sequences]
@@ -171,7 +174,9 @@ def test_drafts_change_no_text(tmp_path: Path) -> None:
         if eng.speculator:
             eng.speculator.adapts = False
         params = [*REQUESTS, replace(REQUESTS[0], speculative=False)]
-        sequences = [eng.submit([1 + i, 5, 9, 7 * i + 2], each, Tally) for i, each in enumerate(params)]
+        sequences = [
+            eng.submit(ResolvedRequest([1 + i, 5, 9, 7 * i + 2], each, Tally)) for i, each in enumerate(params)
+        ]
         run(eng, *sequences)
         assert (eng.snapshot().spec_accepted_tokens > 0) == drafts
         return [seq.tokens for seq in sequences]
@@ -206,7 +211,7 @@ def test_warming_leaves_no_trace(case: str, tmp_path: Path, monkeypatch: pytest.
         set_buckets(eng, (buckets[1], buckets[-1]), monkeypatch)
 
     def reply() -> list[int]:
-        seq = eng.submit([1, 5, 9, 2, 3], replace(REQUESTS[1], max_tokens=3), Tally)
+        seq = eng.submit(ResolvedRequest([1, 5, 9, 2, 3], replace(REQUESTS[1], max_tokens=3), Tally))
         run(eng, seq)
         return seq.tokens
 

@@ -297,7 +297,7 @@ def test_a_beam_for_every_text_finds_them_all(engine: InferenceEngine) -> None:
 def test_beams_that_must_call_a_tool_are_calls_of_it(engine: InferenceEngine) -> None:
     (tool,) = tools_of([{"name": "light", "parameters": LIGHT, "strict": True}])
     form = BY_NAME["hermes"]
-    grammar = call_grammar(CallGrammar(form, [tool], parallel=False), lambda text: [text])
+    grammar = call_grammar(CallGrammar(form, [tool], parallel=False))
     config = BeamSearchConfig(beam_width=3, max_new_tokens=120)
     found = engine.beam_generate(engine.tokenize("Turn it on."), config, grammar=grammar)
     calls = [tool_calls_of(parsed(ReplyFormat(form, {"light": tool}), text)) for text in texts_of(engine, found)]

@@ -9,6 +9,7 @@ from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import NEUTRAL_SAMPLING, EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.sampler import Sampler
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.engine.step.batch import FEW
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
@@ -223,7 +224,7 @@ def test_a_request_fails_alone(stories: Path, wanted: list[list[int]], trouble: 
     )
     writer = Tally(faulty if trouble == "callback" else lambda token: None)
     others = [submit(eng, prompt) for prompt in prompts(stories)[:3]]
-    victim = eng.submit(prompts(stories)[0], params, lambda: writer)
+    victim = eng.submit(ResolvedRequest(prompts(stories)[0], params, lambda: writer))
     others += [submit(eng, prompt) for prompt in prompts(stories)[3:]]
     for _ in range(after):
         eng.step()
@@ -302,7 +303,7 @@ def test_an_interrupt_ends_the_step_and_reaches_the_caller(stories: Path, wanted
 def test_a_writer_may_cancel_another_request(stories: Path, wanted: list[list[int]]) -> None:
     eng = engine(stories)
     later: list[Sequence] = []
-    first = eng.submit(prompts(stories)[0], greedy(), lambda: Tally(lambda token: eng.abort(later[0])))
+    first = eng.submit(ResolvedRequest(prompts(stories)[0], greedy(), lambda: Tally(lambda token: eng.abort(later[0]))))
     later.append(submit(eng, prompts(stories)[1], greedy(n=2)))
     third = submit(eng, prompts(stories)[2])
     assert run(eng, first, third) == [wanted[0], wanted[2]]
@@ -421,7 +422,7 @@ def test_statistics_add_up(stories: Path) -> None:
 
 def test_an_error_is_a_tahr_error(stories: Path) -> None:
     eng = engine(stories)
-    seq = eng.submit(prompts(stories)[0], greedy(), lambda: Tally(faulty))
+    seq = eng.submit(ResolvedRequest(prompts(stories)[0], greedy(), lambda: Tally(faulty)))
     with pytest.raises(TahrError, match="the client's callback broke"):
         run(eng, seq)
 

@@ -11,10 +11,11 @@ import pytest
 from engines import alone, engine, greedy, loaded, page_bytes, poison, run, submit
 from null_model import NullModel, scheduler, sequence
 from tahr import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tahr.engine.feeder import Feeder, LastRow
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import ConfigError, GenerateError
 from tahr.executor.output import Output
 from tahr.library.embeddings import EmbeddingJob, Pooling
+from tahr.library.feeder import Feeder, LastRow
 
 ENDLESS = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)
 PROMPT = [1, 5, 9, 33, 70, 12]
@@ -244,7 +245,7 @@ def test_a_forked_process_is_refused_in_a_sentence(stories: Path) -> None:
     pid = os.fork()
     if pid == 0:  # the child: nothing of pytest may run here
         try:
-            eng.submit(PROMPT, greedy(), lambda: None)  # type: ignore[arg-type, return-value]
+            eng.submit(ResolvedRequest(PROMPT, greedy(), lambda: None))  # type: ignore[arg-type, return-value]
         except GenerateError as error:
             os._exit(0 if "forked" in str(error) else 1)
         os._exit(2)

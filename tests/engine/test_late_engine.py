@@ -11,6 +11,7 @@ from late_backend import LateBackend, blank_free_pages
 from speculating import speculating
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import GenerateError
 from tahr.library.embeddings import EmbeddingJob, Pooling
@@ -136,7 +137,7 @@ def test_ends_that_are_seen_one_step_late(stories: Path, wanted: list[list[int]]
         after = wanted[0].index(wanted[0][after - 1]) + 1
     if how == "length":
         params = greedy(after)
-    seq = eng.submit(prompt, params, lambda: Stopping(after if how == "stop string" else 99))
+    seq = eng.submit(ResolvedRequest(prompt, params, lambda: Stopping(after if how == "stop string" else 99)))
     others = [submit(eng, each) for each in prompts(stories)[1:]]
     assert run(eng, seq, *others) == [wanted[0][:after], *wanted[1:]]
     assert seq.stats.n_generated_tokens == after == seq.n_generated

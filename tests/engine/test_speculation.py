@@ -13,6 +13,7 @@ from speculating import KINDS, Script, speculating
 from tahr.config import SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.sampling_state import Sample
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
@@ -160,7 +161,9 @@ def test_a_stop_string_amid_accepted_guesses_ends_the_text(stories: Path, texts:
     stop = tokenizer.decode(reply)[20:23]
     found = []
     for eng in (engine(stories), speculating(stories, kind, 8, texts=texts)):
-        seq = eng.submit(prompts(stories)[0], greedy(stop=(stop,)), lambda: TextWriter(tokenizer, (stop,), True))
+        seq = eng.submit(
+            ResolvedRequest(prompts(stories)[0], greedy(stop=(stop,)), lambda: TextWriter(tokenizer, (stop,), True))
+        )
         said = []
         while not seq.done:
             said += [delta for _, deltas, _ in eng.step() for delta in deltas]

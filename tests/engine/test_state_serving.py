@@ -12,6 +12,7 @@ from model_runs import greedy as one_shot
 from tahr.cli.chat.prefix_files import PrefixFiles
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, SnapshotIncompatible
 from tahr.library.inference.config import InferenceConfig
@@ -50,7 +51,7 @@ def make(is_hybrid: bool, late: bool = False, whole_texts: int = 0, **options: o
 
 
 def submit(eng: Engine, prompt: list[int], params: SamplingParams | None = None) -> Sequence:
-    return eng.submit(prompt, params or greedy(N_NEW), Tally)
+    return eng.submit(ResolvedRequest(prompt, params or greedy(N_NEW), Tally))
 
 
 def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:

@@ -10,6 +10,7 @@ from engines import loaded
 from speculating import speculating
 from tahr import LLM, SamplingParams
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.generation.writers import ReplyWriter, ThinkingBudget
@@ -32,7 +33,9 @@ TEMPLATE = (
 def run(engine: Engine, params: SamplingParams, budget: ThinkingBudget | None, prompt: list[int]) -> list[Any]:
     """Every choice: its sequence and its deltas."""
     tokenizer, form = loaded(STORIES)[1], ReplyFormat(thinking=THINK, in_thinking=True)
-    first = engine.submit(prompt, params, lambda: ReplyWriter(tokenizer, params.stop, form, budget=budget))
+    first = engine.submit(
+        ResolvedRequest(prompt, params, lambda: ReplyWriter(tokenizer, params.stop, form, budget=budget))
+    )
     choices: dict[int, tuple[Sequence, list[Delta]]] = {each.id: (each, []) for each in (first, *first.forks)}
     while engine.busy:
         for seq, deltas, _ in engine.step():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tahr.errors import GrammarError
-from tahr.grammar.call_grammar import CallGrammar, call_grammar
+from tahr.grammar.call_grammar import CallGrammar, LarkText
 from tahr.text.replies.deltas import text_of, tool_calls_of
 from tahr.text.tool_calls.call_formats import BY_NAME
 from tahr.text.tool_calls.parser import ReplyFormat, parsed
@@ -71,7 +71,7 @@ def walk(asked: CallGrammar, special: tuple[str, ...], seed: int) -> str | None:
     """A text that the grammar allows, by tokens drawn at random; None if it does not end soon."""
     tokenizer, draw = Bytes(special), random.Random(seed)
     index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
-    source = call_grammar(asked, tokenizer.split).source
+    source = LarkText(asked, tokenizer.split).text()
     matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
     assert not matcher.get_error(), matcher.get_error()
     form, made = asked.call_format.form, b""
@@ -124,7 +124,7 @@ def test_free_text_may_hold_calls_and_these_are_valid(name: str) -> None:
 def accepts(asked: CallGrammar, text: str) -> bool:
     tokenizer = Bytes(())
     index = llguidance.LLTokenizer(tokenizer, eos_token=[EOS])
-    source = call_grammar(asked, tokenizer.split).source
+    source = LarkText(asked, tokenizer.split).text()
     matcher = llguidance.LLMatcher(index, llguidance.LLMatcher.grammar_from_lark(source))
     return all(matcher.consume_token(token) for token in text.encode()) and matcher.is_accepting()
 
@@ -151,7 +151,7 @@ def test_schemas_that_cannot_be_enforced_are_loosened_unless_strict() -> None:
     assert accepts(CallGrammar(BY_NAME["hermes"], [loose]), call)
     for name in ("hermes", "qwen3_coder", "gemma", "lfm2"):
         with pytest.raises(GrammarError, match="uses not"):
-            call_grammar(CallGrammar(BY_NAME[name], [strict]), Bytes(()).split)
+            LarkText(CallGrammar(BY_NAME[name], [strict]), Bytes(()).split).text()
 
 
 def test_a_schema_that_refers_to_itself() -> None:
@@ -159,7 +159,7 @@ def test_a_schema_that_refers_to_itself() -> None:
     call = "<tool_call>\n<function=f>\n<parameter=next>\n{}\n</parameter>\n</function>\n</tool_call>"
     assert accepts(CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=schema)]), call)
     with pytest.raises(GrammarError, match="refers to itself"):
-        call_grammar(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)
+        LarkText(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split).text()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -246,7 +246,7 @@ def test_patterns_that_cannot_be_enforced_are_loosened_unless_strict(name: str, 
     schema = {"type": "object", "properties": {"v": {"type": "string", "pattern": pattern}}}
     assert walk(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema)], parallel=False), special_of(name), 1)
     with pytest.raises(GrammarError, match="write it without"):
-        call_grammar(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)
+        LarkText(CallGrammar(BY_NAME[name], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split).text()
 
 
 def test_a_required_that_is_no_list() -> None:
@@ -254,4 +254,4 @@ def test_a_required_that_is_no_list() -> None:
     call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
     assert accepts(CallGrammar(BY_NAME["qwen3_coder"], [Tool("f", parameters=schema)]), call)
     with pytest.raises(GrammarError, match="no list"):
-        call_grammar(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split)
+        LarkText(CallGrammar(BY_NAME["glm"], [Tool("f", parameters=schema, strict=True)]), Bytes(()).split).text()

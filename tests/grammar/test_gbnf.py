@@ -1,13 +1,14 @@
 """GBNF: what it means is kept, whichever way a grammar is translated."""
 
 import random
+from time import process_time
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from tahr.errors import GrammarError
-from tahr.grammar import gbnf
-from tahr.grammar.gbnf_parser import parse
+from tahr.grammar.gbnf import translation as gbnf
+from tahr.grammar.gbnf.parser import parse, references
 
 JSON = r"""
 root   ::= object
@@ -73,6 +74,7 @@ WRONG = {
     "number of no character": 'root ::= "\\uD800"',
     "nested more than": "root ::= " + "(" * 99 + '"a"' + ")" * 99,
     "the name of a rule": "::= 5",
+    "times over": 'root ::= "a"***',
 }
 
 
@@ -80,6 +82,44 @@ WRONG = {
 def test_what_is_wrong_is_said_with_its_line(words: str) -> None:
     with pytest.raises(GrammarError, match=words):
         gbnf.to_lark(WRONG[words])
+
+
+def chain(n: int, last: str) -> str:
+    return "\n".join([*(f"r{i} ::= r{i + 1}" for i in range(n)), f"r{n} ::= {last}", "root ::= r0"])
+
+
+def test_chained_rules_are_read_in_a_time_that_grows_with_their_number() -> None:
+    """Neither recursion nor a look at all rules for each rule, whether they end in a text or in themselves."""
+    assert gbnf.to_lark(chain(20_000, '"ab"')) == "start: /ab/\n"
+    seconds = []
+    for n in (2_000, 8_000):
+        began = process_time()
+        gbnf.to_lark(chain(n, '"a" | "(" root ")"'))
+        seconds.append(process_time() - began)
+    assert seconds[1] < 10 * max(seconds[0], 0.02), "four times as many rules, and not sixteen times the time"
+
+
+LARGE = {
+    "doubling": "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(20)) + '\nr20 ::= "a"\nroot ::= r0',
+    "doubling alternatives": "\n".join(f"r{i} ::= r{i + 1} | r{i + 1}" for i in range(40))
+    + '\nr40 ::= "a"\nroot ::= r0 | "(" root ")"',
+    "long": "root ::= " + " | ".join(f'"word{i}"' for i in range(30_000)),
+    "long and recursive": "root ::= " + " | ".join(f'"word{i}"' for i in range(30_000)) + ' | "(" root ")"',
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_is_too_long_written_out_is_not_expanded(name: str) -> None:
+    began = process_time()
+    lark = gbnf.to_lark(LARGE[name])
+    assert process_time() - began < 10 and "r_0: " in lark
+    assert len(lark) < 40 * len(LARGE[name]), "nothing is lost, nor multiplied"
+    assert len(lark) > len(LARGE[name])
+
+
+def test_alternatives_that_fit_into_one_expression_become_one() -> None:
+    lark = gbnf.to_lark("root ::= " + " | ".join(f'"word{i}"' for i in range(9_000)))
+    assert accepts(lark, "word8999") and not accepts(lark, "word9000") and not accepts(lark, "")
 
 
 def random_rule(rng: random.Random, letters: str) -> str:
@@ -100,8 +140,9 @@ def test_both_translations_mean_the_same() -> None:
         rng = random.Random(seed)
         root, deep = random_rule(rng, "abc"), random_rule(rng, "def")
         rules = parse(f'root ::= {root} | "r" root\ndeep ::= {deep} | "(" deep ")"\nflat ::= [g-i]+ "j"?\n')
-        recursive = gbnf.recursive_rules(rules)
-        lark = gbnf.with_terminals(rules, recursive) if "root" in recursive else None
+        order = gbnf.leaves_first({name: references(node) for name, node in rules.items()})
+        recursive = rules.keys() - set(order)
+        lark = gbnf.with_terminals(rules, recursive, gbnf.Expansion(rules, order)) if "root" in recursive else None
         if lark is None:
             continue
         n_compared += 1

@@ -13,6 +13,7 @@ from tahr.backends.api import Backend, Tensor
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.work import StepWork
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.executor.protocol import StepRequest
 from tahr.loading.builder import build_engine
@@ -117,7 +118,7 @@ def greedy(max_tokens: int = 16, **options: object) -> SamplingParams:
 
 
 def submit(eng: Engine, prompt: list[int], params: SamplingParams | None = None) -> Sequence:
-    return eng.submit(prompt, params or greedy(), Tally)
+    return eng.submit(ResolvedRequest(prompt, params or greedy(), Tally))
 
 
 def run(eng: Engine, *sequences: Sequence) -> list[list[int]]:

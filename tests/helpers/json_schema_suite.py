@@ -19,9 +19,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from tahr.errors import GrammarError
-from tahr.grammar import Grammar
 from tahr.grammar.source import llguidance_text
-from tahr.grammar.trial_process import LIMITS, first_sentence
+from tahr.grammar.workers import LIMITS, first_sentence
+from tahr.text.tokens.special_names import SpecialNames
 
 DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
@@ -80,7 +80,7 @@ def with_draft(schema: Any, draft: str) -> Any:
 
 def compiled(schema: Any) -> LLMatcher:
     """The grammar of a schema over single bytes: what it accepts depends on no vocabulary."""
-    text = llguidance_text(Grammar("json_schema", json.dumps(schema)), lambda name: None)
+    text = llguidance_text("json_schema", json.dumps(schema), SpecialNames({}))
     matcher = LLMatcher(LLTokenizer("byte"), text, log_level=0, limits=LLParserLimits(**LIMITS))
     first = matcher.deep_copy()
     first.compute_bitmask()

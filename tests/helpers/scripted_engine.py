@@ -19,6 +19,7 @@ import numpy as np
 from tahr.config import NEUTRAL_SAMPLING, SamplingParams
 from tahr.engine.sampling.sampling_state import SampledToken
 from tahr.engine.sequences.adapter_stack import LoadedAdapter
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.stats import RequestStats, StatsSnapshot
 from tahr.errors import AdapterError, ConfigError, GenerateError
 from tahr.generation.delivery import OnChunk
@@ -214,6 +215,7 @@ class ScriptedEngine:
         self.template = None if template is None else ChatTemplate(template)
         self.sampling_defaults = replace(NEUTRAL_SAMPLING, temperature=0.5, max_tokens=300)
         self.stats, self.n_bytes, self.n_device_bytes = StatsSnapshot(), 1000, 0
+        self.n_weight_bytes = 400
         self.inputs = TextInputs(self.tokenizer, None, context_size, vector_width=4)
         self.alive, self.cpu_s, self.warms = True, 0.0, False
         self.weights_changed = False
@@ -227,13 +229,10 @@ class ScriptedEngine:
 
     async def submit(
         self,
-        tokens: list[int],
-        params: SamplingParams,
-        is_reply: bool,
+        resolved: ResolvedRequest,
         whole: bool = False,
-        reply_format: ReplyFormat | None = None,
     ) -> ScriptedReply:
-        reply = ScriptedReply(self, tokens, params, reply_format)
+        reply = ScriptedReply(self, list(resolved.tokens), resolved.params, resolved.reply_format)
         if self.obeys_words and "REFUSE" in reply.text:
             raise ConfigError("top_k is refused by the script.")
         self.live.add(id(reply))

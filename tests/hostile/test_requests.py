@@ -20,7 +20,8 @@ from tahr.server.http import protocol
 from tahr.server.http.connection import Connection
 from tahr.server.lifecycle import HttpServer
 from tahr.server.observe.observer import Observer, Observers
-from tahr.server.openai import embeddings, formatters, sampling
+from tahr.server.openai import embeddings, formatters
+from tahr.server.replies import served
 from tahr.server.state.settings import Settings
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -227,7 +228,7 @@ def test_a_prompt_is_scored_once_for_all_its_choices(server: HttpServer) -> None
 def test_log_probabilities_of_prompts_are_bounded_by_their_product(
     server: HttpServer, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MAX_LOGPROB_ENTRIES", 4000)
+    monkeypatch.setattr(served, "MAX_LOGPROB_ENTRIES", 4000)
     echo = {"prompt": [97] * 100, "echo": True, "logprobs": 9, "max_tokens": 1, "stream": stream}
     assert httpx.post(server.address + TEXT, json={**echo, "n": 4}).status_code == 200
     refused = httpx.post(server.address + TEXT, json={**echo, "n": 5})
@@ -246,7 +247,7 @@ def test_log_probabilities_of_prompts_are_bounded_by_their_product(
 def test_log_probabilities_of_choices_are_bounded_by_their_product(
     server: HttpServer, path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MAX_OUTPUT_ENTRIES", 4 * 21 * 10)
+    monkeypatch.setattr(served, "MAX_OUTPUT_ENTRIES", 4 * 21 * 10)
     assert httpx.post(server.address + path, json={**body, "max_tokens": 10}).status_code == 200
     refused = httpx.post(server.address + path, json={**body, "max_tokens": 11})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == param

@@ -278,6 +278,24 @@ def test_the_home_of_nobody_is_no_place() -> None:
         hub.resolve("~nobody-here/m.gguf")
 
 
+@pytest.mark.parametrize(
+    ("environ", "home"),
+    [
+        ({}, "~/.cache/tahr"),
+        ({"XDG_CACHE_HOME": "/var/cache/me"}, "/var/cache/me/tahr"),
+        ({"XDG_CACHE_HOME": "relative"}, "~/.cache/tahr"),
+        ({"XDG_CACHE_HOME": ""}, "~/.cache/tahr"),
+        ({"XDG_CACHE_HOME": "/var/cache/me", "TAHR_HOME": "/models"}, "/models"),
+    ],
+)
+def test_where_models_are(environ: dict[str, str], home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TAHR_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert store.home() == Path(home).expanduser()
+
+
 def test_any_part_of_a_local_split_set_means_the_set(tmp_path: Path) -> None:
     parts = [tmp_path / f"m-{part:05}-of-00002.gguf" for part in (1, 2)]
     parts[1].write_bytes(GGUF)

@@ -13,8 +13,8 @@ from op_steps import PAGE, full_store, step_of
 from tahr.backends.api import AttentionSpec, Backend, KVShape, KVStore, LayerMemory, Rope, RopeStyle, Rotation
 from tahr.backends.reference import backend as reference
 from tahr.config import EngineConfig
-from tahr.engine.feeder import Feeder, LastRow
 from tahr.errors import ConfigError
+from tahr.library.feeder import Feeder, LastRow
 from tahr.library.inference.session import Session
 from tahr.loading.builder import build_engine
 from tahr.loading.capacity import kv_groups, measure

@@ -17,6 +17,7 @@ from tahr.backends.api import Backend
 from tahr.backends.reference.backend import ReferenceBackend
 from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.errors import ConfigError, CorruptFile, UnsupportedModel
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
@@ -169,14 +170,14 @@ def test_hybrids_are_served_as_they_run_alone(case: str, name: str, tmp_path: Pa
     prompts = [token_ids()[:n] for n in (3, 17, 9, 20)]
     wanted = [alone(loaded, backend, prompt, 8)[len(prompt) :] for prompt in prompts]
     engine = engine_of(loaded, backend, max_batch_size=3)
-    sequences = [engine.submit(prompt, greedy(8), Tally) for prompt in prompts]
+    sequences = [engine.submit(ResolvedRequest(prompt, greedy(8), Tally)) for prompt in prompts]
     for _ in range(4):
         engine.step()
     engine.scheduler._preempt(engine.scheduler.running[0])  # as when pages run out
     while not all(seq.done for seq in sequences):
         engine.step()
     assert [seq.tokens[len(prompt) :] for seq, prompt in zip(sequences, prompts, strict=True)] == wanted
-    parent = engine.submit(prompts[1], greedy(8, n=3), Tally)
+    parent = engine.submit(ResolvedRequest(prompts[1], greedy(8, n=3), Tally))
     while not all(seq.done for seq in (parent, *parent.forks)):
         engine.step()
     assert [seq.tokens[len(prompts[1]) :] for seq in (parent, *parent.forks)] == [wanted[1]] * 3
@@ -194,7 +195,7 @@ def test_hybrids_go_on_from_the_prefix_cache(
     prompts = [token_ids()[:18], token_ids()[:18], *([*token_ids()[:10], 5 + i, 7, 9, 3, 2] for i in range(3))]
     engine, n_cached = engine_of(loaded, backend), []
     for prompt in prompts:
-        seq = engine.submit(prompt, greedy(8), Tally)
+        seq = engine.submit(ResolvedRequest(prompt, greedy(8), Tally))
         while not seq.done:
             engine.step()
         assert seq.tokens == alone(loaded, backend, prompt, 8)

@@ -124,7 +124,7 @@ def test_requests_go_on_while_an_adapter_is_read(adapters: Path, monkeypatch: py
         assert replied.wait(30)
         return open_adapter(*args)
 
-    monkeypatch.setattr("tahr.engine.adapters.registry.open_adapter", slow)
+    monkeypatch.setattr("tahr.executor.adapters.open_adapter", slow)
     with real_server() as address, ThreadPoolExecutor(1) as pool:
         body = {"name": "a", "path": str(adapters / "plus")}
         adding = pool.submit(httpx.post, f"{address}/admin/loras", json=body, timeout=60)

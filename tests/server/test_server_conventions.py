@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from scripted_engine import BOS, ScriptedEngine, ScriptedReply, pick_of, serving
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.generation.outputs import Chunk
 from tahr.server.lifecycle import HttpServer
 from tahr.server.models.registry import ServedModel
@@ -164,9 +165,9 @@ class TypedEngine(ScriptedEngine):
 
     deltas: tuple[tuple[Delta, ...], ...] = DELTAS
 
-    async def submit(self, tokens: list[int], params: Any, *_: Any, **__: Any) -> ScriptedReply:
+    async def submit(self, resolved: ResolvedRequest, whole: bool = False) -> ScriptedReply:
         self.picks = (pick_of(65, 1),)
-        return TypedReply(self, tokens, params)
+        return TypedReply(self, list(resolved.tokens), resolved.params)
 
 
 @pytest.fixture(scope="module")

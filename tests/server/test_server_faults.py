@@ -13,6 +13,7 @@ import pytest
 from engines import poison
 from scripted_engine import TEMPLATE, serving
 from tahr import AsyncLLM, EngineConfig
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.server.http.request import HttpRequest
 from tahr.server.lifecycle import HttpServer
@@ -73,7 +74,7 @@ def in_template(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
 
 
 def in_checks(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
-    before(chat_route, "settings_of", lambda body: WORD in str(body.messages), patch)
+    before(chat_route, "options_of", lambda body: WORD in str(body.messages), patch)
 
 
 def is_victims(engine: LlmEngine, seq: Sequence) -> bool:
@@ -82,7 +83,7 @@ def is_victims(engine: LlmEngine, seq: Sequence) -> bool:
 
 def at_admission(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
     inner = engine._llm.llm.engine
-    before(inner, "submit", lambda tokens, *more: WORD in engine.tokenizer.decode(tokens), patch)
+    before(inner, "submit", lambda resolved, *more: WORD in engine.tokenizer.decode(resolved.tokens), patch)
 
 
 def in_model(engine: LlmEngine, patch: pytest.MonkeyPatch, n_generated: int) -> None:
@@ -96,8 +97,8 @@ def in_detokenizer(engine: LlmEngine, patch: pytest.MonkeyPatch) -> None:
     inner = engine._llm.llm.engine
     sound = inner.submit
 
-    def submit(tokens: list[int], *more: Any) -> Sequence:
-        seq = sound(tokens, *more)
+    def submit(resolved: ResolvedRequest, *more: Any) -> Sequence:
+        seq = sound(resolved, *more)
         if is_victims(engine, seq):
             before(seq.writer, "push", lambda token: seq.n_generated > 3, patch)
         return seq

@@ -292,8 +292,24 @@ def test_contradictions_and_models_that_do_not_think(client: httpx.Client, param
     assert refused(client, **body)["param"] == param
 
 
-def test_a_model_without_thinking_ignores_the_switch(client: httpx.Client) -> None:
-    assert "hello" in ask(client, model="plain", thinking=False)["message"]["content"]
+@pytest.mark.parametrize(
+    "switch",
+    [
+        {"thinking": False},
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"chat_template_kwargs": {"thinking": False}},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+    ],
+)
+def test_a_model_without_thinking_ignores_the_switch(client: httpx.Client, switch: dict[str, Any]) -> None:
+    assert "hello" in ask(client, model="plain", **switch)["message"]["content"]
+
+
+def test_a_model_without_thinking_refuses_other_variables(client: httpx.Client) -> None:
+    assert refused(client, model="plain", chat_template_kwargs={"moon": 1})["param"] == "chat_template_kwargs.moon"
+    wrong = refused(client, model="plain", chat_template_kwargs={"enable_thinking": "no"})
+    assert wrong["param"] == "chat_template_kwargs.enable_thinking"
 
 
 def test_stop_strings_are_found_in_the_text_alone(client: httpx.Client, engine: ScriptedEngine) -> None:

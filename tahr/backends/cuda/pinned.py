@@ -4,8 +4,12 @@ import logging
 import mmap
 from collections import defaultdict
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+from typing import Protocol
 
 import torch
+
+N_NUMBERS = 1 << 16  # page numbers of a sheet; no launch takes more
 
 log = logging.getLogger("tahr.backends")
 
@@ -58,3 +62,49 @@ class PinnedMemory:
         for blocks in [*self._free.values()]:
             while blocks:
                 self.n_bytes -= len(blocks.pop().memory)
+
+
+class Ended(Protocol):
+    """The event that says when a copy has ended."""
+
+    def synchronize(self) -> None: ...
+
+
+class NumberSheet:
+    """Page numbers that the device reads where they lie: to copy them would take a tenth of the time of a page."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.empty(N_NUMBERS, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        self.values = self.numbers.numpy()
+        self.read: Ended | None = None  # by the last copy that was given numbers of it
+
+    def __del__(self) -> None:
+        if read := getattr(self, "read", None):
+            read.synchronize()
+
+
+class PageNumbers:
+    """Two sheets: one is filled while copies read the other, which have ended long before it is needed."""
+
+    def __init__(self) -> None:
+        self._sheet = NumberSheet()
+        self._other = NumberSheet()
+        self._at = 0
+
+    def put(self, pages: ListOf[int]) -> torch.Tensor:
+        """Numbers for one launch, until the event given to `read_at` has happened."""
+        if self._at + len(pages) > N_NUMBERS:
+            sheet = self._sheet
+            self._sheet = self._other
+            self._other = sheet
+            self._at = 0
+            if self._sheet.read:
+                self._sheet.read.synchronize()
+        begin = self._at
+        self._at += len(pages)
+        self._sheet.values[begin : self._at] = pages
+        return self._sheet.numbers[begin : self._at]
+
+    def read_at(self, ended: Ended) -> None:
+        """Say when the numbers of the last launches have been read."""
+        self._sheet.read = ended

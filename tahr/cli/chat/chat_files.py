@@ -18,6 +18,7 @@ from tahr.regular_file import read_bytes
 
 VERSION = 1
 MAX_CHAT_BYTES = 256 << 20
+KV_SUFFIX = ".kv"
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -33,7 +34,18 @@ class SavedChat:
 
 def kv_file(path: Path) -> Path:
     """Where the keys and values of a conversation are; what a stranger's file says has no part in it."""
-    return path.with_name(path.name + ".kv")
+    return path.with_name(path.name + KV_SUFFIX)
+
+
+def beside_kv(path: Path) -> Path:
+    """The conversation that `path` is about: whoever names the file of keys and values means the one beside it."""
+    return path.with_suffix("") if path.suffix == KV_SUFFIX else path
+
+
+def conversation_at(path: Path) -> Path:
+    """The same for a file that is read, if there is one beside it."""
+    beside = beside_kv(path)
+    return beside if beside.is_file() else path
 
 
 def write(path: Path, saved: SavedChat, kv: bytes | None = None) -> None:

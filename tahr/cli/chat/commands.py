@@ -52,6 +52,7 @@ def show_help(conversation: Conversation, argument: str) -> None:
         others = f" (also {', '.join('/' + other for other in command.also)})" if command.also else ""
         note(f"  {f'/{name} {command.takes}':<22} {command.help}{others}")
     note('  """                    starts and ends a message of several lines; a \\ at the end of a line goes on too')
+    note("                         lines pasted together are one message")
     note("  Ctrl-C                 stops the reply; Ctrl-D leaves")
 
 
@@ -99,12 +100,23 @@ def parsed(kind: Callable[[str], Any], name: str, text: str) -> Any:
 
 
 def save(conversation: Conversation, argument: str) -> None:
-    keeps_kv = argument.split(" ")[0] == KV
-    path = file_named(argument.removeprefix(KV).strip() if keeps_kv else argument, "/save")
+    name, keeps_kv = without_kv_option(argument)
+    path = file_named(name, "/save")
+    if keeps_kv:
+        path = chat_files.beside_kv(path)
     kv = kv_of(conversation) if keeps_kv else None
     chat_files.write(path, chat_files.SavedChat(conversation.llm.name, conversation.messages, conversation.asked), kv)
     beside = f", its keys and values to {chat_files.kv_file(path)} ({human_bytes(len(kv))})" if kv else ""
     note(f"Saved {counted(len(conversation.messages), 'message')} to {path}{beside}.")
+
+
+def without_kv_option(argument: str) -> tuple[str, bool]:
+    """A file's name, and whether the option stands before or after it."""
+    if argument == KV or argument.startswith(f"{KV} "):
+        return argument.removeprefix(KV).strip(), True
+    if argument.endswith(f" {KV}"):
+        return argument.removesuffix(KV).strip(), True
+    return argument, False
 
 
 def kv_of(conversation: Conversation) -> bytes:
@@ -114,7 +126,7 @@ def kv_of(conversation: Conversation) -> bytes:
 
 
 def load(conversation: Conversation, argument: str) -> None:
-    path = file_named(argument, "/load")
+    path = chat_files.conversation_at(file_named(argument, "/load"))
     found = chat_files.read(path)
     if conversation.raw:
         raise ConfigError("With --raw there is no conversation to go on with: start again without it.")

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Protocol
 
 from tahr.cli.chat.commands import Leave, obey
 from tahr.cli.chat.conversation import Conversation
@@ -17,11 +18,36 @@ GOODBYES = ("exit", "quit")
 N_HISTORY_LINES = 1000
 
 
-def repl(conversation: Conversation, ask: Callable[[str], str]) -> None:
-    """Talk until the user leaves; `ask` shows a prompt and returns a line."""
+class Input(Protocol):
+    """Where lines come from."""
+
+    def ask(self, prompt: str) -> str: ...
+    def ask_first(self, prompt: str) -> str: ...
+    def has_more(self) -> bool: ...
+    def silent(self) -> AbstractContextManager[None]: ...
+
+
+class Script:
+    """Lines of a program: each is a message, and none comes before it is wanted."""
+
+    def __init__(self, ask: Callable[[str], str]):
+        self.ask = ask
+        self.ask_first = ask
+
+    def has_more(self) -> bool:
+        return False
+
+    def silent(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def repl(conversation: Conversation, source: Input) -> None:
+    """Talk until the user leaves."""
     while True:
         try:
-            turn(conversation, read_message(ask))
+            text = read_message(source)
+            with source.silent():
+                turn(conversation, text)
         except KeyboardInterrupt:
             note("\n(Ctrl-D or /bye leaves)")
         except EOFError:
@@ -40,21 +66,23 @@ def turn(conversation: Conversation, text: str) -> None:
         return
     if text.strip() in GOODBYES:
         raise Leave
-    if text.startswith("/"):
+    if text.startswith("/") and "\n" not in text:  # a command is one line; what was pasted may begin with a slash
         obey(conversation, text.strip())
     else:
         conversation.reply(text)
 
 
-def read_message(ask: Callable[[str], str]) -> str:
-    """One line, or several between triple quotes or joined by a backslash at the end."""
-    line = ask(FIRST)
+def read_message(source: Input) -> str:
+    """One line, or several: between triple quotes, joined by a backslash at the end, or pasted together."""
+    line = source.ask_first(FIRST)
     if line.lstrip().startswith(QUOTES):
-        return quoted(line.lstrip()[len(QUOTES) :], ask)
-    lines = [line]
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1][:-1]
-        lines.append(further(ask) or "")
+        return quoted(line.lstrip()[len(QUOTES) :], source.ask)
+    lines = [line.rstrip("\n")]  # what readline pasted may end with a line break
+    while lines[-1].endswith("\\") or (not line.startswith("/") and source.has_more()):
+        following = further(source.ask)
+        lines = [*lines[:-1], lines[-1].removesuffix("\\"), following or ""]
+        if following is None:
+            break
     return "\n".join(lines)
 
 

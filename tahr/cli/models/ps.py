@@ -17,7 +17,7 @@ examples:
   tahr ps --json | jq .data[].id          for programs"""
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
-HEAD = ("NAME", "STATE", "MEMORY", "CONTEXT", "REQUESTS", "UNTIL")
+HEAD = ("NAME", "STATE", "WEIGHTS", "KV-RESERVED", "KV-USED", "CONTEXT", "REQUESTS", "UNTIL")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +48,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def row(entry: dict[str, Any]) -> tuple[str, ...]:
-    n_bytes, context, left_s = entry["n_bytes"], entry["context_size"], entry["expires_in_s"]
+    context, left_s = entry["context_size"], entry["expires_in_s"]
     n_requests = entry["active_requests"] + entry["waiting_requests"]
     is_loaded = entry["state"] == "loaded"
     until = f"{left_s:.0f} s from now" if left_s is not None else "always" if is_loaded else ""
-    memory = human_bytes(n_bytes) if n_bytes is not None and is_loaded else ""
-    return entry["id"], entry["state"], memory, str(context or ""), str(n_requests), until
+    return entry["id"], entry["state"], *memory_of(entry["memory"]), str(context or ""), str(n_requests), until
+
+
+def memory_of(memory: dict[str, int] | None) -> list[str]:
+    """Weights, what is reserved for keys and values, and how much of that is in use."""
+    names = ("weight_bytes", "kv_reserved_bytes", "kv_used_bytes")
+    return [human_bytes(memory[name]) if memory else "" for name in names]

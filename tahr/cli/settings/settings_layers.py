@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -46,6 +46,12 @@ SHORT = {
     "TAHR_PORT": "server.port",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "server.otlp_endpoint",
 }
+PREFIX = "TAHR_"
+# Variables that are no settings: what reads them reads them itself.
+READ_ELSEWHERE = {
+    *("TAHR_HOME", "TAHR_API_KEY", "TAHR_DEBUG", "TAHR_PROFILE", "TAHR_CPU_ISA", "TAHR_OLLAMA_REGISTRY"),
+    *("TAHR_TEST_ASSETS", "TAHR_TEST_BACKENDS", "TAHR_TEST_CACHE", "TAHR_TEST_OFFLINE"),
+}
 SECRET = {"server.api_keys", "server.admin_key"}
 # These decide what a reply looks like, so only the request that gets the reply can ask for them.
 REQUEST_ONLY = {
@@ -75,7 +81,7 @@ class Key:
     @property
     def variable(self) -> str:
         """Its long name in the environment."""
-        return "TAHR_" + self.path.replace(".", "_").upper()
+        return PREFIX + self.path.replace(".", "_").upper()
 
     @property
     def expected(self) -> str:
@@ -312,12 +318,11 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def env_values(environ: Mapping[str, str], known: Mapping[str, Key], warn: Callable[[str], None]) -> dict[str, Any]:
     names = SHORT | {key.variable: path for path, key in known.items()}
-    sections = tuple(f"TAHR_{section.upper()}_" for section in SECTIONS)
     values: dict[str, Any] = {}
     for name in sorted(environ):
         path = names.get(name)
-        if path is None and name.startswith(sections):
-            warn(f"warning: {name} is set, but is no setting{hint(name, names)}")
+        if path is None and name.startswith(PREFIX) and name not in READ_ELSEWHERE:
+            warn(f"warning: {name} is set, but is no setting{hint(name, [*names, *READ_ELSEWHERE])}")
         elif path in values:
             raise ConfigError(f"{name} sets {path}, which another variable sets too: keep one of them.")
         elif path is not None and environ[name]:
@@ -339,7 +344,7 @@ def set_values(sets: Sequence[str], usable: Mapping[str, Key]) -> dict[str, Any]
     return values
 
 
-def hint(name: str, known: Mapping[str, Any]) -> str:
+def hint(name: str, known: Collection[str]) -> str:
     """The end of a complaint about a name."""
     near = get_close_matches(name, known, 1) or [path for path in known if path.endswith(f".{name}")]
     return f": did you mean {near[0]}?" if near else ": `--effective-config-json` lists them all."

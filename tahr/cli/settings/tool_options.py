@@ -26,7 +26,7 @@ def add_tools(parser: argparse.ArgumentParser) -> None:
 
 def chat_options_of(args: argparse.Namespace) -> dict[str, Any]:
     """The options of a chat, checked as far as that needs no model."""
-    from tahr.generation.chat_options import split_options
+    from tahr.generation.options import split_options
 
     asked: dict[str, Any] = {"thinking": args.thinking, "reasoning_effort": args.reasoning_effort}
     if args.tools is not None:
@@ -54,7 +54,7 @@ def choice_of(text: str) -> Any:
 
 def for_template(asked: dict[str, Any], template: "ChatTemplate | None", note: Callable[[str], None]) -> dict[str, Any]:
     """The options without a switch that the model does not have; that is worth a note, not an error."""
-    from tahr.generation.chat_options import can_think
+    from tahr.generation.thinking import can_think
     from tahr.text.replies.thinking import SWITCHES
 
     has_switch = template is not None and (can_think(template) or any(name in template.variables for name in SWITCHES))

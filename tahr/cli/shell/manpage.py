@@ -17,7 +17,7 @@ INTRODUCTION = (
     "(ollama:name), a .gguf file or a directory with safetensors."
 )
 ENVIRONMENT = {
-    "TAHR_HOME": "where models of other sources than the hub, and the history, are (~/.cache/tahr)",
+    "TAHR_HOME": "models of other sources than the hub, and the history (else $XDG_CACHE_HOME/tahr, ~/.cache/tahr)",
     "HF_HOME, HF_HUB_CACHE": "where models of the Hugging Face hub are",
     "HF_TOKEN": "the token for gated repositories",
     "TAHR_API_KEY": "the key a server asks for, and that `tahr run --server` sends",

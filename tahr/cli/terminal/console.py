@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tahr.cli.terminal.wrapping import Wrapping, columns_of
 from tahr.errors import printable
 
 if TYPE_CHECKING:
@@ -86,12 +87,16 @@ class TextOutput:
         self._thinks = False  # the thinking is being shown
         self._ends_line = True
         self._terminal = sys.stdout.isatty()
+        self._wrap = Wrapping(lambda: columns_of(sys.stdout.fileno()))
+        self._wrap_thought = Wrapping(lambda: columns_of(sys.stderr.fileno()))
 
     def ready(self, model: str, backend: str) -> None:
         pass
 
     def user(self, content: str) -> None:
         self._ends_line = True
+        self._wrap.begin_message()
+        self._wrap_thought.begin_message()
 
     def thought(self, text: str) -> None:
         """Thinking is no reply: it goes to stderr, dimmed where that is a terminal."""
@@ -99,19 +104,20 @@ class TextOutput:
             return
         self._thinks = True
         shown = text.translate(CONTROL)
-        sys.stderr.write(DIM.format(shown) if sys.stderr.isatty() else shown)
+        sys.stderr.write(DIM.format(self._wrap_thought(shown)) if sys.stderr.isatty() else shown)
         sys.stderr.flush()
 
     def _end_thought(self) -> None:
         if self._thinks:
             self._thinks = False
+            self._wrap_thought.begin_line()
             note("\n")
 
     def piece(self, text: str) -> None:
         if not text:
             return
         self._end_thought()
-        sys.stdout.write(text.translate(CONTROL) if self._terminal else text)
+        sys.stdout.write(self._wrap(text.translate(CONTROL)) if self._terminal else text)
         sys.stdout.flush()
         self._ends_line = text.endswith("\n")
 

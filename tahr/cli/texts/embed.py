@@ -26,7 +26,8 @@ N_TOGETHER = 1024  # texts whose vectors are written at once
 
 EXAMPLES = """\
 examples:
-  tahr embed minilm --text "The cat sat on the mat"
+  tahr embed minilm "The cat sat on the mat"
+  tahr embed minilm --text "one text" --text "another"
   tahr embed minilm --file sentences.txt --format csv -o vectors.csv      a text per line
   tahr embed minilm --dimensions 128 < sentences.txt"""
 
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, which texts, which form."""
     parser.epilog = EXAMPLES
     parser.add_argument("model", metavar="MODEL", help="which model")
+    parser.add_argument("words", nargs="*", metavar="TEXT", help="a text; the same as --text")
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--text", action="append", metavar="TEXT", help="a text; may be given several times")
     texts.add_argument("--file", type=Path, metavar="FILE", help="a text per line; without both, standard input is")
@@ -78,11 +80,13 @@ def vectors(llm: "LLM", texts: list[str], args: argparse.Namespace) -> "Floats":
 
 def read_texts(args: argparse.Namespace) -> list[str]:
     """The texts, none of them empty."""
-    if args.text is not None:
-        texts, what = args.text, "text"
+    if args.words and (args.text is not None or args.file is not None):
+        raise ConfigError("The texts are given twice: give them after the model, or with --text or --file.")
+    if args.words or args.text is not None:
+        texts, what = args.words or args.text, "text"
     else:
         if args.file is None and stdin_is_terminal():
-            raise ConfigError("There is nothing to embed: give --text or --file, or pipe in a text per line.")
+            raise ConfigError("There is nothing to embed: give a text, --text or --file, or pipe in a text per line.")
         texts, what = lines_of(read_stdin() if args.file is None else read_file(args.file)), "line"
     if not texts:
         raise ConfigError("There is nothing to embed: the input is empty.")

@@ -254,14 +254,15 @@ def one_shot(conversation: "Conversation", prompt: str) -> int:
 
 def chat(conversation: "Conversation", quiet: bool = False) -> int:
     from tahr.cli.chat.prompt import stdin_is_terminal
-    from tahr.cli.chat.repl import ask_pipe, ask_terminal, history, repl
+    from tahr.cli.chat.repl import Script, ask_pipe, ask_terminal, history, repl
+    from tahr.cli.terminal.keyboard import Keyboard
     from tahr.hub.store import home
 
     if not stdin_is_terminal() or isinstance(conversation.output, JsonlOutput):
-        repl(conversation, ask_pipe)  # programs need no prompt
+        repl(conversation, Script(ask_pipe))  # programs need no prompt
         return 0
     if not quiet:
         note("/help lists the commands; Ctrl-D leaves.")
     with history(home() / "history"):
-        repl(conversation, ask_terminal)
+        repl(conversation, Keyboard(ask_terminal))
     return 0

@@ -21,6 +21,7 @@ from tahr.errors import ConfigError, TahrError
 from tahr.grammar.state import GrammarState
 
 ROW_VALUES = attrgetter(*OFF)
+NEEDED = attrgetter("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "repeat_last_n", "max_tokens")
 KEY_AT: int = SAMPLE_ROW.fields["key"][1]  # type: ignore[index]  # its place in a row, 8 bytes
 
 
@@ -38,7 +39,7 @@ class SamplingState:
         resolve: Resolve | None = None,  # turns DRY's breakers from text to tokens: see `dry.breaker_finder`
         index: int = 0,
     ):
-        self.params = (complete if params.grammar is None else precedence)(params)
+        self.params = complete(params)
         self.processors = LogitProcessors(self.params, eos_tokens, resolve)
         self.learns = bool(self.params.mirostat and self.params.temperature)
         self.n_logprobs = self.params.logprobs
@@ -75,10 +76,9 @@ class SamplingState:
         return {"logit_bias": dict(p.logit_bias), **{name: getattr(p, name) for name in p.TOKEN_LISTS}}
 
 
-@lru_cache(maxsize=256)
 def complete(params: SamplingParams) -> SamplingParams:
-    """All settings filled in; most requests ask for the same."""
-    return precedence(params)
+    """Parameters with every setting that sampling needs: those of a resolved request are so already."""
+    return params if None not in NEEDED(params) else precedence(params)
 
 
 def sample_row(params: SamplingParams, index: int) -> bytes:

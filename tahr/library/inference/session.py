@@ -9,10 +9,10 @@ import numpy as np
 
 from tahr.backends.api import Bytes, Floats
 from tahr.engine.engine import Engine
-from tahr.engine.feeder import Feeder, LastRow
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.kv.pages import pages_for
+from tahr.library.feeder import Feeder, LastRow
 from tahr.library.inputs.arguments import token_ids
 
 

@@ -6,9 +6,12 @@ from os import fspath
 from typing import NoReturn
 
 from tahr.config import SamplingParams
+from tahr.engine.engine import Event
+from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.speculator import SpeculationStats
 from tahr.errors import ConfigError, ModelFingerprintMismatch
+from tahr.generation.driver import Driver
 from tahr.generation.writers import TextWriter, has_text, line_limits
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.engine import check_max_tokens
@@ -71,13 +74,16 @@ class SpeculativeEngine:
         seq = self._submit(replace(self.sampler, max_tokens=max(max_tokens, self.sampler.min_tokens)))
         seq.max_length = min(seq.max_length, len(self._tokens) + max_tokens)
         texts: list[str] = []
+
+        def on_events(events: list[Event]) -> None:
+            for _, deltas, _ in events:
+                text = text_of(deltas)
+                texts.append(text)
+                if callback and text:
+                    callback(text)
+
         try:
-            while not seq.done:
-                for _, deltas, _ in self._pair.engine.step():
-                    text = text_of(deltas)
-                    texts.append(text)
-                    if callback and text:
-                        callback(text)
+            Driver(self._pair.engine).run(lambda: seq.done, on_events)
         finally:
             self._pair.engine.abort(seq)  # if the callback raised: the next text must not be mixed with this one
         if seq.error:
@@ -93,7 +99,7 @@ class SpeculativeEngine:
         def new_writer() -> TextWriter:
             return TextWriter(tokenizer, params.stop, continuing, line_limits(params))
 
-        seq = self._pair.engine.submit(self._tokens, params, new_writer)
+        seq = self._pair.engine.submit(ResolvedRequest(self._tokens, params, new_writer))
         assert seq.request
         # Random numbers, penalties and mirostat go on where the reply stopped.
         seq.request.n_prompt = self._n_prompt

@@ -87,11 +87,24 @@ LlgLimits limits_of(const nb::dict& options) {
           number("max_lexer_states"), number("max_grammar_size"),   /*precompute_large_lexemes=*/true, number("verbose_errors") != 0};
 }
 
-void make_matcher(PyMatcher* self, const PyIndex& index, const std::string& grammar, const nb::dict& options) {
+MatchingBudget budget_of(const nb::dict& options) {
+  const auto time = [&](const char* name) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(nb::cast<double>(options[name])));
+  };
+  return {time("step_s"), time("token_s"), time("beyond_s")};
+}
+
+void make_matcher(PyMatcher* self, const PyIndex& index, const std::string& grammar, const nb::dict& options,
+                  const nb::dict& most) {
   if (grammar.find('\0') != std::string::npos) throw nb::value_error("A grammar cannot hold the character 0.");
   const LlgLimits limits = limits_of(options);
+  const MatchingBudget budget = budget_of(most);
   const ReleasedGil released;
-  new (self) PyMatcher{std::make_shared<GrammarMatcher>(index.index, grammar, limits)};
+  new (self) PyMatcher{std::make_shared<GrammarMatcher>(index.index, grammar, limits, budget)};
+}
+
+PyMatcher copied(const PyMatcher& self, bool is_same_request) {
+  return {std::make_shared<GrammarMatcher>(self.own(), is_same_request)};
 }
 
 // All bits are zero where the grammar cannot go on.
@@ -167,8 +180,9 @@ void bind_grammar(nb::module_& module) {
       .def("__init__", make_index, "library"_a, "tokens"_a, "eos"_a, "slices"_a, "tokenize"_a);
 
   nb::class_<PyMatcher>(module, "GrammarMatcher")
-      .def("__init__", make_matcher, "index"_a, "grammar"_a, "limits"_a)
-      .def("copy", [](const PyMatcher& self) { return PyMatcher{std::make_shared<GrammarMatcher>(self.own())}; })
+      .def("__init__", make_matcher, "index"_a, "grammar"_a, "limits"_a, "budget"_a)
+      .def("copy", [](const PyMatcher& self) { return copied(self, false); }, "For another request.")
+      .def("fork", [](const PyMatcher& self) { return copied(self, true); }, "For the same request.")
       .def("consume", [](const PyMatcher& self, uint32_t token) { return self.own().consume(token); }, "token"_a)
       .def("rollback", [](const PyMatcher& self, size_t n) { return self.own().rollback(n); }, "n_tokens"_a)
       .def("reset", [](const PyMatcher& self) { return self.own().reset(); })
@@ -176,6 +190,7 @@ void bind_grammar(nb::module_& module) {
       .def("mask", mask_of)
       .def("error", [](const PyMatcher& self) { return self.own().error(); })
       .def_prop_ro("busy", [](const PyMatcher& self) { return self.matcher->busy.load(); })
+      .def_prop_ro("is_over_budget", [](const PyMatcher& self) { return self.matcher->is_over_budget(); })
       .def_prop_ro("finished", [](const PyMatcher& self) { return self.matcher->finished(); })
       .def_prop_ro("n_consumed", [](const PyMatcher& self) { return self.matcher->n_consumed(); })
       .def_prop_ro("n_seen", [](const PyMatcher& self) { return self.matcher->n_seen(); });

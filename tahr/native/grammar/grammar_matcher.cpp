@@ -1,10 +1,22 @@
 #include "grammar_matcher.h"
 
+#include <time.h>
+
+#include <algorithm>
 #include <new>
 
 namespace tahr {
 
 namespace {
+
+using std::chrono::nanoseconds;
+
+// Of this thread: what others do meanwhile is not the grammar's cost.
+nanoseconds computed() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
+}
 
 LlgMatcher* made(LlgMatcher* matcher) {
   if (!matcher) throw std::bad_alloc();
@@ -21,11 +33,40 @@ LlgMatcher* compiled(const GrammarIndex& index, const std::string& grammar, cons
 
 }  // namespace
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const GrammarIndex> index, const std::string& grammar, const LlgLimits& limits)
-    : index_(std::move(index)), inner_(compiled(*index_, grammar, limits)), finished_(api().is_stopped(inner_)) {}
+void MatchingCost::add(nanoseconds spent, const MatchingBudget& budget) {
+  std::lock_guard<std::mutex> lock(lock_);
+  beyond_ += spent;
+  if (spent > budget.step || beyond_ > budget.beyond) is_over_.store(true, std::memory_order_relaxed);
+}
 
-GrammarMatcher::GrammarMatcher(const GrammarMatcher& other)
+void MatchingCost::add_token(const MatchingBudget& budget) {
+  std::lock_guard<std::mutex> lock(lock_);
+  beyond_ = std::max(nanoseconds(0), beyond_ - budget.token);
+}
+
+// What it computes is the request's cost; nothing once that is too much.
+template <class Work>
+auto GrammarMatcher::measured(Work work) {
+  using Result = decltype(work());
+  if (cost_->is_over()) return Result{};
+  const nanoseconds began = computed();
+  Result result = work();
+  cost_->add(computed() - began, budget_);
+  return cost_->is_over() ? Result{} : result;
+}
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const GrammarIndex> index, const std::string& grammar, const LlgLimits& limits,
+                               const MatchingBudget& budget)
+    : index_(std::move(index)),
+      budget_(budget),
+      cost_(std::make_shared<MatchingCost>()),
+      inner_(compiled(*index_, grammar, limits)),
+      finished_(api().is_stopped(inner_)) {}
+
+GrammarMatcher::GrammarMatcher(const GrammarMatcher& other, bool is_same_request)
     : index_(other.index_),
+      budget_(other.budget_),
+      cost_(is_same_request ? other.cost_ : std::make_shared<MatchingCost>()),
       inner_(made(other.api().clone_matcher(other.inner_))),
       finished_(other.finished_),
       took_end_(other.took_end_),
@@ -34,7 +75,8 @@ GrammarMatcher::GrammarMatcher(const GrammarMatcher& other)
 
 bool GrammarMatcher::consume(uint32_t token) {
   took_end_ |= index_->is_end(token);
-  const bool is_allowed = api().consume_token(inner_, token) == 0;
+  cost_->add_token(budget_);
+  const bool is_allowed = measured([&] { return api().consume_token(inner_, token) == 0; });
   n_consumed_ += is_allowed;
   n_seen_ += is_allowed;
   finished_ = api().is_stopped(inner_);
@@ -56,20 +98,25 @@ bool GrammarMatcher::reset() {
 }
 
 Tokens GrammarMatcher::forced() {
-  Tokens found(32);
-  for (;;) {
-    const int32_t n = api().compute_ff_tokens(inner_, found.data(), found.size());
-    if (n < int32_t(found.size())) {
-      found.resize(n > 0 ? size_t(n) : 0);
-      return found;
+  return measured([&] {
+    Tokens found(32);
+    for (;;) {
+      const int32_t n = api().compute_ff_tokens(inner_, found.data(), found.size());
+      if (n < int32_t(found.size())) {
+        found.resize(n > 0 ? size_t(n) : 0);
+        return found;
+      }
+      found.resize(found.size() * 8);  // there may be more than fit
     }
-    found.resize(found.size() * 8);  // there may be more than fit
-  }
+  });
 }
 
-bool GrammarMatcher::fill(uint32_t* mask) { return api().compute_mask_into(inner_, mask, mask_bytes()) == 0; }
+bool GrammarMatcher::fill(uint32_t* mask) {
+  return measured([&] { return api().compute_mask_into(inner_, mask, mask_bytes()) == 0; });
+}
 
 std::string GrammarMatcher::error() {
+  if (cost_->is_over()) return "following it takes too much time";
   const char* text = api().get_error(inner_);
   return text ? text : "";
 }

@@ -1,7 +1,8 @@
-// Where one text stands in its grammar.
+// Where one text stands in its grammar, and what following it has cost.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -9,11 +10,33 @@
 
 namespace tahr {
 
+// Computing time that a request may take for its grammar: in one step, for every token, and beyond that altogether. What
+// cheap tokens leave is not saved for costly ones, because an ambiguous grammar becomes costlier with every token.
+struct MatchingBudget {
+  std::chrono::nanoseconds step, token, beyond;
+};
+
+// What a request has taken beyond what its tokens allow; its choices and the copies that drafts are checked with add to it.
+class MatchingCost {
+ public:
+  void add(std::chrono::nanoseconds spent, const MatchingBudget& budget);
+  void add_token(const MatchingBudget& budget);
+  bool is_over() const { return is_over_.load(std::memory_order_relaxed); }
+
+ private:
+  std::mutex lock_;
+  std::chrono::nanoseconds beyond_{0};
+  std::atomic<bool> is_over_{false};
+};
+
 class GrammarMatcher {
  public:
   // At the beginning of a grammar; one that does not compile has an error.
-  GrammarMatcher(std::shared_ptr<const GrammarIndex> index, const std::string& grammar, const LlgLimits& limits);
-  GrammarMatcher(const GrammarMatcher& other);  // the copy has a lexer of its own
+  GrammarMatcher(std::shared_ptr<const GrammarIndex> index, const std::string& grammar, const LlgLimits& limits,
+                 const MatchingBudget& budget);
+  // The copy has a lexer of its own, and is another request's or the same one's.
+  GrammarMatcher(const GrammarMatcher& other, bool is_same_request);
+  GrammarMatcher(const GrammarMatcher&) = delete;
   ~GrammarMatcher() { api().free_matcher(inner_); }
   GrammarMatcher& operator=(const GrammarMatcher&) = delete;
 
@@ -22,7 +45,8 @@ class GrammarMatcher {
   bool reset();  // to the beginning; false if it cannot be trusted to be as new
   Tokens forced();
   bool fill(uint32_t* mask);
-  bool is_error() const { return api().is_error(inner_); }
+  bool is_error() const { return cost_->is_over() || api().is_error(inner_); }
+  bool is_over_budget() const { return cost_->is_over(); }
   std::string error();
   size_t mask_bytes() const { return index_->mask_bytes(); }
 
@@ -36,9 +60,13 @@ class GrammarMatcher {
   bool needs_mask = true;
 
  private:
+  template <class Work>
+  auto measured(Work work);
   const Llguidance& api() const { return index_->api(); }
 
   const std::shared_ptr<const GrammarIndex> index_;
+  const MatchingBudget budget_;
+  const std::shared_ptr<MatchingCost> cost_;
   LlgMatcher* inner_;
   bool finished_;
   bool took_end_ = false;

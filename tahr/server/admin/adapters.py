@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tahr.config import LoraChoice, clean_lora
-from tahr.errors import ConfigError, LoadError
+from tahr.errors import LoadError
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ModelRegistry, ServedModel, UnloadedModel
-from tahr.server.openai.bodies import decode
 from tahr.server.state.state import ServerState
 
 
@@ -62,29 +61,6 @@ BODY = msgspec.json.Decoder(AdapterBody)
 LOAD_BODY = msgspec.json.Decoder(LoadAdapterBody)
 UNLOAD_BODY = msgspec.json.Decoder(UnloadAdapterBody)
 BELOW = "/admin/loras/"
-
-# ---- requests -----------------------------------------------------------------------------------------------
-
-
-def chosen_model(models: ModelRegistry, name: str | None, lora: Any) -> tuple[ServedModel, tuple[LoraChoice, ...]]:
-    """The model a request names, and its adapters: by the name `base:adapter`, or by the field `lora`."""
-    model, adapter = models.find_adapted(name)
-    asked = checked(lora) if lora else ()
-    if adapter and asked:
-        raise bad_field("lora", f"The model {name!r} names an adapter already: leave out lora, or name the base model.")
-    known = {each.name for each in model.engine.adapters()} if asked else set()
-    unknown = [each for each, _ in asked if each not in known]
-    if unknown:
-        there = ", ".join(sorted(known)) or "none"
-        raise bad_field("lora", f"lora names {unknown[0][:80]!r}, which is not loaded: there is {there}.")
-    return model, ((adapter, None),) if adapter else asked
-
-
-def checked(lora: Any) -> tuple[LoraChoice, ...]:
-    try:
-        return clean_lora(lora)
-    except ConfigError as error:
-        raise bad_field("lora", str(error)) from error
 
 
 # ---- routes -------------------------------------------------------------------------------------------------

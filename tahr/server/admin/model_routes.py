@@ -5,10 +5,11 @@ import time
 import msgspec
 from msgspec import Struct
 
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
+from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.bodies import decode
 from tahr.server.state.route import Route
 from tahr.server.state.state import ServerState
 
@@ -26,13 +27,22 @@ class UnloadModelBody(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
 
 
+class ModelMemory(Struct):
+    """What the memory of a loaded model is for."""
+
+    weight_bytes: int
+    kv_reserved_bytes: int  # what keys and values may grow to
+    kv_used_bytes: int  # by running sequences; what only the prefix cache holds is free to take
+
+
 class PoolEntry(Struct):
     """A model of this server, and whether it is in memory."""
 
     id: str
     names: list[str]
     state: str
-    n_bytes: int | None  # None: it was not loaded yet
+    n_bytes: int | None  # at most, weights and KV; None: it was not loaded yet
+    memory: "ModelMemory | None"  # None: it is not loaded
     context_size: int | None
     active_requests: int
     waiting_requests: int  # until it is loaded
@@ -95,12 +105,19 @@ def entry(model: ServedModel) -> PoolEntry:
         names=list(model.names),
         state=model.state,
         n_bytes=model.n_bytes,
+        memory=memory_of(model.loaded_engine) if model.loaded_engine else None,
         context_size=model.context_size,
         active_requests=len(model.users),
         waiting_requests=len(model.waiting - model.users),
         keep_alive_s=model.keep_alive_s,
         expires_in_s=expires_in_s and max(0.0, round(expires_in_s, 3)),
     )
+
+
+def memory_of(engine: ServedEngine) -> ModelMemory:
+    now, reserved = engine.snapshot(), engine.n_bytes - engine.n_weight_bytes
+    used = reserved * now.pages_used // now.pages_total if now.pages_total else 0
+    return ModelMemory(engine.n_weight_bytes, reserved, used)
 
 
 ROUTES = [

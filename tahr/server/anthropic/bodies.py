@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from tahr.server.openai.bodies import Inert, Refused, described
+from tahr.server.bodies.decoding import Inert, Refused, described
 from tahr.text.replies.thinking import EFFORTS
 from tahr.text.tool_calls.tools import NAME
 

@@ -6,10 +6,9 @@ Their blocks hold what are messages of their own elsewhere: a tool's result stan
 from collections.abc import Iterator, Sequence
 
 from tahr.server.anthropic.bodies import AnthropicMessage, ContentBlock, CountTokensBody
+from tahr.server.bodies.messages import MAX_NAME_CHARS, ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.bodies.turns import Turns
 from tahr.server.http.errors import HttpError, bad_field
-from tahr.server.openai.bodies import ContentPart, Message, MessageFunction, MessageToolCall
-from tahr.server.openai.prompts import MAX_NAME_CHARS
-from tahr.server.openai.turns import Turns
 from tahr.text.tool_calls.tools import MAX_SCHEMA_DEPTH, is_deeper
 
 # Claude Code states its version in a block of the instructions. It differs between sessions, so that what follows

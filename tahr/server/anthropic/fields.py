@@ -1,9 +1,9 @@
-"""The fields of Anthropic's bodies beside the messages, as fields of a chat."""
+"""The fields of Anthropic's bodies beside the messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tahr.generation.chat_options import can_think
+from tahr.generation.thinking import can_think
 from tahr.server.anthropic.bodies import (
     AnthropicTool,
     AnthropicToolChoice,
@@ -12,14 +12,14 @@ from tahr.server.anthropic.bodies import (
     OutputFormat,
     ThinkingConfig,
 )
-from tahr.server.anthropic.conversation import chat_messages
 from tahr.server.http.errors import bad_field
-from tahr.server.openai.bodies import ChatBody
+from tahr.server.replies.chat import ChatOptions, chat_options
+from tahr.server.replies.grammars import FieldGrammar, made
 from tahr.text.replies.thinking import EFFORTS
 from tahr.text.templates.chat import ChatTemplate
 from tahr.text.tool_calls.json_text import dumped
 
-SENT_NAMES = {"stop": "stop_sequences", "guided_json": "output_config.format.schema"}
+SENT_NAMES = {"stop": "stop_sequences"}
 DISPLAYS = (None, "summarized", "omitted")
 
 
@@ -54,22 +54,30 @@ def check_harmless(body: CountTokensBody) -> None:
             raise bad_field(name, f"{name} asks for what this server cannot do: leave it out.", code)
 
 
-def chat_body(body: CountTokensBody, template: ChatTemplate | None) -> ChatBody:
-    """The same request as a chat; the template says whether and how its model thinks."""
-    check_harmless(body)
-    made = ChatBody(
-        model=body.model,
-        messages=chat_messages(body),
-        metadata=body.metadata,
-        guided_json=schema_of(body),
-        **tool_fields(body.tools, body.tool_choice),
-        **thinking_fields(body, template),
+def options_of(body: CountTokensBody, template: ChatTemplate | None) -> ChatOptions:
+    """Tools and thinking; the template says whether and how its model thinks."""
+    parallel = not (body.tool_choice and body.tool_choice.disable_parallel_tool_use)
+    thinking = thinking_fields(body, template)
+    return chat_options(
+        functions_of(body.tools),
+        choice_of(body.tool_choice),
+        parallel,
+        thinking.get("thinking"),
+        thinking.get("reasoning_effort"),
     )
-    if isinstance(body, MessagesBody):
-        check_lengths(body)
-        made.max_tokens, made.stop, made.stream = body.max_tokens, body.stop_sequences, body.stream
-        made.temperature, made.top_k, made.top_p = body.temperature, body.top_k, body.top_p
-    return made
+
+
+def sampling_of(body: MessagesBody, template: ChatTemplate | None) -> dict[str, Any]:
+    """The sampling settings by our names."""
+    check_lengths(body)
+    return {
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "temperature": body.temperature,
+        "top_k": body.top_k,
+        "top_p": body.top_p,
+        "thinking_budget": thinking_fields(body, template).get("thinking_budget"),
+    }
 
 
 def check_lengths(body: MessagesBody) -> None:
@@ -86,10 +94,8 @@ def check_lengths(body: MessagesBody) -> None:
 # ---- tools --------------------------------------------------------------------------------------------------
 
 
-def tool_fields(tools: list[AnthropicTool] | None, choice: AnthropicToolChoice | None) -> dict[str, Any]:
-    offered = [function_of(tool, f"tools[{i}]") for i, tool in enumerate(tools or ())]
-    parallel = not (choice and choice.disable_parallel_tool_use)
-    return {"tools": offered or None, "tool_choice": choice_of(choice), "parallel_tool_calls": parallel}
+def functions_of(tools: list[AnthropicTool] | None) -> list[dict[str, Any]] | None:
+    return [function_of(tool, f"tools[{i}]") for i, tool in enumerate(tools or ())] or None
 
 
 def function_of(tool: AnthropicTool, where: str) -> dict[str, Any]:
@@ -164,7 +170,7 @@ def check_thinking(config: ThinkingConfig | None, effort: str | None) -> None:
         raise bad_field("thinking.display", "thinking.display must be summarized or omitted.")
 
 
-def schema_of(body: CountTokensBody) -> dict[str, Any] | None:
+def grammar_of(body: CountTokensBody) -> FieldGrammar | None:
     """What the text of the reply must be."""
     inner = body.output_config.format if body.output_config else None
     if inner and body.output_format:
@@ -174,4 +180,4 @@ def schema_of(body: CountTokensBody) -> dict[str, Any] | None:
         return None
     if given.type != "json_schema" or given.schema is None:
         raise bad_field("output_config.format", "output_config.format must be of type json_schema and have a schema.")
-    return given.schema
+    return made("output_config.format.schema", "json_schema", given.schema)

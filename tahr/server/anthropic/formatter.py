@@ -18,8 +18,7 @@ from tahr.server.anthropic.replies import (
 from tahr.server.http.errors import HttpError
 from tahr.server.http.sse import HEADERS, encode, named_event
 from tahr.server.models.engine_port import EngineStream, PromptProgress
-from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
-from tahr.server.openai.replies import Usage
+from tahr.server.replies.formatter import ChoiceOutput, ReplyOptions, Usage
 from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, kind_of, merge
 from tahr.text.tool_calls.json_text import loaded_prefix
 

@@ -4,13 +4,29 @@ from functools import partial
 
 import msgspec
 
+from tahr.generation.request import GenerationRequest
+from tahr.generation.resolve import RequestFacts, n_prompt_tokens
 from tahr.server.anthropic.bodies import CountTokensBody, MessagesBody
-from tahr.server.anthropic.fields import SENT_NAMES, chat_body, thinks
+from tahr.server.anthropic.conversation import chat_messages
+from tahr.server.anthropic.fields import (
+    SENT_NAMES,
+    check_harmless,
+    functions_of,
+    grammar_of,
+    options_of,
+    sampling_of,
+    thinks,
+)
 from tahr.server.anthropic.formatter import MessageFormatter, MessageOptions
 from tahr.server.anthropic.replies import CountTokensReply
+from tahr.server.bodies.decoding import decode
+from tahr.server.conversations.sessions import Caller
 from tahr.server.http.request import HttpRequest
-from tahr.server.openai.bodies import decode
-from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
+from tahr.server.models.chosen import chosen_model
+from tahr.server.replies.chat import prompt_of, turn_of
+from tahr.server.replies.params import params_of
+from tahr.server.replies.prompts import check_chat_size
+from tahr.server.replies.served import ServedRequest, reply_to
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(MessagesBody)
@@ -19,7 +35,7 @@ COUNT_BODY = msgspec.json.Decoder(CountTokensBody)
 
 async def create_message(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as Anthropic's API does."""
-    await reply_to_chat(request, state, partial(read, state))
+    await reply_to(request, state, partial(read, state), SENT_NAMES)
 
 
 async def count_tokens(request: HttpRequest, state: ServerState) -> None:
@@ -29,15 +45,38 @@ async def count_tokens(request: HttpRequest, state: ServerState) -> None:
     await request.respond_json(made)
 
 
-def read(state: ServerState, data: bytes) -> ChatRequest:
+def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     body = decode(BODY, data)
-    template = state.models.find_adapted(body.model)[0].engine.template
+    model, lora = chosen_model(state.models, body.model, None)
+    check_harmless(body)
+    messages, template = chat_messages(body), model.engine.template
+    constraint = grammar_of(body)
+    options = options_of(body, template)
+    check_chat_size(model.engine, messages, functions_of(body.tools))
+    grammar = constraint.grammar if constraint else None
+    params = params_of({**sampling_of(body, template), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
+    turn = turn_of(state, caller, model, messages, body.metadata)
+    prompt = prompt_of(model, messages, turn=turn)
     omits = body.thinking is not None and body.thinking.display == "omitted"
-    asked = MessageOptions(body.max_tokens, has_thinking=thinks(body.thinking), omits_thinking=omits)
-    chat = chat_body(body, template)
-    return ChatRequest(chat, partial(MessageFormatter, asked), cuts_length=True, sent_names=SENT_NAMES)
+    shown = MessageOptions(body.max_tokens, has_thinking=thinks(body.thinking), omits_thinking=omits)
+    return ServedRequest(
+        model=model,
+        requests=[GenerationRequest(prompt, params, options.tools, options.thinking, True, caller.salt)],
+        formatter=partial(MessageFormatter, shown),
+        model_name=body.model,
+        names=SENT_NAMES,
+        grammar_field=constraint.field if constraint else "",
+        stream=bool(body.stream),
+        turn=turn,
+    )
 
 
 def counted(state: ServerState, data: bytes) -> int:
     body = decode(COUNT_BODY, data)
-    return n_prompt_tokens(state, chat_body(body, state.models.find_adapted(body.model)[0].engine.template))
+    model, _ = chosen_model(state.models, body.model, None)
+    check_harmless(body)
+    messages = chat_messages(body)
+    options = options_of(body, model.engine.template)
+    check_chat_size(model.engine, messages, functions_of(body.tools))
+    request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from tahr.server.http.errors import TYPES, HttpError
-from tahr.server.openai.replies import Usage
+from tahr.server.replies.formatter import Usage
 
 # Thinking is not signed here, and nothing depends on a signature; clients drop a block that has none.
 SIGNATURE = "tahr"

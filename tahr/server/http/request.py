@@ -10,7 +10,7 @@ import msgspec
 
 from tahr.server.http.connection import COMPLETE, CONNECTION, UNFRAMED, Connection
 from tahr.server.http.errors import Envelope, ErrorReply, HttpError
-from tahr.server.observe.records import RequestRecord
+from tahr.server.http.records import RequestRecord
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tahr.server.openai.bodies import Inert, LoraItem
-from tahr.server.sampling_fields import LlamaSamplingFields
+from tahr.server.bodies.decoding import Inert
+from tahr.server.bodies.sampling_fields import LlamaSamplingFields, Lora
 
 # A text, tokens, both in one list, or several of these.
 NativePrompt = str | dict[str, Any] | list[Any]
@@ -24,7 +24,7 @@ class NativeBody(LlamaSamplingFields, kw_only=True, forbid_unknown_fields=True):
     return_progress: bool | None = None
     logit_bias: dict[str, float | bool] | list[list[Any]] | None = None
     samplers: list[str] | None = None
-    lora: str | list[str | LoraItem] | None = None
+    lora: Lora = None
 
     dynatemp_range: float | None = None  # only 0
     dynatemp_exponent: Inert = None

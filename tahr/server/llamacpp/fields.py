@@ -1,4 +1,4 @@
-"""From the fields of llama.cpp's requests to those of a completion."""
+"""The fields of llama.cpp's requests."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,24 +7,24 @@ from tahr.config import SamplingParams
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.llamacpp.bodies import ONLY, NativeBody, NativePrompt
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size, encode_one
+from tahr.server.replies.grammars import FieldGrammar, made
+from tahr.server.replies.params import within
+from tahr.server.replies.prompts import MAX_PROMPTS, check_text_size, encode_one
 
 if TYPE_CHECKING:
     from tahr.text.tokens.tokenizer import Tokenizer
 
-# Fields that a completion has under the same name.
+# Fields that are sampling settings under the same name.
 SAME = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    *("mirostat", "mirostat_tau", "mirostat_eta", "repeat_penalty", "repeat_last_n", "presence_penalty"),
-    *("frequency_penalty", "seed", "stop", "ignore_eos", "cache_prompt", "grammar", "json_schema"),
-    *("n_indent", "t_max_predict_ms"),
-    *("model", "lora", "stream", "return_progress"),
+    *("mirostat", "mirostat_tau", "mirostat_eta", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    *("seed", "stop", "ignore_eos", "cache_prompt", "n_indent", "t_max_predict_ms"),
 )
-SENT_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs"}
+SENT_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs", "repetition_penalty": "repeat_penalty"}
 # What turns each sampler off; `samplers` lists those that stay on. Their order is fixed here.
 OFF: dict[str, dict[str, Any]] = {
-    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
     "dry": {"dry_multiplier": 0.0},
     "top_n_sigma": {"top_n_sigma": None},
     "top_k": {"top_k": 0},
@@ -54,13 +54,29 @@ def check_native(body: NativeBody) -> None:
         raise bad_field("response_fields", f"response_fields has more than {MAX_FIELDS} entries.")
 
 
-def completion_fields(body: NativeBody, tokenizer: "Tokenizer") -> dict[str, Any]:
-    """The fields of a completion but its prompt."""
-    given = {name: getattr(body, name) for name in SAME} | without_samplers(body.samplers)
-    given["max_tokens"] = body.n_predict if body.n_predict is not None else body.max_tokens
-    given["logprobs"] = body.n_probs or None
+def sampling_of(body: NativeBody, tokenizer: "Tokenizer") -> dict[str, Any]:
+    """The sampling settings by our names."""
+    given = {name: getattr(body, name) for name in SAME} | {"repetition_penalty": body.repeat_penalty}
+    given |= without_samplers(body.samplers)
+    n_tokens = body.n_predict if body.n_predict is not None else body.max_tokens
+    given["max_tokens"] = 1 if n_tokens == 0 else n_tokens
+    given["logprobs"] = within("logprobs", body.n_probs) if body.n_probs else None
     given["logit_bias"] = bias_of(body.logit_bias, tokenizer)
     return given
+
+
+def is_prefill_only(body: NativeBody) -> bool:
+    """Whether nothing is to be generated."""
+    return (body.n_predict if body.n_predict is not None else body.max_tokens) == 0
+
+
+def grammar_of(body: NativeBody) -> FieldGrammar | None:
+    if body.grammar is not None and body.json_schema is not None:
+        message = "grammar and json_schema both say what the text must be: leave one of them out."
+        raise bad_field("json_schema", message)
+    if body.grammar is not None:
+        return made("grammar", "gbnf", body.grammar)
+    return None if body.json_schema is None else made("json_schema", "json_schema", body.json_schema)
 
 
 def without_samplers(samplers: Sequence[str] | None) -> dict[str, Any]:
@@ -81,7 +97,7 @@ def bias_of(bias: Any, tokenizer: "Tokenizer") -> dict[str, float] | None:
     pairs = list(bias.items()) if isinstance(bias, dict) else bias
     if len(pairs) > MAX_BIASES:
         raise bad_field("logit_bias", f"logit_bias has {len(pairs)} entries, but this server takes {MAX_BIASES}.")
-    made: dict[str, float] = {}
+    by_id: dict[str, float] = {}
     for pair in pairs:
         key, value = pair if len(pair) == 2 else (None, None)
         if isinstance(value, bool):
@@ -89,8 +105,8 @@ def bias_of(bias: Any, tokenizer: "Tokenizer") -> dict[str, float] | None:
         if not isinstance(key, int | str) or not isinstance(value, int | float) or abs(value) > MAX_BIAS:
             raise bad_field("logit_bias", "logit_bias must hold pairs of a token or a text and a number or false.")
         for token in tokens_of_key(key, tokenizer):
-            made[str(token)] = float(value)
-    return made
+            by_id[str(token)] = float(value)
+    return by_id
 
 
 def tokens_of_key(key: int | str, tokenizer: "Tokenizer") -> list[int]:
@@ -111,10 +127,10 @@ def prompts_of(engine: ServedEngine, prompt: NativePrompt) -> list[list[int]]:
     entries: list[Any] = prompt if several and isinstance(prompt, list) else [prompt]
     if len(entries) > MAX_PROMPTS:
         raise bad_field("prompt", f"prompt has {len(entries)} entries, but this server takes {MAX_PROMPTS} at most.")
-    made = [one_prompt(engine, each) for each in entries]
-    if not all(made):
+    prompts = [one_prompt(engine, each) for each in entries]
+    if not all(prompts):
         raise bad_field("prompt", "prompt is empty or holds an empty text: give at least one token.")
-    return made
+    return prompts
 
 
 def one_prompt(engine: ServedEngine, entry: Any) -> list[int]:

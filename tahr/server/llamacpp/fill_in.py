@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.openai.prompts import check_text_size
+from tahr.server.replies.prompts import check_text_size
 
 if TYPE_CHECKING:
     from tahr.text.tokens.tokenizer import Tokenizer

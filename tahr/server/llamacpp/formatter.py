@@ -19,9 +19,8 @@ from tahr.server.llamacpp.replies import (
     NativeTop,
 )
 from tahr.server.models.engine_port import EngineStream, PromptProgress
-from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
-from tahr.server.openai.logprobs import finite, shown
-from tahr.server.openai.replies import Usage
+from tahr.server.replies.formatter import ChoiceOutput, ReplyOptions, Usage
+from tahr.server.replies.logprobs import finite, shown
 from tahr.text.replies.deltas import text_of
 
 if TYPE_CHECKING:

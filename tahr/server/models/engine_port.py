@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampling.sampling_state import SampledToken
     from tahr.engine.sequences.adapter_stack import LoadedAdapter
+    from tahr.engine.sequences.resolved import ResolvedRequest
     from tahr.engine.sequences.stats import StatsSnapshot
     from tahr.text.templates.chat import ChatTemplate
     from tahr.text.tokens.tokenizer import Tokenizer
-    from tahr.text.tool_calls.parser import ReplyFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,15 @@ class ServedEngine(Protocol):
     sampling_defaults: SamplingParams
     backend_summary: str
     n_bytes: int  # of memory: weights, and keys and values at most
+    n_weight_bytes: int  # of them, the weights; the others are reserved for keys and values
     n_device_bytes: int  # of them, those in the memory of a GPU
 
     async def submit(
         self,
-        tokens: list[int],
-        params: SamplingParams,
-        is_reply: bool,
+        resolved: "ResolvedRequest",
         whole: bool = False,
-        reply_format: "ReplyFormat | None" = None,
     ) -> EngineStream:
-        """Queue a request; refused with a TahrError if it could never run.
-
-        A reply is a text of its own, anything else continues the prompt's; its format says how reasoning and tool calls
-        are told from text. With `whole` each choice comes as one chunk.
-        """
+        """Queue a request; refused with a TahrError if it could never run. With `whole` each choice is one chunk."""
 
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tahr.config import LoraChoice, SamplingParams
-from tahr.generation.chat_options import PreparedRequest
+from tahr.config import LoraChoice
 from tahr.library.async_llm import AsyncLLM, Stream
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.models.engine_port import PromptProgress
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
     from tahr.engine.sampling.sampling_state import SampledToken
     from tahr.engine.sequences.adapter_stack import LoadedAdapter
+    from tahr.engine.sequences.resolved import ResolvedRequest
     from tahr.engine.sequences.stats import StatsSnapshot
-    from tahr.text.tool_calls.parser import ReplyFormat
 
 
 class LlmStream:
@@ -56,18 +55,11 @@ class LlmEngine:
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
         self.n_bytes, self.n_device_bytes = inner.n_bytes, inner.n_device_bytes
+        self.n_weight_bytes = inner.n_weight_bytes
 
-    async def submit(
-        self,
-        tokens: list[int],
-        params: SamplingParams,
-        is_reply: bool,
-        whole: bool = False,
-        reply_format: "ReplyFormat | None" = None,
-    ) -> LlmStream:
+    async def submit(self, resolved: "ResolvedRequest", whole: bool = False) -> LlmStream:
         """Queue a request."""
-        prepared = PreparedRequest(tokens, params, reply_format)
-        return LlmStream(await self._llm.submit_prepared(prepared, is_reply, whole))
+        return LlmStream(await self._llm.submit_resolved(resolved, whole))
 
     async def embed(
         self, texts: Sequence[list[int]], options: EmbeddingOptions, lora: Sequence[LoraChoice] = ()

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from tahr.config import SamplingParams
 from tahr.errors import ConfigError, ServerError, TahrError
 from tahr.generation.outputs import Chunk
+from tahr.generation.request import GenerationRequest
+from tahr.generation.resolve import RequestFacts, resolve
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
@@ -187,8 +189,9 @@ class ModelPool:
                 self._expect_expiry(model)
             self.n_loads += 1
             self.max_bytes = max(self.max_bytes, self.n_bytes)
-            seconds, megabytes = time.monotonic() - began, (model.n_bytes or 0) / 1e6
-            log.info("loaded model=%s seconds=%.2f megabytes=%.0f", model.name, seconds, megabytes)
+            weights_mb, kv_mb = engine.n_weight_bytes / 1e6, (engine.n_bytes - engine.n_weight_bytes) / 1e6
+            facts = model.name, time.monotonic() - began, weights_mb, kv_mb
+            log.info("loaded model=%s seconds=%.2f weights_mb=%.0f kv_reserved_mb=%.0f", *facts)
 
     async def _loaded_engine(self, model: ServedModel, loader: ModelLoader) -> ServedEngine:
         """Room first, then the engine; one that turns out larger than its files promised must find room as well."""
@@ -325,15 +328,15 @@ async def compute_one(engine: ServedEngine) -> None:
     if engine.inputs.encoding:
         await engine.embed([[engine.tokenizer.bos_id or 0]], EmbeddingOptions())
         return
-    params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False).over(engine.sampling_defaults)
-    first = engine.tokenizer.bos_id or 0
+    params = SamplingParams(max_tokens=1, temperature=0.0, cache_prompt=False)
+    first = GenerationRequest([engine.tokenizer.bos_id or 0], params, cuts_length=True)
     tokens: list[int] = []
 
     def keep(chunk: Chunk) -> bool:
         tokens.extend(chunk.token_ids)
         return True
 
-    await (await engine.submit([first], params, False)).read(keep)
+    await (await engine.submit(resolve(first, RequestFacts.of(engine)))).read(keep)
     if not tokens:
         raise ServerError(f"{engine.name} is loaded, but generated no token: please report this.")
 

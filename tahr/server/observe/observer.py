@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tahr.server.observe.records import MIXED, GenerationRecord, RequestRecord
+from tahr.server.http.records import MIXED, GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.stats import RequestStats

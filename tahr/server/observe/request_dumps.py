@@ -21,8 +21,9 @@ from tahr import __version__
 from tahr.config import sampling_values
 from tahr.errors import ConfigError, CorruptFile
 from tahr.regular_file import read_bytes
+from tahr.server.bodies import messages
+from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.observer import Observer
-from tahr.server.observe.records import GenerationRecord, RequestRecord
 from tahr.server.openai import bodies
 
 log = logging.getLogger("tahr.server")
@@ -48,7 +49,7 @@ KNOWN = {
     name
     for body in (
         *(bodies.ChatBody, bodies.CompletionBody, bodies.EmbeddingBody),
-        *(bodies.Message, bodies.ContentPart, bodies.StreamOptions),
+        *(messages.Message, messages.ContentPart, bodies.StreamOptions),
     )
     for name in body.__struct_fields__
 }

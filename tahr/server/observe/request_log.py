@@ -4,8 +4,8 @@ import logging
 import re
 from collections.abc import Mapping
 
+from tahr.server.http.records import GenerationRecord
 from tahr.server.observe.observer import Observer
-from tahr.server.observe.records import GenerationRecord
 
 log = logging.getLogger("tahr.server")
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.metrics import Histogram, Labels, Metric, exposition
 from tahr.server.observe.observer import Observer
-from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.stats import RequestStats, StatsSnapshot
+    from tahr.server.conversations.sessions import SessionStats
     from tahr.server.models.pool import ModelPool
-    from tahr.server.sessions import SessionStats
 
 SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)

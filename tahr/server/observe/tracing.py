@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tahr import __version__
 from tahr.errors import ConfigError
+from tahr.server.http.records import GenerationRecord, RequestRecord
 from tahr.server.observe.observer import Observer
-from tahr.server.observe.records import GenerationRecord, RequestRecord
 
 if TYPE_CHECKING:
     from tahr.config import SamplingParams

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tahr.server.openai.bodies import Inert
-from tahr.server.sampling_fields import SamplingFields
+from tahr.server.bodies.decoding import Inert
+from tahr.server.bodies.sampling_fields import SamplingFields
 
 KeepAlive = str | float | int | None
 Format = str | dict[str, Any] | bool | None

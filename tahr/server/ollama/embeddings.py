@@ -6,6 +6,7 @@ from time import perf_counter
 import msgspec
 
 from tahr.library.embeddings import EmbeddingOptions, check_dimensions
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
@@ -16,7 +17,7 @@ from tahr.server.ollama.fields import check_options, find_model
 from tahr.server.ollama.formatter import NANOSECONDS
 from tahr.server.ollama.generation import kept_alive
 from tahr.server.ollama.replies import OllamaEmbeddingsReply, OllamaEmbedReply
-from tahr.server.openai.bodies import EmbeddingBody, decode
+from tahr.server.openai.bodies import EmbeddingBody
 from tahr.server.openai.embeddings import Vectors, encode_texts, field_errors
 from tahr.server.state.state import ServerState
 

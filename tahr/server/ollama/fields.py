@@ -1,27 +1,28 @@
-"""From the fields of Ollama's requests to those of a chat or a completion."""
+"""The fields of Ollama's requests."""
 
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
+from tahr.server.bodies.messages import Message, MessageFunction, MessageToolCall
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import check_admin
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaMessage, OllamaOptions
-from tahr.server.openai.bodies import Message, MessageFunction, MessageToolCall
+from tahr.server.replies.grammars import FieldGrammar, made
+from tahr.server.replies.params import within
 from tahr.server.state.state import ServerState
 
-# Options that a chat has under the same name.
+# Options that are sampling settings under the same name.
 SAME = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "presence_penalty"),
     *("frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "seed", "stop"),
 )
 SENT_NAMES = {
     "max_tokens": "num_predict",
-    "response_format": "format",
-    "json_schema": "format",
+    "repetition_penalty": "repeat_penalty",
     "reasoning_effort": "think",
 }
 ONLY = {"tfs_z": 1, "penalize_newline": True, "logits_all": False, "vocab_only": False}
@@ -85,8 +86,8 @@ def check_keep_alive(request: HttpRequest, state: ServerState, seconds: float) -
 # ---- generation ---------------------------------------------------------------------------------------------
 
 
-def generation_fields(body: OllamaBody, context_size: int) -> dict[str, Any]:
-    """The fields of a chat or completion that do not depend on which of the two it is."""
+def sampling_of(body: OllamaBody, context_size: int) -> dict[str, Any]:
+    """The sampling settings by our names."""
     options = body.options or OllamaOptions()
     check_options(options, context_size)
     for name in ("truncate", "shift"):
@@ -94,8 +95,16 @@ def generation_fields(body: OllamaBody, context_size: int) -> dict[str, Any]:
             raise bad_field(name, f"{name} is not supported: what does not fit the context is refused. Send false.")
     given: dict[str, Any] = {name: getattr(options, name) for name in SAME}
     n_tokens = options.num_predict
+    given["repetition_penalty"] = options.repeat_penalty
     given["max_tokens"] = -1 if n_tokens is None or n_tokens <= 0 else n_tokens
-    return given | format_fields(body.format) | {"stream": body.stream is not False}
+    given["logprobs"] = n_logprobs(body)
+    return given
+
+
+def n_logprobs(body: OllamaBody) -> int | None:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_field("top_logprobs", "top_logprobs needs logprobs to be true: set it, or leave both out.")
+    return within("top_logprobs", body.top_logprobs or 0) if body.logprobs else None
 
 
 def check_options(options: OllamaOptions, context_size: int) -> None:
@@ -107,23 +116,25 @@ def check_options(options: OllamaOptions, context_size: int) -> None:
         raise bad_field("options.num_ctx", f"{message} tokens: start the server with a larger one (--ctx).")
 
 
-def format_fields(value: Any) -> dict[str, Any]:
+def grammar_of(body: OllamaBody) -> FieldGrammar | None:
     """`format` as a grammar."""
+    value = body.format
     if value in (None, ""):
-        return {}
+        return None
     if value == "json":
-        return {"response_format": {"type": "json_object"}}
+        return made("format", "json_object")
     if not isinstance(value, dict):
         raise bad_field("format", "format must be json or a JSON schema.")
-    return {"json_schema": value}
+    return made("format", "json_schema", value)
 
 
-def think_fields(body: OllamaBody) -> dict[str, Any]:
+def thinking_of(body: OllamaBody) -> tuple[bool | None, str | None]:
+    """Whether to think, and how much."""
     if body.think is None or isinstance(body.think, bool):
-        return {"enable_thinking": body.think}
+        return body.think, None
     if body.think not in EFFORTS:
         raise bad_field("think", f"think must be true, false, or one of {', '.join(EFFORTS)}.")
-    return {"reasoning_effort": body.think}
+    return None, body.think
 
 
 def messages_of(messages: Sequence[OllamaMessage]) -> list[Message]:

@@ -21,9 +21,8 @@ from tahr.server.ollama.replies import (
     OllamaReplyMessage,
     timestamp,
 )
-from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
-from tahr.server.openai.logprobs import chat_logprobs, shown
-from tahr.server.openai.replies import TokenLogprob, Usage
+from tahr.server.replies.formatter import ChoiceOutput, ReplyOptions, Usage
+from tahr.server.replies.logprobs import TokenLogprob, chat_logprobs, shown
 from tahr.text.replies.deltas import (
     Delta,
     ReasoningDelta,

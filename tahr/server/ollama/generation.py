@@ -8,27 +8,35 @@ from typing import Any
 
 import msgspec
 
-from tahr.generation.chat_options import can_think
+from tahr.config import LoraChoice
+from tahr.generation.request import GenerationRequest, Prompt
+from tahr.generation.thinking import can_think
+from tahr.server.bodies.decoding import decode
+from tahr.server.bodies.messages import Message
+from tahr.server.conversations.sessions import Caller
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fill_in import fill_in_prompt
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.bodies import KeepAlive, OllamaBody, OllamaChatBody, OllamaGenerateBody
 from tahr.server.ollama.fields import (
     SENT_NAMES,
     check_keep_alive,
     find_model,
-    generation_fields,
+    grammar_of,
     keep_alive_s,
     messages_of,
+    sampling_of,
     served_name,
-    think_fields,
+    thinking_of,
 )
 from tahr.server.ollama.formatter import LineFormatter, LineOptions
 from tahr.server.ollama.replies import OllamaChatReply, OllamaGenerateReply, OllamaReplyMessage, timestamp
-from tahr.server.openai.bodies import ChatBody, CompletionBody, Message, Prompts, decode
-from tahr.server.openai.chat import ChatRequest, reply_to_chat
-from tahr.server.openai.completions import TextRequest, continue_texts
+from tahr.server.replies.chat import ChatOptions, chat_options, prompt_of, turn_of
+from tahr.server.replies.params import params_of
+from tahr.server.replies.prompts import check_chat_size, check_generates, encode_inputs
+from tahr.server.replies.served import ServedRequest, reply_to
 from tahr.server.state.state import ServerState
 
 CHAT = msgspec.json.Decoder(OllamaChatBody)
@@ -43,7 +51,7 @@ async def chat(request: HttpRequest, state: ServerState) -> None:
     if not body.messages:
         return await load_only(request, state, body, model)
     async with kept_alive(request, state, model, body.keep_alive):
-        return await reply_to_chat(request, state, lambda _: chat_request(request, state, body))
+        return await reply_to(request, state, lambda _, caller: chat_request(request, state, body, caller), SENT_NAMES)
 
 
 async def generate(request: HttpRequest, state: ServerState) -> None:
@@ -55,9 +63,8 @@ async def generate(request: HttpRequest, state: ServerState) -> None:
     if not body.prompt and not body.suffix:
         return await load_only(request, state, body, model)
     async with kept_alive(request, state, model, body.keep_alive):
-        if body.raw or body.suffix or is_base(model, body):
-            return await continue_texts(request, state, lambda _: text_request(request, state, body))
-        return await reply_to_chat(request, state, lambda _: generate_request(request, state, body))
+        make = text_request if body.raw or body.suffix or is_base(model, body) else prompt_request
+        return await reply_to(request, state, lambda _, caller: make(request, state, body, caller), SENT_NAMES)
 
 
 def is_base(model: ServedModel, body: OllamaGenerateBody) -> bool:
@@ -83,57 +90,74 @@ def check_generate(body: OllamaGenerateBody) -> None:
 # ---- requests -----------------------------------------------------------------------------------------------
 
 
-def chat_request(request: HttpRequest, state: ServerState, body: OllamaChatBody) -> ChatRequest:
-    return conversation(request, state, body, messages_of(body.messages or ()), body.tools, is_chat=True)
+def chat_request(request: HttpRequest, state: ServerState, body: OllamaChatBody, caller: Caller) -> ServedRequest:
+    line = LineOptions(body.model, request, is_chat=True)
+    return conversation(state, body, messages_of(body.messages or ()), body.tools, line, caller)
 
 
-def generate_request(request: HttpRequest, state: ServerState, body: OllamaGenerateBody) -> ChatRequest:
+def prompt_request(request: HttpRequest, state: ServerState, body: OllamaGenerateBody, caller: Caller) -> ServedRequest:
     """A prompt is a message of the user."""
     system = [Message(role="system", content=body.system)] if body.system else []
     messages = [*system, Message(role="user", content=body.prompt)]
-    return conversation(request, state, body, messages, None, is_chat=False)
+    return conversation(state, body, messages, None, LineOptions(body.model, request, is_chat=False), caller)
 
 
 def conversation(
-    request: HttpRequest,
     state: ServerState,
     body: OllamaBody,
     messages: list[Message],
     tools: list[object] | None,
-    is_chat: bool,
-) -> ChatRequest:
-    engine = find_model(state.models, body.model).engine
-    if body.think and engine.template and not can_think(engine.template):
+    line: LineOptions,
+    caller: Caller,
+) -> ServedRequest:
+    name = served_name(state.models, body.model)
+    model, lora = chosen_model(state.models, name, None)
+    if body.think and model.engine.template and not can_think(model.engine.template):
         raise bad_field("think", f"The model {body.model} does not think: leave think out.")
-    made = ChatBody(
-        model=served_name(state.models, body.model),
-        messages=messages,
-        tools=tools or None,
-        logprobs=body.logprobs,
-        top_logprobs=body.top_logprobs,
-        **generation_fields(body, engine.context_size),
-        **think_fields(body),
-    )
-    formatter = partial(LineFormatter, LineOptions(body.model, request, is_chat))
-    return ChatRequest(made, formatter, cuts_length=True, sent_names=SENT_NAMES)
+    check_chat_size(model.engine, messages, tools)
+    thinking, effort = thinking_of(body)
+    options = chat_options(tools or None, thinking=thinking, effort=effort)
+    turn = turn_of(state, caller, model, messages, None)
+    prompt = prompt_of(model, messages, turn=turn)
+    made = served(body, model, prompt, lora, caller, line, options)
+    return msgspec.structs.replace(made, model_name=name, turn=turn)
 
 
-def text_request(request: HttpRequest, state: ServerState, body: OllamaGenerateBody) -> TextRequest:
+def text_request(request: HttpRequest, state: ServerState, body: OllamaGenerateBody, caller: Caller) -> ServedRequest:
     """A prompt that is continued as it is, up to a suffix if there is one."""
-    engine = find_model(state.models, body.model).engine
-    prompt: Prompts = body.prompt or ""
+    name = served_name(state.models, body.model)
+    model, lora = chosen_model(state.models, name, None)
+    engine, prompt = model.engine, body.prompt or ""
+    check_generates(engine)
     if body.suffix:
-        prompt = list(fill_in_prompt(engine, body.prompt or "", body.suffix, ("prompt", "suffix")))
-    if body.top_logprobs is not None and not body.logprobs:
-        raise bad_field("top_logprobs", "top_logprobs needs logprobs to be true: set it, or leave both out.")
-    made = CompletionBody(
-        model=served_name(state.models, body.model),
-        prompt=prompt,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        **generation_fields(body, engine.context_size),
+        tokens = fill_in_prompt(engine, prompt, body.suffix, ("prompt", "suffix"))
+    else:
+        (tokens,) = encode_inputs(engine, prompt, "prompt")
+    made = served(body, model, tokens, lora, caller, LineOptions(body.model, request, False), chat_options())
+    return msgspec.structs.replace(made, model_name=name, prompt_field="prompt", logprobs_field="logprobs")
+
+
+def served(
+    body: OllamaBody,
+    model: ServedModel,
+    prompt: Prompt,
+    lora: tuple[LoraChoice, ...],
+    caller: Caller,
+    line: LineOptions,
+    options: ChatOptions,
+) -> ServedRequest:
+    constraint = grammar_of(body)
+    grammar = constraint.grammar if constraint else None
+    given = sampling_of(body, model.engine.context_size)
+    params = params_of({**given, "grammar": grammar, "lora": lora or None}, SENT_NAMES)
+    return ServedRequest(
+        model=model,
+        requests=[GenerationRequest(prompt, params, options.tools, options.thinking, True, caller.salt)],
+        formatter=partial(LineFormatter, line),
+        names=SENT_NAMES,
+        grammar_field=constraint.field if constraint else "",
+        stream=body.stream is not False,
     )
-    formatter = partial(LineFormatter, LineOptions(body.model, request, False))
-    return TextRequest(made, formatter, cuts_length=True, sent_names=SENT_NAMES)
 
 
 # ---- models -------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import msgspec
 
 from tahr import __version__, hub
 from tahr.errors import ConfigError, ModelNotFound, TahrError
-from tahr.generation.chat_options import can_think
+from tahr.generation.thinking import can_think
 from tahr.loading.model_facts import ModelFacts
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.llamacpp.fill_in import fill_in_tokens
@@ -17,7 +18,6 @@ from tahr.server.models.registry import ServedModel
 from tahr.server.ollama.bodies import CopyBody, DeleteBody, ShowBody
 from tahr.server.ollama.fields import LATEST, find_model, served_name
 from tahr.server.ollama.replies import ModelDetails, OllamaModel, OllamaModelList, OllamaVersion, ShowReply, timestamp
-from tahr.server.openai.bodies import decode
 from tahr.server.state.state import ServerState
 
 log = logging.getLogger("tahr.server")

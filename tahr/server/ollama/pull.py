@@ -10,6 +10,7 @@ from tahr import hub
 from tahr.errors import ModelNotFound, TahrError
 from tahr.hub.progress import Progress
 from tahr.loading.builder import fetch_model
+from tahr.server.bodies.decoding import decode
 from tahr.server.http.errors import HttpError, bad_field, logged_error
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
@@ -19,7 +20,6 @@ from tahr.server.ollama.fields import LATEST
 from tahr.server.ollama.formatter import HEADERS
 from tahr.server.ollama.library import MAX_NAME_CHARS
 from tahr.server.ollama.replies import OllamaError, PullStatus
-from tahr.server.openai.bodies import decode
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(PullBody)

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from tahr.server.http.errors import HttpError
-from tahr.server.openai.replies import TokenLogprob
+from tahr.server.replies.logprobs import TokenLogprob
 
 
 class OllamaError(Struct):

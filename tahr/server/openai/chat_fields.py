@@ -3,21 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tahr.errors import ConfigError
-from tahr.generation.chat_options import ChatOptions, chat_options
-from tahr.server.http.errors import HttpError, bad_field
+from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import ChatBody
+from tahr.server.replies.chat import ChatOptions, chat_options
 from tahr.text.replies.thinking import SWITCHES
-
-NAMED = (
-    *("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"),
-    *("reasoning_effort", "thinking_budget", "thinking"),
-)
-# What `options_of` and `budget_of` read.
-OPTION_FIELDS = (
-    *("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls", "chat_template_kwargs"),
-    *("thinking", "enable_thinking", "reasoning", "reasoning_effort"),
-)
 
 
 def options_of(body: ChatBody) -> ChatOptions:
@@ -26,33 +15,8 @@ def options_of(body: ChatBody) -> ChatOptions:
         raise bad_field("functions", "functions is the old name of tools: send one of the two.")
     legacy = bool(body.functions) or (body.function_call is not None and not body.tools)
     tools, choice = legacy_tools(body) if legacy else (body.tools, body.tool_choice)
-    try:
-        return chat_options(
-            tools=tools,
-            tool_choice=choice,
-            parallel_tool_calls=body.parallel_tool_calls is not False and not legacy,
-            thinking=thinking_of(body),
-            reasoning_effort=effort_of(body),
-            variables=body.chat_template_kwargs,
-        )
-    except ConfigError as error:
-        raise field_error(str(error), legacy) from error
-
-
-def rendering_options(tools: Any, variables: Mapping[str, Any] | None) -> ChatOptions:
-    """The options of a conversation that is only rendered."""
-    try:
-        return chat_options(tools=tools, variables=variables)
-    except ConfigError as error:
-        raise field_error(str(error)) from error
-
-
-def field_error(message: str, legacy: bool = False) -> HttpError:
-    """A 400 that names the field its sentence begins with."""
-    if legacy:
-        message = message.replace("tool_choice", "function_call").replace("tools", "functions")
-    param = next((name for name in NAMED if message.startswith(name)), None)
-    return HttpError(400, message, param=param)
+    parallel = body.parallel_tool_calls is not False and not legacy
+    return chat_options(tools, choice, parallel, thinking_of(body), effort_of(body), legacy)
 
 
 def legacy_tools(body: ChatBody) -> tuple[Any, Any]:

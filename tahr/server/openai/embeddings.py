@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from tahr.config import LoraChoice
 from tahr.errors import ConfigError
 from tahr.library.embeddings import EmbeddingOptions, check_dimensions
-from tahr.server.admin.adapters import chosen_model
+from tahr.server.bodies.decoding import decode
+from tahr.server.bodies.sampling_fields import lora_of
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ModelRegistry, ServedModel
-from tahr.server.openai.bodies import EmbeddingBody, decode, lora_of
-from tahr.server.openai.prompts import check_text_size, check_tokens, texts_of
+from tahr.server.openai.bodies import EmbeddingBody
 from tahr.server.openai.replies import Embedding, EmbeddingReply, EmbeddingUsage
+from tahr.server.replies.prompts import check_text_size, check_tokens, texts_of
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(EmbeddingBody)
@@ -55,7 +57,7 @@ async def embed(request: HttpRequest, state: ServerState) -> None:
 def prepare(models: ModelRegistry, data: bytes) -> EmbeddingRequest:
     """Check a request, and turn its texts into tokens."""
     body = decode(BODY, data)
-    model, lora = chosen_model(models, body.model, lora_of(body))
+    model, lora = chosen_model(models, body.model, lora_of(body.lora))
     for name, allowed in (("encoding_format", FORMS), ("pooling", POOLINGS)):
         value = getattr(body, name)
         if value is not None and value not in allowed:

@@ -2,17 +2,29 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from tahr.server.http.errors import Envelope, HttpError
 from tahr.server.http.sse import DONE, HEADERS, KEEP_ALIVE, encode, event
 from tahr.server.models.engine_port import EngineStream, PromptProgress
-from tahr.server.openai.logprobs import (
+from tahr.server.openai.replies import (
+    CalledFunction,
+    ChatChoice,
+    ChatMessage,
+    ChatReply,
+    TextChoice,
+    TextReply,
+    ToolCallReply,
+)
+from tahr.server.replies.formatter import ChoiceOutput, ReplyOptions, Usage
+from tahr.server.replies.logprobs import (
+    PromptLogprobs,
+    TextLogprobs,
     TextOffsets,
     chat_logprobs,
     prompt_logprobs,
@@ -21,80 +33,12 @@ from tahr.server.openai.logprobs import (
     text_logprobs,
     text_parts,
 )
-from tahr.server.openai.replies import (
-    CalledFunction,
-    ChatChoice,
-    ChatMessage,
-    ChatReply,
-    PromptLogprobs,
-    TextChoice,
-    TextLogprobs,
-    TextReply,
-    ToolCallReply,
-    Usage,
-)
 from tahr.text.replies.deltas import Delta, ReasoningDelta, ToolCallDelta, merge, reasoning_of, text_of, tool_calls_of
 
 if TYPE_CHECKING:
     from tahr.engine.sampling.sampling_state import SampledToken
-    from tahr.generation.outputs import Chunk, Completion
+    from tahr.generation.outputs import Chunk
     from tahr.text.tokens.tokenizer import Tokenizer
-
-
-class ChoiceOutput(Struct):
-    """All that a choice has got so far."""
-
-    deltas: list[Delta] = []
-    logprobs: "list[SampledToken]" = []
-    completion: "Completion | None" = None  # once it is finished
-
-    @property
-    def finish_reason(self) -> str:
-        return self.completion.finish_reason if self.completion else ""
-
-
-class ReplyOptions(Struct, frozen=True):
-    """What a request wants to see, and what all parts of its reply repeat."""
-
-    model: str
-    fingerprint: str
-    n_choices: int
-    n_per_prompt: int
-    n_prompt_tokens: int = 0
-    context_size: int = 0
-    logprobs: bool = False
-    prompt_logprobs: bool = False
-    include_usage: bool = False
-    legacy_calls: bool = False  # a call is a `function_call`, as before there were tools
-
-
-class Formatter(Protocol):
-    """One route's way to write outputs. A stream is: opening, chunks, a closing per choice, ending (or failure)."""
-
-    id: str
-    has_logprobs: bool
-    headers: Mapping[str, str]  # of a stream
-    keep_alive: bytes  # what is sent while there is nothing to send
-
-    def opening(self) -> bytes: ...
-    def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes: ...
-    def is_heavy(self, choice: int) -> bool:
-        """Whether the next chunk of a choice may take long to format."""
-
-    def closing(self, choice: int, chunk: "Chunk") -> bytes:
-        """After the last chunk of a choice, which has its finish reason."""
-
-    def ending(self, usage: Usage) -> bytes:
-        """After all choices."""
-
-    def failure(self, error: HttpError) -> bytes:
-        """In place of all that is still to come."""
-
-    def progress(self, progress: PromptProgress, elapsed_s: float) -> bytes: ...
-    def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> Struct: ...
-
-
-FormatterMaker = Callable[["Tokenizer", ReplyOptions], Formatter]
 
 
 class EventFrame:

@@ -1,33 +1,16 @@
 """The fields of a request that name a grammar, in the spellings of OpenAI, vLLM and llama.cpp."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from tahr.config import SamplingParams
-from tahr.errors import GrammarError
-from tahr.grammar import Grammar
-from tahr.grammar.source import parsed
-from tahr.grammar.spec import JSON_KINDS
 from tahr.server.http.errors import bad_field
 from tahr.server.openai.bodies import GenerationBody
+from tahr.server.replies.grammars import FieldGrammar, made
 
 SCHEMA_FIELDS = ("name", "description", "schema", "strict")  # a grammar is always strict
 
 
-@dataclass(frozen=True, slots=True)
-class AskedGrammar:
-    """A grammar and the field that errors about it name."""
-
-    grammar: Grammar
-    field: str
-
-    def over(self, params: SamplingParams, after: tuple[int, ...] = ()) -> SamplingParams:
-        """The same parameters with this grammar, which begins after some tokens."""
-        return replace(params, grammar=self.grammar, grammar_after=after)
-
-
-def grammar_of(body: GenerationBody) -> AskedGrammar | None:
+def grammar_of(body: GenerationBody) -> FieldGrammar | None:
     """The grammar a request asks for, if it asks for one."""
     given = [(name, value) for name in FIELDS if (value := getattr(body, name)) is not None]
     found = [made for name, value in given if (made := FIELDS[name](name, value)) is not None]
@@ -37,22 +20,12 @@ def grammar_of(body: GenerationBody) -> AskedGrammar | None:
     return found[0] if found else None
 
 
-def made(field: str, kind: str, source: Any = "") -> AskedGrammar:
-    try:
-        grammar = Grammar(kind, source)
-        if kind in JSON_KINDS and isinstance(source, str):
-            parsed(kind, source)  # here, where it is known which field holds it
-        return AskedGrammar(grammar, field)
-    except GrammarError as error:
-        raise bad_field(field, str(error)) from error
-
-
-def of_kind(kind: str) -> Callable[[str, Any], AskedGrammar | None]:
+def of_kind(kind: str) -> Callable[[str, Any], FieldGrammar | None]:
     """How to read a field that holds the source of one kind of grammar."""
     return lambda field, value: made(field, kind, value)
 
 
-def lark_or_gbnf(field: str, value: str) -> AskedGrammar | None:
+def lark_or_gbnf(field: str, value: str) -> FieldGrammar | None:
     """A grammar in either language: only GBNF writes `::=`."""
     return made(field, "gbnf" if "::=" in value else "lark", value)
 
@@ -60,7 +33,7 @@ def lark_or_gbnf(field: str, value: str) -> AskedGrammar | None:
 # ---- vLLM ---------------------------------------------------------------------------------------------------
 
 
-def structured_outputs(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+def structured_outputs(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     """One of vLLM's ways to say what the output is."""
     given = {name: each for name, each in value.items() if each is not None and each is not False}
     if not given:
@@ -71,19 +44,19 @@ def structured_outputs(field: str, value: dict[str, Any]) -> AskedGrammar | None
     return STRUCTURED[name](f"{field}.{name}", source)
 
 
-def only_true(field: str, value: Any) -> AskedGrammar | None:
+def only_true(field: str, value: Any) -> FieldGrammar | None:
     if value is not True:
         raise bad_field(field, f"{field} must be true or false.")
     return made(field, "json_object")
 
 
-def checked_text(field: str, value: Any) -> AskedGrammar | None:
+def checked_text(field: str, value: Any) -> FieldGrammar | None:
     if not isinstance(value, str):
         raise bad_field(field, f"{field} must be a text.")
     return lark_or_gbnf(field, value)
 
 
-STRUCTURED: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
+STRUCTURED: dict[str, Callable[[str, Any], FieldGrammar | None]] = {
     "json": of_kind("json_schema"),
     "regex": of_kind("regex"),
     "choice": of_kind("choice"),
@@ -96,7 +69,7 @@ STRUCTURED: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
 # ---- OpenAI -------------------------------------------------------------------------------------------------
 
 
-def response_format(field: str, value: Any) -> AskedGrammar | None:
+def response_format(field: str, value: Any) -> FieldGrammar | None:
     if not isinstance(value, dict):
         raise bad_field(field, f'{field} must be an object such as {{"type": "json_object"}}.')
     kind = value.get("type")
@@ -114,7 +87,7 @@ def refuse_others(field: str, given: dict[str, Any], known: Sequence[str]) -> No
             raise bad_field(where, f"{where} does not belong here, where {', '.join(known)} may stand: leave it out.")
 
 
-def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+def json_schema(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     field = f"{field}.json_schema"
     inner = value.get("json_schema")
     if not isinstance(inner, dict) or inner.get("schema") is None:
@@ -123,23 +96,23 @@ def json_schema(field: str, value: dict[str, Any]) -> AskedGrammar | None:
     return made(field, "json_schema", inner["schema"])
 
 
-def json_object(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+def json_object(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     """Any object; llama.cpp lets it have a schema."""
     if value.get("schema") is None:
         return made(field, "json_object")
     return made(f"{field}.schema", "json_schema", value["schema"])
 
 
-def grammar(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+def grammar(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     return checked_text(f"{field}.grammar", value.get("grammar"))
 
 
-def structural_tag(field: str, value: dict[str, Any]) -> AskedGrammar | None:
+def structural_tag(field: str, value: dict[str, Any]) -> FieldGrammar | None:
     return made(field, "structural_tag", {name: each for name, each in value.items() if name != "type"})
 
 
 # By type: the fields beside it, and how to read them.
-FORMATS: dict[str, tuple[tuple[str, ...], Callable[[str, dict[str, Any]], AskedGrammar | None]]] = {
+FORMATS: dict[str, tuple[tuple[str, ...], Callable[[str, dict[str, Any]], FieldGrammar | None]]] = {
     "text": ((), lambda field, value: None),
     "json_object": (("schema",), json_object),
     "json_schema": (("json_schema",), json_schema),
@@ -147,7 +120,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Callable[[str, dict[str, Any]], AskedG
     "structural_tag": (("structures", "triggers"), structural_tag),
 }
 
-FIELDS: dict[str, Callable[[str, Any], AskedGrammar | None]] = {
+FIELDS: dict[str, Callable[[str, Any], FieldGrammar | None]] = {
     "response_format": response_format,
     "structured_outputs": structured_outputs,
     "guided_json": of_kind("json_schema"),

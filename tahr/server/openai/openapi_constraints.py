@@ -7,10 +7,11 @@ from typing import Any
 
 from tahr.config import Range, SamplingParams, whole
 from tahr.library.inputs.text_inputs import INPUT_TYPES
-from tahr.server.openai.bodies import ONLY, ContentPart, Message
+from tahr.server.bodies.decoding import ONLY
+from tahr.server.bodies.messages import ROLES, ContentPart, Message
 from tahr.server.openai.embeddings import FORMS, POOLINGS
-from tahr.server.openai.prompts import ROLES
-from tahr.server.openai.sampling import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST, SPELLED
+from tahr.server.openai.sampling import SPELLED
+from tahr.server.replies.params import MAX_CHARS, MAX_CHOICES, MAX_TOP_LOGPROBS, MOST
 from tahr.text.replies.thinking import EFFORTS
 
 Keywords = dict[str, Any]  # of JSON Schema

@@ -1,60 +1,9 @@
 """The bodies of replies, in the shape OpenAI's clients expect."""
 
-from datetime import UTC, datetime
-from typing import Any
-
 from msgspec import UNSET, Struct, UnsetType
 
-
-class CachedDetails(Struct):
-    cached_tokens: int
-
-
-class ReasoningDetails(Struct):
-    reasoning_tokens: int = 0
-
-
-class Usage(Struct):
-    """What a request cost."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: CachedDetails
-    completion_tokens_details: ReasoningDetails
-
-
-class TopLogprob(Struct):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(Struct):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(Struct):
-    content: list[TokenLogprob]
-    refusal: None = None
-
-
-class TextLogprobs(Struct):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
-
-
-class PromptLogprob(Struct):
-    logprob: float
-    decoded_token: str
-
-
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
+from tahr.server.replies.formatter import Usage
+from tahr.server.replies.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 
 
 class CalledFunction(Struct):
@@ -138,34 +87,6 @@ class EmbeddingReply(Struct):
     object: str = "list"
 
 
-class ModelCard(Struct):
-    id: str
-    created: int
-    context_size: int | None  # None: the model was not loaded yet
-    root: str  # the base model, where an adapter is added to one
-    parent: str | None = None  # the same; None: it is a base model
-    state: str = "loaded"  # or loading, unloading, unloaded: requests load it
-    object: str = "model"
-    owned_by: str = "tahr"
-    type: str = "model"  # this and what follows are Anthropic's
-    display_name: str = ""
-    created_at: str = ""
-
-    def __post_init__(self) -> None:
-        self.display_name = self.display_name or self.id
-        self.created_at = self.created_at or datetime.fromtimestamp(self.created, UTC).isoformat()
-
-
-class ModelList(Struct):
-    """All models. The last three fields are Anthropic's: there is one page."""
-
-    data: list[ModelCard]
-    object: str = "list"
-    first_id: str | None = None
-    last_id: str | None = None
-    has_more: bool = False
-
-
 class TokenPiece(Struct):
     id: int
     piece: str | list[int]  # bytes, where they are no text by themselves
@@ -185,22 +106,3 @@ class DetokenizeReply(Struct):
 
 class TemplateReply(Struct):
     prompt: str
-
-
-class Version(Struct):
-    version: str
-
-
-class HealthReply(Struct):
-    """How the server is."""
-
-    status: str
-    timestamp: float
-    version: str
-    engine: dict[str, Any]
-    scheduler: dict[str, Any]
-    admission: dict[str, Any]
-    cache: dict[str, Any]
-    lora: dict[str, Any]
-    config: dict[str, Any]
-    models: dict[str, Any]

@@ -9,16 +9,17 @@ from msgspec import Struct
 
 from tahr.library.embeddings import EmbeddingOptions
 from tahr.library.inputs.rerank import PairPlan, plan_pairs, ranked
-from tahr.server.admin.adapters import chosen_model
+from tahr.server.bodies.decoding import Inert, decode
+from tahr.server.bodies.inputs import TextItem
 from tahr.server.http.errors import bad_field, request_id
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.models.registry import ModelRegistry, ServedModel
-from tahr.server.openai.bodies import Inert, TextItem, decode
 from tahr.server.openai.embeddings import check_lengths, field_errors
-from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size
 from tahr.server.openai.replies import EmbeddingUsage
+from tahr.server.replies.prompts import MAX_PROMPTS, check_text_size
 from tahr.server.state.state import ServerState
 
 

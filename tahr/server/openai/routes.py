@@ -2,6 +2,7 @@
 
 from tahr.server.openai import bodies, chat, completions, embeddings, replies, rerank, tokenize
 from tahr.server.state.route import Route
+from tahr.server.status import replies as status_replies
 from tahr.server.status import status
 
 # Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
@@ -20,8 +21,8 @@ ROUTES = [
         aliases=("/rerank", "/v2/rerank"),
     ),
     Route("POST", "/v1/score", rerank.score, rerank.ScoreBody, rerank.ScoreReply, aliases=("/score",)),
-    Route("GET", "/v1/models", status.models, gives=replies.ModelList, aliases=("/models",)),
-    Route("GET", "/v1/models/", status.model, gives=replies.ModelCard),
+    Route("GET", "/v1/models", status.models, gives=status_replies.ModelList, aliases=("/models",)),
+    Route("GET", "/v1/models/", status.model, gives=status_replies.ModelCard),
     Route("POST", "/tokenize", tokenize.tokenize, bodies.TokenizeBody, replies.TokenizeReply),
     Route("POST", "/detokenize", tokenize.detokenize, bodies.DetokenizeBody, replies.DetokenizeReply),
     Route("POST", "/apply-template", chat.apply_template, bodies.TemplateBody, replies.TemplateReply),

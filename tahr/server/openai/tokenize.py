@@ -5,15 +5,18 @@ from functools import partial
 import msgspec
 from msgspec import UNSET
 
+from tahr.generation.request import GenerationRequest
+from tahr.generation.resolve import RequestFacts, encoded_chat
+from tahr.server.bodies.decoding import check_limited, decode
 from tahr.server.http.errors import bad_field
 from tahr.server.http.request import HttpRequest
 from tahr.server.http.sse import encode
 from tahr.server.models.engine_port import ServedEngine
-from tahr.server.models.registry import ModelRegistry
-from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody, check_limited, decode
-from tahr.server.openai.chat_fields import rendering_options
-from tahr.server.openai.prompts import check_chat_size, check_text_size, conversation_of, decode_tokens
+from tahr.server.models.registry import ModelRegistry, ServedModel
+from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody
 from tahr.server.openai.replies import DetokenizeReply, TokenizeReply, TokenPiece
+from tahr.server.replies.chat import chat_options, prompt_of
+from tahr.server.replies.prompts import check_chat_size, check_text_size, decode_tokens
 from tahr.server.state.state import ServerState
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
@@ -28,22 +31,25 @@ async def tokenize(request: HttpRequest, state: ServerState) -> None:
 
 def tokenized(models: ModelRegistry, data: bytes) -> bytes:
     body = decode(TOKENIZE, data)
-    engine = models.find_adapted(body.model)[0].engine
+    model = models.find_adapted(body.model)[0]
+    engine = model.engine
     check_limited(body)
-    tokens = tokens_of(engine, body)
+    tokens = tokens_of(model, body)
     strings = [engine.tokenizer.piece(token) for token in tokens] if body.return_token_strs else UNSET
     shown = [piece_of(engine, token) if body.with_pieces else token for token in tokens]
     return encode(TokenizeReply(shown, len(tokens), engine.context_size, strings))
 
 
-def tokens_of(engine: ServedEngine, body: TokenizeBody) -> list[int]:
+def tokens_of(model: ServedModel, body: TokenizeBody) -> list[int]:
+    engine = model.engine
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise bad_field(given[-1] if given else "prompt", "Give exactly one of prompt, content and messages.")
     if body.messages is not None:
         check_chat_size(engine, body.messages, body.tools)
-        options = rendering_options(body.tools, body.chat_template_kwargs)
-        return conversation_of(engine, body.messages, body.add_generation_prompt, options).encode()
+        options = chat_options(body.tools)
+        prompt = prompt_of(model, body.messages, body.chat_template_kwargs, body.add_generation_prompt)
+        return encoded_chat(GenerationRequest(prompt, tools=options.tools), RequestFacts.of(engine))
     if body.tools:
         raise bad_field("tools", "tools belong to messages: send messages, or leave tools out.")
     text = body.prompt if body.prompt is not None else body.content or ""

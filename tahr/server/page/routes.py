@@ -1,6 +1,7 @@
 """The chat page and the files it is made of, served from the package."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,18 +12,22 @@ from tahr.server.state.route import Route
 from tahr.server.state.state import ServerState
 
 FILES = Path(__file__).parent / "files"
+THIRD_PARTY = Path(__file__).parent / "third_party"  # each with its license and version beside it
 PREFIX = "/page/"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".woff2": "font/woff2",
     ".svg": "image/svg+xml",
 }
 # The page shows what a model wrote, which is hostile: nothing inline runs, nothing comes from elsewhere, no text
 # becomes HTML, and no other page may show this one.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
     "content-security-policy": POLICY,
@@ -43,8 +48,14 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """All files by name. Only these are served, so a path cannot lead anywhere else."""
-    return {path.name: page_file(path) for path in FILES.iterdir() if path.suffix in TYPES}
+    """All files by their path below /page/. Only these are served, so a path cannot lead anywhere else."""
+    return dict(part for folder in (FILES, THIRD_PARTY) for part in files_below(folder))
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, PageFile]]:
+    for path in folder.rglob("*"):
+        if path.suffix in TYPES:
+            yield path.relative_to(folder).as_posix(), page_file(path)
 
 
 def page_file(path: Path) -> PageFile:

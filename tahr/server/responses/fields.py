@@ -1,20 +1,19 @@
-"""The fields of a body beside its input, as fields of a chat."""
+"""The fields of a body beside its input."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tahr.server.http.errors import bad_field
-from tahr.server.openai.bodies import ChatBody
-from tahr.server.responses.bodies import SUMMARIES, InputItem, InputTokensBody, ResponsesBody, TextFormat
-from tahr.server.responses.items import chat_messages, flat_name
+from tahr.server.replies.chat import ChatOptions, chat_options
+from tahr.server.replies.grammars import FieldGrammar, made
+from tahr.server.responses.bodies import SUMMARIES, InputTokensBody, ResponsesBody, TextFormat
+from tahr.server.responses.items import flat_name
 
 SENT_NAMES = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
-    "guided_json": "text.format.schema",
-    "response_format": "text.format",
 }
 MAX_PAIRS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 16, 64, 512  # of metadata, which is kept with the response
 
@@ -58,26 +57,18 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
         raise bad_field("metadata", f"metadata is larger than {limits}: shorten it.")
 
 
-def chat_body(body: InputTokensBody, items: Iterable[InputItem]) -> tuple[ChatBody, FunctionNames]:
-    """The same request as a chat, whose conversation is `items`."""
-    check_harmless(body)
-    tools, names = functions_of(body.tools or [])
-    made = ChatBody(
-        model=body.model,
-        messages=chat_messages(body.instructions, items),
-        tools=tools or None,
-        tool_choice=choice_of(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls,
-        reasoning_effort=effort_of(body),
-        **format_fields(body.text.format if body.text else None),
-    )
-    if isinstance(body, ResponsesBody):
-        check_metadata(body.metadata)
-        if body.max_output_tokens is not None and body.max_output_tokens < 1:
-            raise bad_field("max_output_tokens", "max_output_tokens must be at least 1.")
-        made.max_tokens, made.stream = body.max_output_tokens, body.stream
-        made.temperature, made.top_p = body.temperature, body.top_p
-    return made, names
+def options_of(body: InputTokensBody, functions: list[dict[str, Any]]) -> ChatOptions:
+    """Tools and thinking."""
+    parallel = body.parallel_tool_calls is not False
+    return chat_options(functions or None, choice_of(body.tool_choice), parallel, effort=effort_of(body))
+
+
+def sampling_of(body: ResponsesBody) -> dict[str, Any]:
+    """The sampling settings by our names."""
+    check_metadata(body.metadata)
+    if body.max_output_tokens is not None and body.max_output_tokens < 1:
+        raise bad_field("max_output_tokens", "max_output_tokens must be at least 1.")
+    return {"max_tokens": body.max_output_tokens, "temperature": body.temperature, "top_p": body.top_p}
 
 
 # ---- tools --------------------------------------------------------------------------------------------------
@@ -178,12 +169,13 @@ def wants_summary(body: InputTokensBody) -> bool:
     return config is not None and (config.summary or config.generate_summary) not in (None, "none")
 
 
-def format_fields(given: TextFormat | None) -> dict[str, Any]:
+def grammar_of(body: InputTokensBody) -> FieldGrammar | None:
     """What the text must be."""
+    given: TextFormat | None = body.text.format if body.text else None
     if given is None or given.type == "text":
-        return {}
+        return None
     if given.type == "json_object":
-        return {"response_format": {"type": "json_object"}}
+        return made("text.format", "json_object")
     if given.type != "json_schema" or not isinstance(given.schema, dict):
         raise bad_field("text.format", "text.format must be text, json_object, or json_schema with a schema.")
-    return {"guided_json": given.schema}
+    return made("text.format.schema", "json_schema", given.schema)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from tahr.server.http.errors import HttpError
 from tahr.server.http.sse import HEADERS, KEEP_ALIVE, encode, named_event
 from tahr.server.models.engine_port import EngineStream, PromptProgress
-from tahr.server.openai.formatters import ChoiceOutput, ReplyOptions
-from tahr.server.openai.replies import Usage
+from tahr.server.replies.formatter import ChoiceOutput, ReplyOptions, Usage
 from tahr.server.responses.fields import FunctionNames
 from tahr.server.responses.output import Item, new_item
 from tahr.server.responses.replies import OutputItem, ResponseFailure, ResponseReply, ResponseUsage

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from tahr.server.bodies.messages import MAX_NAME_CHARS, ContentPart, Message, MessageFunction, MessageToolCall
+from tahr.server.bodies.turns import Turns, text_parts
 from tahr.server.http.errors import HttpError, bad_field
-from tahr.server.openai.bodies import ContentPart, Message, MessageFunction, MessageToolCall
-from tahr.server.openai.prompts import MAX_NAME_CHARS
-from tahr.server.openai.turns import Turns, text_parts
 from tahr.server.responses.bodies import PARTS, InputItem, InputPart
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

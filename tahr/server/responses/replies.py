@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from tahr.server.openai.replies import Usage
+from tahr.server.replies.formatter import Usage
 
 
 class OutputText(Struct):

@@ -9,18 +9,35 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from tahr.generation.request import GenerationRequest
+from tahr.generation.resolve import RequestFacts, n_prompt_tokens
+from tahr.server.bodies.decoding import decode
+from tahr.server.conversations.sessions import Caller
+from tahr.server.conversations.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.http.guard import presented_key
 from tahr.server.http.request import HttpRequest
+from tahr.server.models.chosen import chosen_model
 from tahr.server.models.text_pool import SHORT_BYTES
-from tahr.server.openai.bodies import decode
-from tahr.server.openai.chat import ChatRequest, n_prompt_tokens, reply_to_chat
+from tahr.server.replies.chat import prompt_of, turn_of
+from tahr.server.replies.params import params_of
+from tahr.server.replies.prompts import check_chat_size
+from tahr.server.replies.served import ServedRequest, reply_to
 from tahr.server.responses.bodies import InputItem, InputPart, InputTokensBody, ResponsesBody
-from tahr.server.responses.fields import SENT_NAMES, chat_body, shown_choice, shown_tools, wants_summary
+from tahr.server.responses.fields import (
+    SENT_NAMES,
+    check_harmless,
+    functions_of,
+    grammar_of,
+    options_of,
+    sampling_of,
+    shown_choice,
+    shown_tools,
+    wants_summary,
+)
 from tahr.server.responses.formatter import ResponseFormatter, ResponseOptions, new_id
-from tahr.server.responses.items import as_items
+from tahr.server.responses.items import as_items, chat_messages
 from tahr.server.responses.replies import DeletedResponse, InputItemList, InputTokensReply, ResponseReply
-from tahr.server.responses.store import ResponseStore, StoredItem, StoredItems, StoredResponse
 from tahr.server.state.state import ServerState
 
 BODY = msgspec.json.Decoder(ResponsesBody)
@@ -63,7 +80,7 @@ class Continued:
 async def create_response(request: HttpRequest, state: ServerState) -> None:
     """Reply to a conversation, as OpenAI's Responses API does."""
     store = state.responses  # a conversation may be as long as all it holds
-    await reply_to_chat(request, state, partial(read, store, owner_of(request)), stored_bytes(store))
+    await reply_to(request, state, partial(read, state, owner_of(request)), SENT_NAMES, stored_bytes(store))
 
 
 def owner_of(request: HttpRequest) -> str:
@@ -71,13 +88,32 @@ def owner_of(request: HttpRequest) -> str:
     return hashlib.sha256(presented_key(request).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def read(store: ResponseStore, owner: str, data: bytes) -> ChatRequest:
+def read(state: ServerState, owner: str, data: bytes, caller: Caller) -> ServedRequest:
     body = decode(BODY, data)
-    continued = conversation_of(store, owner, body)
-    chat, names = chat_body(body, continued.items())
+    continued = conversation_of(state.responses, owner, body)
+    check_harmless(body)
+    functions, names = functions_of(body.tools or [])
+    messages = chat_messages(body.instructions, continued.items())
+    model, lora = chosen_model(state.models, body.model, None)
+    check_chat_size(model.engine, messages, functions)
+    constraint = grammar_of(body)
+    grammar = constraint.grammar if constraint else None
+    options = options_of(body, functions)
+    params = params_of({**sampling_of(body), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
+    turn = turn_of(state, caller, model, messages, None)
+    prompt = prompt_of(model, messages, turn=turn)
     keep = None if body.store is False else continued.keeper()
-    asked = ResponseOptions(repeated(body), names, wants_summary(body), keep)
-    return ChatRequest(chat, partial(ResponseFormatter, asked), cuts_length=True, sent_names=SENT_NAMES)
+    shown = ResponseOptions(repeated(body), names, wants_summary(body), keep)
+    return ServedRequest(
+        model=model,
+        requests=[GenerationRequest(prompt, params, options.tools, options.thinking, True, caller.salt)],
+        formatter=partial(ResponseFormatter, shown),
+        model_name=body.model,
+        names=SENT_NAMES,
+        grammar_field=constraint.field if constraint else "",
+        stream=bool(body.stream),
+        turn=turn,
+    )
 
 
 def conversation_of(store: ResponseStore, owner: str, body: InputTokensBody) -> Continued:
@@ -137,11 +173,20 @@ async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
     data, owner = await request.body(), owner_of(request)
 
     def work() -> InputTokensReply:
-        body = decode(COUNT_BODY, data)
-        chat, _ = chat_body(body, conversation_of(state.responses, owner, body).items())
-        return InputTokensReply(n_prompt_tokens(state, chat))
+        return InputTokensReply(counted(state, owner, decode(COUNT_BODY, data)))
 
     await request.respond_json(await state.text_pool.run(work, len(data) + stored_bytes(state.responses)))
+
+
+def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:
+    check_harmless(body)
+    functions, _ = functions_of(body.tools or [])
+    messages = chat_messages(body.instructions, conversation_of(state.responses, owner, body).items())
+    model, _ = chosen_model(state.models, body.model, None)
+    check_chat_size(model.engine, messages, functions)
+    options = options_of(body, functions)
+    request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
+    return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))
 
 
 def stored_bytes(store: ResponseStore) -> int:

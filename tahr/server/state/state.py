@@ -6,6 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tahr.config import sampling_values
+from tahr.server.conversations.sessions import Sessions
+from tahr.server.conversations.store import ResponseStore, StoreLimits
 from tahr.server.http.guard import HostGuard
 from tahr.server.http.rate_limit import rate_limits
 from tahr.server.models.pool import ModelPool
@@ -16,8 +18,6 @@ from tahr.server.observe.request_dumps import open_dumps
 from tahr.server.observe.request_log import RequestLog
 from tahr.server.observe.server_metrics import ServerMetrics
 from tahr.server.observe.tracing import open_tracer
-from tahr.server.responses.store import ResponseStore, StoreLimits
-from tahr.server.sessions import Sessions
 from tahr.server.state.admission import Admission
 from tahr.server.state.settings import Settings
 

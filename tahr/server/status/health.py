@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tahr import __version__
 from tahr.server.models.pool import COUNTED
 from tahr.server.models.registry import ServedModel
-from tahr.server.openai.replies import HealthReply
 from tahr.server.state.state import ServerState
+from tahr.server.status.replies import HealthReply
 
 if TYPE_CHECKING:
     from tahr.engine.sequences.stats import StatsSnapshot

@@ -4,9 +4,9 @@ from tahr import __version__
 from tahr.server.http.request import HttpRequest
 from tahr.server.models.registry import ModelRegistry, ServedModel, is_ready
 from tahr.server.observe.metrics import CONTENT_TYPE
-from tahr.server.openai.replies import ModelCard, ModelList, Version
 from tahr.server.state.state import ServerState
 from tahr.server.status.health import report
+from tahr.server.status.replies import ModelCard, ModelList, Version
 
 
 async def health(request: HttpRequest, state: ServerState) -> None:

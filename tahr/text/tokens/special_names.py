@@ -29,6 +29,19 @@ class SpecialNames:
         self._beginnings, self._longest = beginnings(self._names), len(longest)
         self._starts = starts(self._names)
 
+    def id_of(self, name: str) -> int | None:
+        """The token with that name; None: there is none."""
+        return self._ids.get(name)
+
+    def split(self, text: str) -> list[str | int]:
+        """The text in parts: special tokens by their ids, and what stands between them."""
+        parts: list[str | int] = []
+        end = 0
+        for begin, stop, token in self.find(text):
+            parts += [text[end:begin], token]
+            end = stop
+        return [part for part in (*parts, text[end:]) if part != ""]
+
     def find(self, text: str) -> Iterator[tuple[int, int, int]]:
         """The names in a text one after the other, of several at one place the longest: begin, end and token."""
         at = 0

@@ -109,12 +109,12 @@ class Tokenizer:
 
     def split_special(self, text: str) -> list[str | int]:
         """The text in parts: special tokens by their ids, and what stands between them."""
-        parts: list[str | int] = []
-        end = 0
-        for begin, stop, token in self._special_names.find(text):
-            parts += [text[end:begin], token]
-            end = stop
-        return [part for part in (*parts, text[end:]) if part != ""]
+        return self._special_names.split(text)
+
+    @property
+    def special_ids(self) -> Mapping[str, int]:
+        """The special tokens by their names."""
+        return self._special_ids
 
     def special_tokens_in(self, marks: tuple[str, ...]) -> frozenset[int]:
         """The special tokens of which these texts are made."""

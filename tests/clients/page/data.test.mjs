@@ -2,7 +2,8 @@
 import assert from "node:assert";
 import test from "node:test";
 import * as chats from "../../../tahr/server/page/files/conversation.mjs";
-import { linePath, parseMetrics, point, snapshot } from "../../../tahr/server/page/files/metrics.mjs";
+import { cleanName, MAX_BYTES, textOf, withFiles } from "../../../tahr/server/page/files/compose/attach.mjs";
+import { linePath, parseMetrics, point, snapshot, totals } from "../../../tahr/server/page/files/metrics.mjs";
 import { events, Reply, statsLine } from "../../../tahr/server/page/files/stream.mjs";
 
 async function all(chunks) {
@@ -77,6 +78,32 @@ function talk() {
   const second = chats.addTurn(chat, asked.id, { role: "assistant", content: "2" });
   return { chat, asked, first, second };
 }
+
+test("an idle server has totals", () => {
+  const text = `${EXPOSITION}tahr_kv_pages{model_name="a"} 100
+tahr_kv_pages{model_name="b"} 10
+tahr_request_decode_seconds_sum{model_name="a"} 4
+tahr_prefix_cache_queried_tokens_total{model_name="a"} 2000
+`;
+  const said = totals(snapshot(parseMetrics(text), 1));
+  assert.strictEqual(said.decode, "100 tokens, 25.0/s per request");
+  assert.strictEqual(said.kvUse, "30 of 110 pages");
+  assert.strictEqual(said.hits, "0 of 2,000 prompt tokens");
+  assert.strictEqual(said.waiting, "waited: nobody yet");
+});
+
+test("attached files", () => {
+  const bytes = (text) => new TextEncoder().encode(text);
+  assert.strictEqual(textOf("a.txt", bytes("one\r\ntwo")), "one\ntwo");
+  assert.throws(() => textOf("a.png", new Uint8Array([137, 80, 78, 71, 0, 255])), /a\.png is not a text file/);
+  assert.throws(() => textOf("a.bin", bytes("a\0b")), /not a text file/);
+  assert.throws(() => textOf("a.txt", new Uint8Array(MAX_BYTES + 1)), /larger than 200 kB/);
+  const message = withFiles("Look:", [{ name: "a.py", text: "x = 1\n" }, { name: "b.md", text: "```\nx\n```" }]);
+  assert.strictEqual(message, "Look:\n\na.py:\n```py\nx = 1\n```\n\nb.md:\n````md\n```\nx\n```\n````");
+  assert.strictEqual(withFiles("", [{ name: "LICENSE", text: "a" }]), "LICENSE:\n```\na\n```");
+  assert.strictEqual(cleanName("a\n```b`.txt"), "a b .txt");
+  assert.strictEqual(cleanName("x".repeat(300)).length, 100);
+});
 
 test("branches", () => {
   const { chat, asked, first, second } = talk();

@@ -1,10 +1,13 @@
 // The page: what is shown, what runs, and what buttons and keys do.
 
 import { chat } from "./api.mjs";
+import { Attachments, withFiles } from "./compose/attach.mjs";
+import { welcome } from "./compose/starters.mjs";
 import { addTurn, choose, dropTurn, fork, imported, messages, newConversation, openCalls, path } from "./conversation.mjs";
-import { $, announce, el, icon } from "./dom.mjs";
+import { $, announce, icon } from "./dom.mjs";
 import { chosenModel, refreshModels, watchModels } from "./models.mjs";
 import { Monitor } from "./monitor.mjs";
+import { own } from "./own.mjs";
 import { requestFields, showParameters, systemPrompt } from "./parameters.mjs";
 import { chooseFile, exportFile, showConversations } from "./sidebar.mjs";
 import { openStore, settings } from "./store.mjs";
@@ -24,16 +27,19 @@ const running = new Map(); // id of a conversation -> {stop, view}: one reply at
 function showThread() {
   const turns = path(current);
   const views = turns.map((turn) => new TurnView(current, turn, actions));
-  $("thread").replaceChildren(...(turns.length ? views.map((view) => view.element) : [welcome()]));
+  $("thread").replaceChildren(...(turns.length ? views.map((view) => view.element) : [emptyThread()]));
   const run = running.get(current.id);
   if (run) $("thread").append(run.view.element);
   showComposer();
-  $("thread").scrollTop = $("thread").scrollHeight;
+  $("thread").scrollTop = turns.length ? $("thread").scrollHeight : 0;
 }
 
-function welcome() {
-  const line = store.isLasting ? "Conversations stay in this browser." : "This browser keeps nothing: conversations end with the page.";
-  return el("div", { class: "welcome" }, el("h1", {}, "What shall we talk about?"), el("p", {}, line));
+function emptyThread() {
+  return welcome(store.isLasting ? "Conversations stay in this browser." : "This browser keeps nothing: conversations end with the page.", (prompt) => {
+    $("text").value = prompt;
+    grow();
+    $("text").focus();
+  });
 }
 
 function showComposer() {
@@ -186,7 +192,7 @@ function finish(conversation, parent, run, note) {
   const { content, reasoning, toolCalls, tokens, finish: reason } = made;
   addTurn(conversation, parent?.id ?? null, {
     role: "assistant", content, reasoning, toolCalls: toolCalls.filter(Boolean), tokens, model: made.model || chosenModel(),
-    statsLine: statsLine(made.stats), note: note || FINISHES[reason] || "",
+    statsLine: statsLine(made.stats), note: note || own(FINISHES, reason, ""),
   });
   save(conversation);
   announce(note || "The reply is complete.");
@@ -194,9 +200,11 @@ function finish(conversation, parent, run, note) {
 }
 
 async function send() {
-  const text = $("text").value.trim();
+  const typed = $("text").value.trim();
   const conversation = current;
-  if (!text || running.has(conversation.id)) return;
+  if (!(typed || attachments.files.length) || running.has(conversation.id)) return;
+  const files = attachments.take();
+  const text = withFiles(typed, files);
   $("text").value = "";
   grow();
   const turns = path(conversation);
@@ -207,17 +215,18 @@ async function send() {
   showThread();
   if (calls.length > 1) return; // the model waits for the other results
   const isAnswered = await reply(conversation, made);
-  if (!isAnswered) takeBack(conversation, made, text);
+  if (!isAnswered) takeBack(conversation, made, typed, files);
   if (conversation === current) $("text").focus();
 }
 
 // Without a reply there was no question: its text is there again, to be changed or sent once more.
-function takeBack(conversation, turn, text) {
+function takeBack(conversation, turn, text, files) {
   dropTurn(conversation, turn);
   save(conversation);
   if (conversation !== current) return;
   showThread();
   if (!$("text").value) $("text").value = text;
+  if (!attachments.files.length) attachments.restore(files);
   grow();
 }
 
@@ -230,6 +239,7 @@ function grow() {
 }
 
 const monitor = new Monitor();
+const attachments = new Attachments(notice);
 
 function showPanel(name) {
   const wasAtEnd = isAtEnd(); // lines break elsewhere beside a panel
@@ -313,6 +323,7 @@ function connect() {
 }
 
 connect();
+attachments.connect();
 showTheme(settings.read("theme", "auto"));
 showParameters(() => refreshModels().then(() => notice(""), (error) => notice(error.message)));
 showPanel("");

@@ -1,5 +1,7 @@
 // Conversations as plain data. A conversation is a tree of turns: editing or regenerating adds a branch and loses nothing.
 
+import { own } from "./own.mjs";
+
 export const FORMAT = "tahr-conversations";
 export const VERSION = 1;
 const ROLES = new Set(["user", "assistant", "tool"]);
@@ -56,7 +58,7 @@ export function path(conversation) {
   let at = "";
   while (below.has(at)) {
     const turns = below.get(at);
-    const turn = turns.find((each) => each.id === conversation.chosen[at]) ?? turns.at(-1);
+    const turn = turns.find((each) => each.id === own(conversation.chosen, at)) ?? turns.at(-1);
     made.push(turn);
     at = key(turn.id);
   }

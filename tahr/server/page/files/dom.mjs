@@ -1,5 +1,7 @@
 // Elements made by hand. Texts become text nodes: nothing here reads HTML.
 
+import { own } from "./own.mjs";
+
 export const $ = (id) => document.getElementById(id);
 
 /** An element; `onclick` and the like are listeners, other properties attributes; false and null are left out. */
@@ -29,6 +31,7 @@ const ICONS = {
   menu: "M4 6h16M4 12h16M4 18h16",
   plus: "M12 5v14M5 12h14",
   send: "M12 19V5M6 11l6-6 6 6",
+  attach: "M19 11l-7.5 7.5a4.5 4.5 0 0 1-6.4-6.4l8-8a3 3 0 0 1 4.3 4.3l-8 8a1.5 1.5 0 0 1-2.2-2.2l7-7",
   stop: "M7 7h10v10H7z",
   copy: "M9 9h11v11H9zM5 15H4V4h11v1",
   check: "M5 12l5 5 9-10",
@@ -49,7 +52,7 @@ const ICONS = {
 };
 
 export function icon(name) {
-  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
+  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, svg("path", { d: own(ICONS, name, "") }));
 }
 
 /** A button that shows an icon; its label is what a screen reader says and a pointer shows. */

@@ -1,5 +1,7 @@
 // Colours for code: comments, strings, numbers and words most languages reserve. A guess, not a parser; linear in the text.
 
+import { own } from "./own.mjs";
+
 const WORDS = new Set(
   ("abstract and as async await break case catch class const continue crate def default defer del do elif else end enum except export extends " +
     "false False finally fn for foreach from func function global go if impl import in instanceof interface is lambda let loop match mod module " +
@@ -22,7 +24,7 @@ const PLAIN = new Set(["", "text", "txt", "plain", "plaintext", "output", "conso
 const MOST = 50_000; // characters that are coloured; the rest of a longer text is plain
 
 function pattern(language) {
-  const comments = COMMENTS[language] ?? SLASH;
+  const comments = own(COMMENTS, language, SLASH);
   const alternatives = { comment: comments, string: STRINGS, number: ["\\b\\d[\\w.]*"], word: ["[A-Za-z_$][\\w$]*"] };
   const groups = Object.entries(alternatives).filter(([, parts]) => parts.length);
   return new RegExp(groups.map(([name, parts]) => `(?<${name}>${parts.join("|")})`).join("|"), "g");

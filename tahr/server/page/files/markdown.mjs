@@ -1,6 +1,9 @@
 // Markdown as a plain tree: `parse` gives blocks, `inline` the parts of a line. HTML is never read: a tag is text.
 // A model's output is hostile: every loop here is linear in the text, and nesting is bounded.
 
+import { mathBlock, MathSpans } from "./math/spans.mjs";
+import { own } from "./own.mjs";
+
 const MAX_BLOCK_DEPTH = 8;
 const MAX_INLINE_DEPTH = 12;
 const MAX_URL = 2000;
@@ -39,7 +42,7 @@ function blocks(lines, depth) {
   return made;
 }
 
-const READERS = [fence, heading, rule, quote, list, table];
+const READERS = [fence, mathBlock, heading, rule, quote, list, table];
 
 function blockAt(lines, at, depth) {
   for (const read of READERS) {
@@ -58,7 +61,7 @@ function paragraph(lines, at, depth) {
 function beginsBlock(lines, at, depth) {
   const line = lines[at];
   return Boolean(
-    fenceMark(line) || headingLevel(line) || isRule(line) ||
+    fenceMark(line) || mathBlock(lines, at) || headingLevel(line) || isRule(line) ||
     (depth < MAX_BLOCK_DEPTH && (/^ {0,3}>/.test(line) || marker(line))) || isTable(lines, at),
   );
 }
@@ -192,7 +195,7 @@ function isTable(lines, at) {
 function table(lines, at) {
   if (!isTable(lines, at)) return null;
   const head = cells(lines[at]).map(inline);
-  const align = cells(lines[at + 1]).map((cell) => ALIGN[cell[0] + cell.at(-1)] ?? "left");
+  const align = cells(lines[at + 1]).map((cell) => own(ALIGN, cell[0] + cell.at(-1), "left"));
   const rows = [];
   let end = at + 2;
   while (end < lines.length && lines[end].trim() && lines[end].includes("|")) {
@@ -204,9 +207,9 @@ function table(lines, at) {
 
 // ---- inline -----------------------------------------------------------------------------------------------------
 
-const SPECIAL = /[\\`*_~[!\n]|https?:\/\/|<br ?\/?>/gi;
+const SPECIAL = /[\\`*_~[!\n$]|https?:\/\/|<br ?\/?>/gi;
 
-/** Strings and nodes of a text: code, strong, emphasis, deleted, link, break. */
+/** Strings and nodes of a text: code, math, strong, emphasis, deleted, link, break. */
 export function inline(text, depth = 0) {
   const scan = new InlineScan(text, depth);
   while (scan.at < text.length) scan.step();
@@ -222,6 +225,7 @@ class InlineScan {
     this.open = { "*": [[], []], _: [[], []], "~": [[], []] }; // indexes in `parts`, of single and of double marks
     this.ticks = tickRuns(text);
     this.brackets = bracketPairs(text);
+    this.math = new MathSpans(text);
   }
 
   step() {
@@ -234,9 +238,10 @@ class InlineScan {
   }
 
   special(mark) {
-    if (mark === "\\") this.escape();
+    if (mark === "\\") this.formula(this.math.escaped(this.at)) || this.escape();
+    else if (mark === "$") this.formula(this.math.dollar(this.at)) || this.dollars();
     else if (mark === "`") this.code();
-    else if (mark in this.open) this.delimiter(mark);
+    else if (Object.hasOwn(this.open, mark)) this.delimiter(mark);
     else if (mark === "[" || mark === "!") this.link(mark);
     else if (mark.length > 1 && mark[0].toLowerCase() === "h") this.address();
     else this.add({ type: "break" }, mark.length);
@@ -245,6 +250,16 @@ class InlineScan {
   add(part, length) {
     this.parts.push(part);
     this.at += length;
+  }
+
+  formula(found) {
+    if (found) this.add(found.node, found.length);
+    return Boolean(found);
+  }
+
+  dollars() {
+    const n = runLength(this.text, this.at);
+    this.add("$".repeat(n), n);
   }
 
   escape() {

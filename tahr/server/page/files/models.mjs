@@ -2,6 +2,7 @@
 
 import { health, models } from "./api.mjs";
 import { $, el } from "./dom.mjs";
+import { own } from "./own.mjs";
 import { settings } from "./store.mjs";
 
 const STATES = {
@@ -18,7 +19,7 @@ export const chosenModel = () => $("model").value;
 const MODEL_STATES = { loaded: "", loading: " · loading …", unloading: " · unloading …", unloaded: " · loads when asked" };
 
 function option(card, chosen) {
-  const text = card.id + (MODEL_STATES[card.state] ?? "");
+  const text = card.id + own(MODEL_STATES, card.state, "");
   const made = el("option", { value: card.id, title: card.context_size ? `context: ${card.context_size} tokens` : "" }, text);
   made.selected = card.id === chosen;
   return made;
@@ -50,7 +51,7 @@ export async function refreshModels() {
     showState(OFFLINE);
     throw error;
   }
-  showState(STATES[report.status] ?? ["busy", report.status]);
+  showState(own(STATES, report.status, ["busy", report.status]));
   const cards = await models();
   showModels(cards);
   return report.status;

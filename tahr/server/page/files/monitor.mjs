@@ -2,7 +2,7 @@
 
 import { health, metrics } from "./api.mjs";
 import { $, el, svg } from "./dom.mjs";
-import { linePath, parseMetrics, point, snapshot } from "./metrics.mjs";
+import { linePath, parseMetrics, point, snapshot, totals } from "./metrics.mjs";
 
 const N_POINTS = 60;
 const EVERY_MS = 1000;
@@ -49,7 +49,7 @@ export class Monitor {
       const now = snapshot(parseMetrics(await metrics()), performance.now() / 1000);
       this.points = [...this.points, point(now, this.before)].slice(-N_POINTS);
       this.before = now;
-      for (const chart of this.charts) chart.draw(this.points);
+      for (const chart of this.charts) chart.draw(this.points, totals(now));
       this.showFacts(await health());
       this.problem.textContent = "";
     } catch (error) {
@@ -75,17 +75,19 @@ class Chart {
   constructor(title, meaning, key, written, most) {
     Object.assign(this, { key, written, most });
     this.value = el("output", {});
+    this.total = el("p", { class: "total" });
     this.line = svg("path", { class: "line" });
     this.area = svg("path", { class: "area" });
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.line);
-    this.element = el("section", { class: "chart" }, el("h3", {}, title, el("small", {}, meaning)), this.value, picture);
+    this.element = el("section", { class: "chart" }, el("h3", {}, title, el("small", {}, meaning)), this.value, picture, this.total);
   }
 
-  draw(points) {
+  draw(points, total) {
     const values = points.map((each) => each[this.key]);
     const path = linePath(values, WIDTH, HEIGHT, N_POINTS, this.most ?? Math.max(...values, 1));
     const left = WIDTH - (values.length - 1) * (WIDTH / (N_POINTS - 1));
     this.value.textContent = this.written(values.at(-1));
+    this.total.textContent = total[this.key];
     this.line.setAttribute("d", path);
     this.area.setAttribute("d", `${path}L${WIDTH} ${HEIGHT}L${left.toFixed(1)} ${HEIGHT}Z`);
   }

@@ -3,6 +3,7 @@
 import { copyButton, el } from "./dom.mjs";
 import { highlight } from "./highlight.mjs";
 import { parse } from "./markdown.mjs";
+import { mathElement, renewTime } from "./math/draw.mjs";
 
 const INLINE = {
   code: (node) => el("code", {}, node.text),
@@ -10,6 +11,7 @@ const INLINE = {
   emphasis: (node) => el("em", {}, ...inlines(node.children)),
   deleted: (node) => el("del", {}, ...inlines(node.children)),
   break: () => el("br"),
+  math: mathElement,
   link: (node) =>
     el("a", { href: node.href, title: node.href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...inlines(node.children)),
 };
@@ -21,11 +23,24 @@ const BLOCKS = {
   quote: (block) => el("blockquote", {}, ...block.children.map(blockElement)),
   code: codeElement,
   list: listElement,
+  math: (block) => el("p", {}, mathElement(block)),
   table: tableElement,
 };
 
 const inlines = (nodes) => nodes.map((node) => (typeof node === "string" ? node : INLINE[node.type](node)));
 const blockElement = (block) => BLOCKS[block.type](block);
+
+/** A text as it is, for what cannot be drawn. */
+export const rawText = (text) => el("pre", { class: "raw" }, String(text ?? ""));
+
+function guardedBlock(block) {
+  try {
+    return blockElement(block);
+  } catch (error) {
+    console.warn("A block is shown as plain text:", error);
+    return rawText(block.raw);
+  }
+}
 
 function codeElement(block) {
   const pieces = highlight(block.text, block.language).map(({ kind, text }) => (kind ? el("span", { class: `code-${kind}` }, text) : text));
@@ -64,11 +79,12 @@ export class MarkdownView {
   }
 
   show(text) {
+    renewTime();
     const blocks = parse(text);
     let same = 0;
     while (same < blocks.length && same < this.sources.length && this.sources[same] === blocks[same].raw) same += 1;
     while (this.element.childNodes.length > same) this.element.lastChild.remove();
-    this.element.append(...blocks.slice(same).map(blockElement));
+    this.element.append(...blocks.slice(same).map(guardedBlock));
     this.sources = blocks.map((block) => block.raw);
   }
 }

@@ -43,7 +43,7 @@ export function showConversations(conversations, current, running, actions) {
 }
 
 function matches(conversation, wanted) {
-  return !wanted || conversation.title.toLowerCase().includes(wanted) || conversation.turns.some((turn) => turn.content.toLowerCase().includes(wanted));
+  return !wanted || conversation.title.toLowerCase().includes(wanted) || conversation.turns.some((turn) => String(turn.content).toLowerCase().includes(wanted));
 }
 
 function item(conversation, isCurrent, isRunning, actions) {

@@ -1,6 +1,7 @@
 // Tokens with their probabilities: coloured by how likely each was, with its alternatives where one points or steps.
 
 import { $, el } from "./dom.mjs";
+import { own } from "./own.mjs";
 
 const CLASSES = [[0.9, "sure"], [0.5, "likely"], [0.2, "open"], [0, "rare"]];
 const SPECIAL = { "\n": "⏎", "\t": "⇥", " ": "␣" };
@@ -8,7 +9,7 @@ const SPECIAL = { "\n": "⏎", "\t": "⇥", " ": "␣" };
 export const probability = (logprob) => Math.min(1, Math.exp(logprob));
 export const classOf = (logprob) => CLASSES.find(([least]) => probability(logprob) >= least)[1];
 /** A token as it can be seen: spaces and line breaks have signs. */
-export const visible = (text) => text.replace(/^ +| +$|[\n\t]/g, (found) => [...found].map((char) => SPECIAL[char]).join(""));
+export const visible = (text) => text.replace(/^ +| +$|[\n\t]/g, (found) => [...found].map((char) => own(SPECIAL, char, char)).join(""));
 export const percent = (logprob) => {
   const share = 100 * probability(logprob);
   return share >= 10 ? `${share.toFixed(0)} %` : share >= 0.1 ? `${share.toFixed(1)} %` : "< 0.1 %";
@@ -45,7 +46,7 @@ export function tokensView(tokens) {
     show(tokens[at], spans[at]);
   };
   const onkeydown = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const step = own({ ArrowRight: 1, ArrowLeft: -1 }, event.key);
     if (!step || !spans.length) return;
     event.preventDefault();
     mark(at + step);

@@ -2,7 +2,8 @@
 
 import { siblings } from "./conversation.mjs";
 import { copyButton, el, icon, iconButton } from "./dom.mjs";
-import { MarkdownView } from "./render.mjs";
+import { own } from "./own.mjs";
+import { MarkdownView, rawText } from "./render.mjs";
 import { tokensView } from "./tokens.mjs";
 
 const NAMES = { user: "You", assistant: "Assistant", tool: "Result" };
@@ -14,7 +15,7 @@ export class TurnView {
     this.body = el("div", { class: "body" });
     this.foot = el("div", { class: "foot" });
     this.element = el(
-      "article", { class: `turn ${turn.role}`, "aria-label": `${NAMES[turn.role]}` },
+      "article", { class: `turn ${turn.role}`, "aria-label": own(NAMES, turn.role, "Message") },
       el("h2", {}, turn.role === "tool" ? `Result of ${turn.name}` : turn.role === "assistant" ? turn.model || NAMES.assistant : NAMES.user),
       this.body, this.foot,
     );
@@ -25,8 +26,17 @@ export class TurnView {
     this.showFoot();
   }
 
-  /** Show the parts of a turn, or of a reply in the making. */
+  /** Show the parts of a turn, or of a reply in the making; one that cannot be drawn shows its text, and hides no other. */
   show(parts, isRunning = false) {
+    try {
+      this.draw(parts, isRunning);
+    } catch (error) {
+      console.warn("A message is shown as plain text:", error);
+      this.body.replaceChildren(rawText(parts.content));
+    }
+  }
+
+  draw(parts, isRunning) {
     if (this.isTokens) return this.body.replaceChildren(tokensView(parts.tokens));
     if (this.turn.role !== "assistant") return this.body.replaceChildren(el("div", { class: "plain" }, parts.content));
     this.markdown.show(parts.content);

@@ -1,0 +1,20 @@
+"""A request as an engine takes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tahr.config import SamplingParams
+from tahr.engine.sequences.writer import Writer
+from tahr.text.tool_calls.parser import ReplyFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRequest:
+    """Everything is decided: defaults are merged, lengths fit, and nothing changes it any more."""
+
+    tokens: list[int]
+    params: SamplingParams  # complete
+    new_writer: Callable[[], Writer]  # for each choice
+    reply_format: ReplyFormat | None = (
+        None  # how reasoning and tool calls are told from text; None: it continues a text
+    )

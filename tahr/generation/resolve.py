@@ -1,0 +1,235 @@
+"""From what a caller asks for to what an engine takes: the only place that merges, fits and checks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tahr.config import UNLIMITED_TOKENS, SamplingParams
+from tahr.engine.sequences.resolved import ResolvedRequest
+from tahr.engine.sequences.writer import Writer
+from tahr.errors import ConfigError, ContextExceeded
+from tahr.generation.request import ChatPrompt, GenerationRequest, Message
+from tahr.generation.thinking import check_thinking, template_variables, thinking_budget
+from tahr.generation.tools import calls_of
+from tahr.generation.writers import DeferredTextWriter, ReplyWriter, TextWriter, has_text, line_limits
+from tahr.grammar.call_grammar import FINAL, is_call_grammar
+from tahr.text.replies.thinking import EFFORT, EFFORT_BUDGETS, is_closed, is_open
+from tahr.text.templates.chat import ChatTemplate
+from tahr.text.templates.prompt import encode_chat, render_chat
+from tahr.text.tokens.tokenizer import Tokenizer
+from tahr.text.tool_calls.parser import ReplyFormat
+
+N_TAIL_TOKENS = 16  # of a prompt, among which a block of thinking is opened if it is
+
+
+class RequestModel(Protocol):
+    """A model as `RequestFacts` are taken from it."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    context_size: int
+    sampling_defaults: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What requests need to know of the model they are for."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None  # None: it takes no conversations
+    context_size: int
+    defaults: SamplingParams  # complete
+
+    @staticmethod
+    def of(model: RequestModel, defaults: SamplingParams | None = None) -> "RequestFacts":
+        """Those of a loaded model, maybe with other defaults than its own."""
+        complete = model.sampling_defaults if defaults is None else defaults
+        return RequestFacts(model.tokenizer, model.template, model.context_size, complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What whoever serves a request allows."""
+
+    max_tokens: int | None = None  # of a reply
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(slots=True)
+class Resolution:
+    """What has become of a request so far."""
+
+    tokens: list[int]
+    changes: dict[str, Any] = field(default_factory=dict)  # parameters that become other than they were asked for
+    reply_format: ReplyFormat | None = None
+
+
+def resolve(request: GenerationRequest, model: RequestFacts, limits: Limits = NO_LIMITS) -> ResolvedRequest:
+    """All that can be known before an engine sees the request."""
+    prompt = request.prompt
+    if isinstance(prompt, ChatPrompt):
+        made = replied(request, prompt, model)
+    else:
+        made = Resolution(model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt))
+    fit_length(made, request, model, limits)
+    if request.salt:
+        made.changes["cache_salt"] = f"{request.salt}/{effective(request, model, 'cache_salt')}"
+    params = request.params.completed(model.defaults, made.changes)
+    writer = writers_of(model.tokenizer, made, params)
+    return ResolvedRequest(made.tokens, params, writer, made.reply_format)
+
+
+def effective(request: GenerationRequest, model: RequestFacts, name: str) -> Any:
+    """A parameter as it was asked for, or by default."""
+    return getattr(request.params if request.params.asks_for(name) else model.defaults, name)
+
+
+def writers_of(tokenizer: Tokenizer, made: Resolution, params: SamplingParams) -> Callable[[], Writer]:
+    """Makes a writer for each choice. The first space of a text is dropped, unless it continues another."""
+    stops, form, limits = params.stop, made.reply_format, line_limits(params)
+    is_grammars = params.grammar is not None and not params.grammar_after  # which speaks of that space
+    continuing = is_grammars or (form is None and has_text(tokenizer, made.tokens))
+    if form is not None and not form.is_plain:
+        budget = thinking_budget(tokenizer, params, form)
+        return lambda: ReplyWriter(tokenizer, stops, form, continuing, budget, line_limits(params))
+    if stops or limits is not None:
+        return lambda: TextWriter(tokenizer, stops, continuing, line_limits(params))
+    return lambda: DeferredTextWriter(tokenizer, continuing)
+
+
+# ---- lengths ------------------------------------------------------------------------------------------------
+
+
+def fit_length(made: Resolution, request: GenerationRequest, model: RequestFacts, limits: Limits) -> None:
+    """How long the reply may be. What was asked for is refused where it does not fit, or cut; a default is cut."""
+    params, defaults, n_prompt = request.params, model.defaults, len(made.tokens)
+    left = model.context_size - n_prompt
+    if left < 1:
+        raise ContextExceeded(n_prompt, model.context_size)
+    given = None if params.max_tokens == UNLIMITED_TOKENS else params.max_tokens
+    if given is not None and not request.cuts_length:
+        check_length(given, n_prompt, model, limits)
+    # A default gives way to a least length, where lengths are not refused.
+    least = params.min_tokens if request.cuts_length else 0
+    wanted = params.max_tokens or max(defaults.max_tokens or left, least)
+    most = min(wanted, left, limits.max_tokens or left)
+    made.changes["max_tokens"] = most
+    if request.cuts_length or not params.asks_for("min_tokens"):
+        made.changes["min_tokens"] = min(effective(request, model, "min_tokens"), most)
+
+
+def check_length(given: int, n_prompt: int, model: RequestFacts, limits: Limits) -> None:
+    if limits.max_tokens is not None and given > limits.max_tokens:
+        raise ConfigError(f"max_tokens is {given}, but this server gives {limits.max_tokens} at most.")
+    if n_prompt + given > model.context_size:
+        raise ContextExceeded(n_prompt, model.context_size, given)
+
+
+# ---- conversations ------------------------------------------------------------------------------------------
+
+
+def rendered(request: GenerationRequest, model: RequestFacts) -> str:
+    """The prompt of a conversation as text."""
+    prompt, template = request.prompt, model.template
+    assert isinstance(prompt, ChatPrompt) and template
+    return render_chat(template, prompt.messages, request.tools.described(), **variables_of(request, prompt, template))
+
+
+def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatTemplate) -> Mapping[str, Any]:
+    switches = template_variables(request.thinking, prompt.variables, template)
+    return {"add_generation_prompt": prompt.add_generation_prompt, **switches}
+
+
+def encoded_chat(request: GenerationRequest, model: RequestFacts) -> list[int]:
+    """The tokens of a conversation; one that can be shortened is, until its reply has room."""
+    prompt, template = request.prompt, model.template
+    assert isinstance(prompt, ChatPrompt) and template
+    tools, variables = request.tools.described(), variables_of(request, prompt, template)
+
+    def encoded_as(messages: Sequence[Message]) -> list[int]:
+        return encode_chat(model.tokenizer, template, messages, tools, **variables)
+
+    n_most = request.params.max_tokens
+    n_reply = 1 if n_most in (None, UNLIMITED_TOKENS) else n_most or 1
+    tokens = encoded_as(prompt.messages)
+    while prompt.shorten and len(tokens) + n_reply > model.context_size and (fewer := prompt.shorten()):
+        tokens = encoded_as(fewer)
+    return tokens
+
+
+def n_prompt_tokens(request: GenerationRequest, model: RequestFacts) -> int:
+    """How long the prompt of a conversation is; it may be longer than the context."""
+    assert isinstance(request.prompt, ChatPrompt)
+    return len(replied(request, request.prompt, model).tokens)
+
+
+def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts) -> Resolution:
+    """A conversation's prompt, how the reply is read, and what it must keep to."""
+    tokenizer, template, params, tools = model.tokenizer, model.template, request.params, request.tools
+    assert template
+    made = Resolution(encoded_chat(request, model))
+    check_thinking(request.thinking, params, template)
+    tail = tokenizer.decode(made.tokens[-N_TAIL_TOKENS:], skip_special=False) if template.thinking else ""
+    made.reply_format = ReplyFormat(
+        template.call_format,
+        {tool.name: tool for tool in tools.callable},
+        template.thinking,
+        in_thinking=is_open(tail, template.thinking),
+        parallel=tools.parallel,
+    )
+    limit_thinking(made, request, model)
+    grammar = calls_of(template, params.grammar, tools)
+    if grammar is not None:
+        thinks = template.thinks_by_default if request.thinking.thinks is None else request.thinking.thinks
+        made.changes["grammar"] = grammar
+        begin_after_thinking(made, tokenizer, bool(thinks) and not is_closed(tail, template.thinking))
+    return made
+
+
+def limit_thinking(made: Resolution, request: GenerationRequest, model: RequestFacts) -> None:
+    """Thinking that is not wanted is prevented; an effort is a budget where the template knows no efforts."""
+    options, budget, template = request.thinking, request.params.thinking_budget, model.template
+    assert template
+    if template.thinking and (options.thinks is False or budget == 0):
+        prevent_thinking(made, model.tokenizer, effective(request, model, "banned_tokens"))
+    elif budget is None and options.thinks and EFFORT not in template.variables:
+        made.changes |= {"thinking_budget": EFFORT_BUDGETS[options.effort]} if options.effort else {}
+
+
+def prevent_thinking(made: Resolution, tokenizer: Tokenizer, banned: tuple[int, ...]) -> None:
+    """A block that the prompt has opened is closed, and another one cannot be opened."""
+    form = made.reply_format
+    assert form and form.thinking
+    if form.in_thinking:
+        made.tokens += tokenizer.encode(f"\n{form.thinking.close}\n\n", add_special=False)
+    opening = tokenizer.encode(form.thinking.open, add_special=False)
+    if len(opening) == 1:
+        made.changes["banned_tokens"] = (*banned, *opening)
+    made.changes["thinking_budget"] = None
+    made.reply_format = replace(form, in_thinking=False)
+
+
+def begin_after_thinking(made: Resolution, tokenizer: Tokenizer, thinks: bool) -> None:
+    """Let the grammar begin after the thinking. A block that the model would open itself is opened for it."""
+    form = made.reply_format
+    assert form
+    if form.is_harmony and not is_call_grammar(made.changes["grammar"]):
+        made.changes["grammar_after"] = encoded(tokenizer, FINAL)
+    elif form.thinking is not None and (form.in_thinking or thinks):
+        if not form.in_thinking:
+            made.tokens += encoded(tokenizer, f"{form.thinking.open}\n")
+        made.changes["grammar_after"] = mark_tokens(tokenizer, form.thinking.close)
+        made.reply_format = replace(form, in_thinking=True)
+
+
+def mark_tokens(tokenizer: Tokenizer, mark: str) -> tuple[int, ...]:
+    """The tokens of a mark after a line break. Nearly always it is one; where it is text, a model may split it else."""
+    tokens = encoded(tokenizer, f"\n{mark}")
+    ends = (tokens[i:] for i in range(len(tokens)))
+    return next((end for end in ends if b"".join(map(tokenizer.token_bytes, end)) == mark.encode()), tokens)
+
+
+def encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special=False))

@@ -1,0 +1,1 @@
+"""GBNF, the grammars of llama.cpp: parsed, and translated to Lark."""

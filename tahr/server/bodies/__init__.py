@@ -1,0 +1,1 @@
+"""What the bodies of requests of several APIs have in common."""

@@ -1,0 +1,29 @@
+"""Which model a request is for, and with which adapters."""
+
+from typing import Any
+
+from tahr.config import LoraChoice, clean_lora
+from tahr.errors import ConfigError
+from tahr.server.http.errors import bad_field
+from tahr.server.models.registry import ModelRegistry, ServedModel
+
+
+def chosen_model(models: ModelRegistry, name: str | None, lora: Any) -> tuple[ServedModel, tuple[LoraChoice, ...]]:
+    """The model a request names, and its adapters: by the name `base:adapter`, or by the field `lora`."""
+    model, adapter = models.find_adapted(name)
+    asked = checked(lora) if lora else ()
+    if adapter and asked:
+        raise bad_field("lora", f"The model {name!r} names an adapter already: leave out lora, or name the base model.")
+    known = {each.name for each in model.engine.adapters()} if asked else set()
+    unknown = [each for each, _ in asked if each not in known]
+    if unknown:
+        there = ", ".join(sorted(known)) or "none"
+        raise bad_field("lora", f"lora names {unknown[0][:80]!r}, which is not loaded: there is {there}.")
+    return model, ((adapter, None),) if adapter else asked
+
+
+def checked(lora: Any) -> tuple[LoraChoice, ...]:
+    try:
+        return clean_lora(lora)
+    except ConfigError as error:
+        raise bad_field("lora", str(error)) from error

@@ -1,0 +1,100 @@
+// Text files that go with a message: read in the browser, and put into the message as fenced blocks with their names.
+
+import { $, el, iconButton } from "../dom.mjs";
+
+export const MAX_BYTES = 200_000; // of one file: about fifty thousand tokens
+export const MAX_FILES = 10;
+const MAX_NAME = 100;
+
+/** The text of a file; throws a sentence where it is no text or too large. */
+export function textOf(name, bytes) {
+  if (bytes.byteLength > MAX_BYTES) throw tooLarge(name);
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw notText(name);
+  }
+  if (text.includes("\0")) throw notText(name);
+  return text.replace(/\r\n?/g, "\n");
+}
+
+const tooLarge = (name) => new Error(`${name} is larger than ${MAX_BYTES / 1000} kB: attach a part of it.`);
+const notText = (name) => new Error(`${name} is not a text file (UTF-8): only text can be attached.`);
+
+/** A message with its files below it; a fence is longer than any in the file. */
+export function withFiles(text, files) {
+  return [text, ...files.map(fenced)].filter(Boolean).join("\n\n");
+}
+
+function fenced({ name, text }) {
+  const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
+  const fence = "`".repeat(longest + 1);
+  const [, language = ""] = /\.([A-Za-z0-9]{1,12})$/.exec(name) ?? [];
+  return `${name}:\n${fence}${language.toLowerCase()}\n${text.replace(/\n$/, "")}\n${fence}`;
+}
+
+/** A name on one line, without what would end it. */
+export const cleanName = (name) => name.replace(/[\p{C}`]+/gu, " ").trim().slice(-MAX_NAME) || "file";
+
+/** The files of the message being written. */
+export class Attachments {
+  constructor(onError) {
+    this.onError = onError;
+    this.files = [];
+  }
+
+  connect() {
+    const input = el("input", { type: "file", multiple: true, class: "hidden", "aria-label": "Text files", tabindex: "-1" });
+    input.addEventListener("change", async () => {
+      await this.add([...input.files]);
+      input.value = "";
+    });
+    $("attach").title = `Attach text files (up to ${MAX_BYTES / 1000} kB each)`;
+    $("attach").after(input);
+    $("attach").addEventListener("click", () => input.click());
+    $("chat").addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+    $("chat").addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length) return;
+      event.preventDefault();
+      this.add([...event.dataTransfer.files]);
+    });
+  }
+
+  async add(chosen) {
+    try {
+      for (const file of chosen) await this.#addOne(file);
+    } catch (error) {
+      this.onError(error.message);
+    }
+    this.show();
+  }
+
+  async #addOne(file) {
+    const name = cleanName(file.name);
+    if (this.files.length >= MAX_FILES) throw new Error(`A message can have ${MAX_FILES} files: send these first.`);
+    if (file.size > MAX_BYTES) throw tooLarge(name); // before it is read
+    this.files.push({ name, text: textOf(name, await file.arrayBuffer()) });
+  }
+
+  /** The files, which are then gone from the message. */
+  take() {
+    const taken = this.files;
+    this.restore([]);
+    return taken;
+  }
+
+  restore(files) {
+    this.files = files;
+    this.show();
+  }
+
+  show() {
+    const chips = this.files.map((file) => {
+      const remove = () => this.restore(this.files.filter((each) => each !== file));
+      return el("li", {}, el("span", {}, file.name), iconButton("close", `Remove ${file.name}`, remove));
+    });
+    $("files").replaceChildren(...chips);
+    $("files").hidden = !chips.length;
+  }
+}
