@@ -22,6 +22,7 @@ from tahr.backends.api.pages import PINNED_BYTES, PageIO, PageIOAtOnce
 from tahr.backends.api.step import Plan, StepDefaults, StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, Ints, JoinedLinears, Linear, Tensor, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
+from tahr.backends.host.memory import loadable_bytes
 from tahr.backends.sampling import logprobs, numpy_sampler
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows, Words, words
 from tahr.errors import UnsupportedModel
@@ -74,6 +75,19 @@ class Backend(ABC):
     @abstractmethod
     def weight(self, tensor: HostTensor) -> Weight:
         """Take a matrix `[rows, cols]` or a stack `[n, rows, cols]` in the form this backend multiplies fastest."""
+
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        """The `n_bytes` of what `weight` makes of a tensor, told without its data; `n_taken` bytes of other matrices
+        are on the device by then that are not there yet."""
+        return tensor.n_bytes
+
+    def file_bytes(self, tensor: HostTensor) -> int:
+        """The `file_bytes` of the same."""
+        return 0
+
+    def free_bytes(self) -> int | None:
+        """The memory that weights may take; None where the system does not say."""
+        return loadable_bytes()
 
     @abstractmethod
     def vector(self, values: Floats) -> Vector:
