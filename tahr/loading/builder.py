@@ -31,6 +31,7 @@ from tahr.loading.capacity import (
 )
 from tahr.loading.memory_plan import plan_memory
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
+from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
     Draft,
     check_same_vocabulary,
@@ -144,9 +145,11 @@ def assemble(
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
         logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
-    loaded = load(source, backend, quantize=config.quantize, lora_rows=kept_lora_rows(config, backend))
+    lora_rows, draft_files = kept_lora_rows(config, backend), open_draft(config, tokenizer, progress)
+    planned = plan_of(source, backend, config, lora_rows, draft_files)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
     check_vocabulary(tokenizer, loaded.config, files.name)
-    draft = load_draft(config, backend, tokenizer, progress)
+    draft = load_draft(draft_files, backend, tokenizer) if draft_files else None
     engine, note = build_engine(
         backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
     )
@@ -160,7 +163,7 @@ def assemble(
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.config,
         sampling=recommended_sampling(files, source, loaded.config),
-        log=[*loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
+        log=[summary(planned), *loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
@@ -182,18 +185,21 @@ def weight_file_bytes(
     return sum(path.stat().st_size for files in found for path in files.weights)
 
 
-def load_draft(
-    config: EngineConfig, backend: Backend, tokenizer: Tokenizer, progress: hub.Progress | None
-) -> Draft | None:
-    """The draft model that the configuration names, on the same backend; its files are fetched if they are not here."""
+def open_draft(config: EngineConfig, tokenizer: Tokenizer, progress: hub.Progress | None) -> OpenedModel | None:
+    """The draft model that the configuration names; its files are fetched if they are not here."""
     if not config.spec_draft or config.spec_off:
         return None
     files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
+    return replace(source, name=files.name)
+
+
+def load_draft(source: OpenedModel, backend: Backend, tokenizer: Tokenizer) -> Draft:
+    """A draft model on the backend of the model it guesses for."""
     loaded = load(source, backend, quantize=None)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    return Draft(files.name, loaded.decoder, loaded.n_weight_bytes)
+    check_vocabulary(tokenizer, loaded.config, source.name)
+    return Draft(source.name, loaded.decoder, loaded.n_weight_bytes)
 
 
 def lora_files(config: EngineConfig) -> list[LoraFile]:

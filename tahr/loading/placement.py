@@ -20,7 +20,7 @@ class TensorSize(NamedTuple):
     file_bytes: int = 0
 
 
-class Split(NamedTuple):
+class TensorSplit(NamedTuple):
     """The part of a tensor: number `part` of `n` along an axis."""
 
     axis: int
@@ -33,7 +33,7 @@ class Home(NamedTuple):
 
     device: int | None
     how: Literal["resident", "streamed", "file"]
-    split: Split | None = None
+    split: TensorSplit | None = None
 
 
 class DeviceFacts(NamedTuple):
@@ -98,6 +98,11 @@ class Placement:
         for name, home in self.homes.items():
             n_bytes[part_of(name), home] += self.n_bytes(name)
         return [PartSize(part, home, n_tensors[part, home], size) for (part, home), size in n_bytes.most_common()]
+
+    @property
+    def default_home(self) -> Home:
+        """Where pools are, and matrices of which nothing else is said."""
+        return Home(None if self.devices[0].is_host else 0, "resident")
 
     def place_of(self, home: Home) -> str:
         """A home in words."""

@@ -10,9 +10,11 @@ import numpy as np
 from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import HOST_SHARE
 from tahr.config import EngineConfig
-from tahr.loading.memory_plan import MemoryPlan, plan_memory
-from tahr.loading.placement import DeviceFacts, Placement, Pool, TensorSize, place
+from tahr.loading.capacity import kv_groups, state_bytes
+from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
+from tahr.loading.placement import DeviceFacts, Placement, Pool, TensorSize, place, refuse_too_large
 from tahr.loading.speculation import Draft
+from tahr.models.decoder import Decoder
 from tahr.models.loader.load import Loaded, OpenedModel, load
 from tahr.weights.tensor import HostTensor
 from tahr.weights.unread import without_data
@@ -82,8 +84,17 @@ def plan_of(
         small = size_up(draft, sizing)
         drafted = Draft(draft.name, small.decoder, small.n_weight_bytes)
         sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
+    devices, least = [device_of(backend)], least_pool_bytes(loaded.decoder, config, backend)
+    refuse_too_large(place(sizes, devices), least)
     memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted)
-    return place(sizes, [device_of(backend)], pools_of(memory, sizing.n_lora_bytes))
+    return place(sizes, devices, pools_of(memory, sizing.n_lora_bytes))
+
+
+def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
+    """One page of all layers, and the states of one sequence beside the null slot."""
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    groups = kv_groups(decoder.memory, decoder.config.windows, config.page_size, dtype)
+    return sum(group.page_bytes for group in groups) + 2 * state_bytes(decoder.memory)
 
 
 def device_of(backend: Backend) -> DeviceFacts:
