@@ -14,7 +14,7 @@ from tahr.engine.adapters.registry import check_name
 from tahr.engine.engine import Engine
 from tahr.engine.sampling.dry import Resolve, breaker_finder
 from tahr.engine.scheduling.scheduler import Scheduler
-from tahr.engine.scheduling.work import MAX_CHUNK, SchedulerLimits
+from tahr.engine.scheduling.work import SchedulerLimits
 from tahr.errors import AdapterError, ConfigError, ModelNotFound, TokenizerError
 from tahr.executor.local import LocalExecutor
 from tahr.hub import ModelFiles
@@ -27,21 +27,16 @@ from tahr.loading.capacity import (
     Capacity,
     KVGroup,
     cache_pages,
-    fit_memory,
-    state_bytes,
     step_sizes,
-    with_step_defaults,
 )
+from tahr.loading.memory_plan import plan_memory
 from tahr.loading.sidecars import TEMPLATES, TOKENIZER, ollama_template, recommended_sampling, sidecar
+from tahr.loading.sizing import plan_of, summary
 from tahr.loading.speculation import (
     Draft,
-    check_room,
     check_same_vocabulary,
-    draft_windows,
     make_speculator,
-    n_draft_tokens,
 )
-from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
 from tahr.models.config.record import ModelConfig
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import OpenedModel, load, open_model
@@ -87,36 +82,22 @@ def build_engine(
     With `whole_texts` every layer keeps all of a text, whatever its window, so that sequences can go back; there is
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     """
-    is_encoder = decoder.config.bidirectional
-    if is_encoder:
-        config = encoder_config(config, backend)
-        whole_texts = n_full_texts(config, decoder.config, backend)
-    config = with_step_defaults(config, backend, state_bytes(decoder.memory))
-    memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
-    windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
-    if draft:
-        memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
-    n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
-    asked = replace(
-        config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
-    )  # what there must be memory for
-    dtype = check_kv_dtype(config.kv_dtype, backend)
-    dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
-    if n_decode_tokens > 1:
-        check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
+    planned = plan_memory(backend, decoder, config, draft, whole_texts)
+    config, memory, dtype = planned.config, planned.shapes, planned.dtype
+    groups, room, n_decode_tokens = planned.groups, planned.room, planned.n_decode_tokens
     sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
     sizes = replace(
         sizes,
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
         n_decode_tokens=n_decode_tokens,
         mixed_s=backend.step_defaults.mixed_s,
-        whole_texts=is_encoder,
+        whole_texts=decoder.config.bidirectional,
     )
     limits = StepLimits(sizes.n_tokens, sizes.n_seqs, sizes.n_rows, n_pages_per_seq, n_groups=len(groups))
     layers_of_groups = tuple(group.layers for group in groups)
     kv = backend.kv_store(MemoryLayout(memory, room.n_pages, config.page_size, dtype, layers_of_groups, room.n_slots))
     executor = LocalExecutor(backend, decoder, kv, limits, n_vocab, n_decode_tokens)
-    scheduler = make_scheduler(config, room, groups, sizes, n_in_flight)
+    scheduler = make_scheduler(config, room, groups, sizes, planned.n_in_flight)
     n_pages = " + ".join(map(str, room.n_pages))
     note = f"KV: {n_pages} pages of {config.page_size} tokens in {dtype}, {room.kv_bytes / 1e6:.0f} MB at most"
     speculator = make_speculator(config, draft, executor, scheduler)
@@ -164,9 +145,11 @@ def assemble(
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
         logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
-    loaded = load(source, backend, quantize=config.quantize, lora_rows=kept_lora_rows(config, backend))
+    lora_rows, draft_files = kept_lora_rows(config, backend), open_draft(config, tokenizer, progress)
+    planned = plan_of(source, backend, config, lora_rows, draft_files)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
     check_vocabulary(tokenizer, loaded.config, files.name)
-    draft = load_draft(config, backend, tokenizer, progress)
+    draft = load_draft(draft_files, backend, tokenizer) if draft_files else None
     engine, note = build_engine(
         backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
     )
@@ -180,7 +163,7 @@ def assemble(
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
         model_config=loaded.config,
         sampling=recommended_sampling(files, source, loaded.config),
-        log=[*loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
+        log=[summary(planned), *loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
@@ -202,18 +185,21 @@ def weight_file_bytes(
     return sum(path.stat().st_size for files in found for path in files.weights)
 
 
-def load_draft(
-    config: EngineConfig, backend: Backend, tokenizer: Tokenizer, progress: hub.Progress | None
-) -> Draft | None:
-    """The draft model that the configuration names, on the same backend; its files are fetched if they are not here."""
+def open_draft(config: EngineConfig, tokenizer: Tokenizer, progress: hub.Progress | None) -> OpenedModel | None:
+    """The draft model that the configuration names; its files are fetched if they are not here."""
     if not config.spec_draft or config.spec_off:
         return None
     files = hub.resolve(config.spec_draft, progress=progress, check=refuse_unsupported)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
+    return replace(source, name=files.name)
+
+
+def load_draft(source: OpenedModel, backend: Backend, tokenizer: Tokenizer) -> Draft:
+    """A draft model on the backend of the model it guesses for."""
     loaded = load(source, backend, quantize=None)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    return Draft(files.name, loaded.decoder, loaded.n_weight_bytes)
+    check_vocabulary(tokenizer, loaded.config, source.name)
+    return Draft(source.name, loaded.decoder, loaded.n_weight_bytes)
 
 
 def lora_files(config: EngineConfig) -> list[LoraFile]:
@@ -308,25 +294,6 @@ def open_template(files: ModelFiles, source: OpenedModel, tokenizer: Tokenizer) 
         return template_for({"tokenizer.chat_template": translated}, tokenizer)
     beside = sidecar(files, *TEMPLATES)
     return template_for(source.config, tokenizer) or (template_for(beside.parent, tokenizer) if beside else None)
-
-
-def check_kv_dtype(asked: str | None, backend: Backend) -> str:
-    """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
-    sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
-    sides = ["q8_0" if side == "fp8" and "fp8" not in backend.kv_dtypes else side for side in sides]
-    for dtype in sides:
-        if dtype not in backend.kv_dtypes:
-            raise ConfigError(
-                f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
-            )
-    if len(sides) > 2:
-        raise ConfigError(f"{asked!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
-    if len(set(sides)) > 1 and not backend.mixes_kv_dtypes:
-        raise ConfigError(
-            f"The {backend.name} backend stores keys and values in one type, not in {' and '.join(sides)}: "
-            "ask for the same on both sides."
-        )
-    return sides[0] if len(set(sides)) == 1 else "/".join(sides)
 
 
 def check_vocabulary(tokenizer: Tokenizer, model: ModelConfig, name: str) -> None:

@@ -17,7 +17,8 @@ from tahr.config import EngineConfig
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
 from tahr.library.feeder import Feeder
-from tahr.loading.builder import build_engine, check_kv_dtype
+from tahr.loading.builder import build_engine
+from tahr.loading.memory_plan import check_kv_dtype
 from tahr.models.decoder import Decoder
 from tahr.models.loader.load import load, open_model
 

@@ -13,8 +13,9 @@ from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.engine.step.batch import FEW
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, TahrError
-from tahr.loading.builder import build_engine, check_kv_dtype
+from tahr.loading.builder import build_engine
 from tahr.loading.capacity import Capacity, step_sizes
+from tahr.loading.memory_plan import check_kv_dtype
 
 TEXTS = [
     "Once upon a time there was a little girl named Lily. She loved to play in the park with her red ball.",

@@ -12,6 +12,7 @@ from tahr.backends.api.pages import PINNED_BYTES, PageIO, PageIOAtOnce
 from tahr.backends.api.step import StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
+from tahr.backends.host.memory import loadable_bytes
 from tahr.weights.source import Stamp, file_stamp
 from tahr.weights.tensor import HostTensor
 
@@ -37,6 +38,19 @@ class Memory(Device):
     @abstractmethod
     def weight(self, tensor: HostTensor) -> Weight:
         """Take a matrix `[rows, cols]` or a stack `[n, rows, cols]` in the form this backend multiplies fastest."""
+
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        """The `n_bytes` of what `weight` makes of a tensor, told without its data; `n_taken` bytes of other matrices
+        are on the device by then that are not there yet."""
+        return tensor.n_bytes
+
+    def file_bytes(self, tensor: HostTensor) -> int:
+        """The `file_bytes` of the same."""
+        return 0
+
+    def free_bytes(self) -> int | None:
+        """The memory that weights may take; None where the system does not say."""
+        return loadable_bytes()
 
     @abstractmethod
     def vector(self, values: Floats) -> Vector:

@@ -47,6 +47,7 @@ class Weight:
     n_bytes: int
     data: Any
     n_stack: int = 1
+    file_bytes: int = 0  # of a table that is looked up in its file: `n_bytes` come on top if a linear multiplies it
 
 
 @dataclass(frozen=True, slots=True)

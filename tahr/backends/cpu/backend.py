@@ -18,7 +18,7 @@ from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantis
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps
 from tahr.backends.cpu.sampling import NativeSampler
-from tahr.backends.cpu.weights import PackedMatrix
+from tahr.backends.cpu.weights import PackedMatrix, packed_format, stack_shape, table_bytes
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledAtOnce, SampleRows
 from tahr.errors import ConfigError
 from tahr.weights.tensor import HostTensor
@@ -46,7 +46,14 @@ class CpuBackend(RowOps):
     def weight(self, tensor: HostTensor) -> Weight:
         matrix = PackedMatrix(tensor, self.isa, self.pool)
         n_stack, n_rows, n_cols = matrix.shape
-        return Weight(tensor.name, tensor.format.name, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack)
+        name, form, in_file = tensor.name, tensor.format.name, table_bytes(tensor)
+        return Weight(name, form, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack, in_file)
+
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        return native.packed_bytes(packed_format(tensor.format), self.isa, *stack_shape(tensor.shape))
+
+    def file_bytes(self, tensor: HostTensor) -> int:
+        return table_bytes(tensor)
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), np.array(values, np.float32))

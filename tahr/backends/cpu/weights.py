@@ -21,6 +21,21 @@ TABLE_NAMES = ("token_embd", "embed_tokens", "embed_tokens_per_layer", "wte", "w
 TABLES = tuple(f"{name}.weight" for name in TABLE_NAMES)
 
 
+def table_bytes(host: HostTensor) -> int:
+    """What of a tensor is read in its file at every step."""
+    return host.n_bytes if host.name.endswith(TABLES) else 0
+
+
+def packed_format(stored: Format) -> str:
+    """The format in which a matrix is packed."""
+    return stored.name if native.has_format(stored.name) else "F16"
+
+
+def stack_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many matrices, and how high and wide each."""
+    return math.prod(shape[:-2]), shape[-2], shape[-1]
+
+
 class PackedMatrix:
     """A weight matrix, or a stack of such."""
 
@@ -30,12 +45,12 @@ class PackedMatrix:
                 f"{host.name} has the shape {list(host.shape)}, but a weight matrix has two axes, or three if stacked."
             )
         self.host, self.isa, self.pool = host, isa, pool
-        self.shape: tuple[int, int, int] = (math.prod(host.shape[:-2]), host.shape[-2], host.shape[-1])
+        self.shape = stack_shape(host.shape)
         self.native = native.has_format(host.format.name)
-        self.format = host.format.name if self.native else "F16"
+        self.format = packed_format(host.format)
         self.kernel = f"{self.format.lower()} panels ({isa})" if self.native else f"dense f16 panels ({isa})"
         self.n_bytes = native.packed_bytes(self.format, isa, *self.shape)
-        if not host.name.endswith(TABLES):
+        if not table_bytes(host):
             self.packed  # noqa: B018  (now, while the loader reports progress)
 
     @cached_property

@@ -30,7 +30,7 @@ from tahr.backends.cuda.steps import (
     buckets,
     make_inputs,
 )
-from tahr.backends.cuda.weights import join, refusing_unfit, take
+from tahr.backends.cuda.weights import free_and_total, join, refusing_unfit, take, taken_bytes
 from tahr.backends.host.budget import device_kv_budget
 from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampleRows, Words
 from tahr.errors import ConfigError
@@ -88,13 +88,17 @@ class CudaBackend(api.Backend):
     def kv_budget(self, share: float | None) -> int:
         if self.device.type == "cpu":
             return super().kv_budget(share)
-        free, total = torch.cuda.mem_get_info(self.device)
-        held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return device_kv_budget(free + held, total, share)  # what torch holds but does not use is free too
+        return device_kv_budget(*free_and_total(self.device), share)
 
     def weight(self, tensor: HostTensor) -> Weight:
         with refusing_unfit(tensor.name):
             return take(tensor, self.device, not self.deterministic, self.free_share)
+
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        return taken_bytes(tensor, self.device, not self.deterministic, self.free_share, n_taken)
+
+    def free_bytes(self) -> int | None:
+        return free_and_total(self.device)[0] if self.has_own_memory else super().free_bytes()
 
     def vector(self, values: Floats) -> Vector:
         return Vector(len(values), torch.tensor(values, dtype=F32, device=self.device))

@@ -15,7 +15,16 @@ from tahr.backends.api import JoinedLinears, Linear, Weight
 from tahr.backends.cuda.kernels.lora import MAX_TARGETS
 from tahr.backends.cuda.kernels.packed import unpacked_matrix
 from tahr.backends.cuda.layouts.fp8 import Fp8Matrix, converts_fp8, fp8_matrix, joined_fp8, stored_fp8, with_copy
-from tahr.backends.cuda.layouts.packed import CodedMatrix, joined, packed_matrix, rounded_matrix
+from tahr.backends.cuda.layouts.packed import (
+    BLOCK,
+    EIGHT,
+    FORMATS,
+    CodedMatrix,
+    joined,
+    packed_bytes,
+    packed_matrix,
+    rounded_matrix,
+)
 from tahr.backends.cuda.lora_room import lora_room
 from tahr.backends.cuda.uploads import uploads
 from tahr.errors import LoadError
@@ -80,14 +89,45 @@ def take_fp8(tensor: HostTensor, device: torch.device, free_share: float) -> Wei
     return Weight(tensor.name, tensor.format.name, kernel, n_rows, n_cols, matrix.n_bytes, matrix)
 
 
+def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_share: float, n_taken: int) -> int:
+    """What `take` will make of a tensor, in bytes, told by its shape and format.
+
+    Scales that do not fit a packed form, which makes a matrix dense, and rows of 8-bit floats that share one scale are
+    known when they are read: such a matrix takes more, or a little less.
+    """
+    form, n_values, is_matrix = tensor.format.name, tensor.n_values, len(tensor.shape) == 2
+    dense: int = n_values * (KEPT[form][0] if form in KEPT else torch.bfloat16).itemsize
+    if tensor.stored_as == "fp8":
+        return n_values + 4 * tensor.shape[0]
+    if tensor.stored_as == "q8_0":
+        return packed_bytes(n_values, EIGHT) if tensor.shape[-1] % BLOCK == 0 else dense
+    if not (packs and is_matrix):
+        return dense
+    if form == "FP8_128" and converts_fp8(device):
+        kept = tensor.n_bytes
+    elif form in FORMATS:
+        kept = packed_bytes(n_values, FORMATS[form][0])
+    else:
+        return dense
+    copy = n_values * torch.bfloat16.itemsize
+    if device.type != "cuda":
+        return kept
+    free, total = free_and_total(device)
+    # The packed matrix itself is there when `has_room` looks.
+    return kept + copy if free - n_taken - kept - copy >= free_share * total else kept
+
+
+def free_and_total(device: torch.device) -> tuple[int, int]:
+    """The memory of a card; what torch holds but does not use is free too."""
+    free, total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
+
+
 def has_room(device: torch.device, matrix: CodedMatrix | Fp8Matrix, free_share: float) -> bool:
     """Whether a dense copy leaves that share of the card free."""
     if device.type != "cuda":
         return False
-    free, total = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-        device
-    )  # what torch holds but does not use
+    free, total = free_and_total(device)
     return bool(free - math.prod(matrix.shape) * matrix.dtype.itemsize >= free_share * total)
 
 

@@ -47,15 +47,20 @@ def refuse_unfit(name: str, n_bytes: int) -> None:
 
     Limits of containers are left out. What they count as used has file pages in it that the kernel would give up.
     """
-    if not MEMINFO.exists():
-        return
-    fields = memory_fields()
-    room = fields["MemAvailable"] + fields.get("SwapFree", 0)
-    if n_bytes > room:
+    room = loadable_bytes()
+    if room is not None and n_bytes > room:
         raise LoadError(
             f"The model needs more memory than is free: {name} takes {n_bytes / 1e6:.1f} MB, and {room / 1e6:.1f} MB "
             "are left. Use a smaller model or one quantised further, or end other programs."
         )
+
+
+def loadable_bytes() -> int | None:
+    """What matrices may take, swap and all; None where the system does not say."""
+    if not MEMINFO.exists():
+        return None
+    fields = memory_fields()
+    return fields["MemAvailable"] + fields.get("SwapFree", 0)
 
 
 def memory_fields() -> dict[str, int]:

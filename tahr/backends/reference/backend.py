@@ -37,6 +37,9 @@ class ReferenceBackend(api.Backend):
         matrix = DenseMatrix(values, int8=tensor.format.block > 1 and not tensor.format.floats)
         return api.Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
 
+    def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
+        return 4 * tensor.n_values
+
     def vector(self, values: Floats) -> api.Vector:
         return api.Vector(len(values), np.array(values, np.float32))
 

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tahr.backends import open_backend
     from tahr.cli.settings.model_files import find
-    from tahr.loading.builder import check_kv_dtype, check_vocabulary, open_tokenizer
+    from tahr.loading.builder import check_vocabulary, open_tokenizer
+    from tahr.loading.memory_plan import check_kv_dtype
     from tahr.models.loader.load import load, open_model
     from tahr.tools.full_logits import FullLogits
     from tahr.tools.perplexity import measure, windows

@@ -1,15 +1,24 @@
-"""`tahr doctor`: what this machine has, and what a model's name stands for, without fetching the model."""
+"""`tahr doctor`: what this machine has, and what a model's name stands for, without fetching the model.
+
+Of a model that is here it says what a load would take, and where; its weights are not read.
+"""
 
 import argparse
+from typing import TYPE_CHECKING, NamedTuple
 
 from tahr.errors import LoadError, TahrError, printable
+
+if TYPE_CHECKING:
+    from tahr.hub import ModelFiles
+    from tahr.loading.placement import Placement
 
 HELP = "check this machine, and what a model's name stands for, without fetching it"
 
 EXAMPLES = """\
 examples:
   tahr doctor                   version, devices, directories, models that are here
-  tahr doctor qwen3:4b          which repository and file that is, how large, and whether it runs"""
+  tahr doctor qwen3:4b          which repository and file that is, how large, and whether it runs
+  tahr doctor model.gguf        the same, and what it takes in memory, part by part"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +31,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     for line in machine():
         print(line)
-    if args.model:
-        print()
-        print(describe_model(args.model, args.quantization))
-    return 0
+    return check_model(args.model, args.quantization) if args.model else 0
+
+
+def check_model(model: str, quant: str | None) -> int:
+    """Print what there is to say of a model; 1 if that could not be found out."""
+    from tahr.cli.terminal.console import note
+
+    found = look_up(model, quant)
+    print(f"\n{found.text}")
+    if found.files and not found.problem:
+        try:
+            print(printable("\n".join(["", *placement_table(plan_here(found.files))])))
+        except TahrError as error:
+            found = found._replace(problem=str(error))
+    if found.problem:
+        note(printable(f"{model} could not be checked: {found.problem}"))
+    return 1 if found.problem else 0
+
+
+def plan_here(files: "ModelFiles") -> "Placement":
+    """What a load of these files would take on this machine's usual backend."""
+    from tahr.backends import open_backend
+    from tahr.config import EngineConfig
+    from tahr.loading.sizing import plan_of
+    from tahr.models.loader.load import open_model
+
+    return plan_of(open_model(files.weights, files.directory), open_backend(), EngineConfig())
+
+
+def placement_table(plan: "Placement") -> list[str]:
+    """Parts of the model and pools, their sizes and homes."""
+    from tahr.hub.progress import human_bytes
+
+    home, parts = plan.place_of(plan.default_home), plan.parts()
+    counts = [f"{part.n_tensors} tensors" if part.n_tensors > 1 else "" for part in parts]
+    weights = [(p.part, count, p.n_bytes, plan.place_of(p.home)) for p, count in zip(parts, counts, strict=True)]
+    pools = [(pool.name, f"{pool.n} {pool.unit}", pool.n_bytes, home) for pool in plan.pools]
+    sums = [("in memory", "", plan.resident_bytes + plan.pool_bytes, ""), ("in files", "", plan.file_bytes, "")]
+    rows = [(name, count, human_bytes(size), place) for name, count, size, place in [*weights, *pools, *sums]]
+    width = max(len(name) for name, *_ in rows)
+    return [f"{name:<{width}}  {count:>14}  {size:>10}  {place}".rstrip() for name, count, size, place in rows]
 
 
 def machine() -> list[str]:
@@ -49,8 +95,21 @@ def machine() -> list[str]:
     ]
 
 
+class Found(NamedTuple):
+    """What could be found out of a model: its files if they are here, and what prevented the rest."""
+
+    text: str
+    files: "ModelFiles | None" = None
+    problem: str = ""
+
+
 def describe_model(model: str, quant: str | None = None, revision: str | None = None) -> str:
     """What the name stands for, whether it is here, its size, and whether Tahr runs it."""
+    return look_up(model, quant, revision).text
+
+
+def look_up(model: str, quant: str | None = None, revision: str | None = None) -> Found:
+    """The same, with the files that are here."""
     from tahr import hub
 
     ref = hub.parse(model, quant=quant, revision=revision)
@@ -64,15 +123,17 @@ def describe_model(model: str, quant: str | None = None, revision: str | None = 
     lines += [fact(name, value) for name, value in facts.items() if value]
     try:
         files = hub.resolve(model, quant=quant, revision=revision, download=False)
-        lines.append(fact("here", f"yes, {files.path}"))
     except LoadError as error:
-        lines.append(fact("here", "no" if ref.kind != "path" else str(error)))
-        lines += remote_facts(model, quant, revision) if ref.kind != "path" else []
-    return printable("\n".join(lines))
+        is_path = ref.kind == "path"
+        lines.append(fact("here", str(error) if is_path else "no"))
+        more, problem = ([], str(error)) if is_path else remote_facts(model, quant, revision)
+        return Found(printable("\n".join([*lines, *more])), problem=problem)
+    lines.append(fact("here", f"yes, {files.path}"))
+    return Found(printable("\n".join(lines)), files)
 
 
-def remote_facts(model: str, quant: str | None, revision: str | None) -> list[str]:
-    """What the source says of a model that is not here."""
+def remote_facts(model: str, quant: str | None, revision: str | None) -> tuple[list[str], str]:
+    """What the source says of a model that is not here, and what prevented it from saying so."""
     from tahr import hub
     from tahr.hub.progress import human_bytes
     from tahr.models.loader.runnable import refuse_unsupported
@@ -80,17 +141,17 @@ def remote_facts(model: str, quant: str | None, revision: str | None) -> list[st
     try:
         seen = hub.preview(model, quant=quant, revision=revision)
     except TahrError as error:
-        return [fact("size", f"unknown: {error}")]
+        return [fact("size", f"unknown: {error}")], str(error)
     size = fact(
         "size", human_bytes(seen.size_bytes) if seen.size_bytes is not None else "not told before it is fetched"
     )
     if seen.config is None and seen.architecture is None:
-        return [size]
+        return [size], ""
     try:
         refuse_unsupported(seen)
     except LoadError as error:
-        return [size, fact("runs", f"no: {error}")]
-    return [size, fact("runs", "yes")]
+        return [size, fact("runs", f"no: {error}")], ""
+    return [size, fact("runs", "yes")], ""
 
 
 SOURCES = {"hf": "Hugging Face hub", "ollama": "Ollama registry", "pypi": "package index", "path": "a local path"}

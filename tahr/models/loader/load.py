@@ -1,13 +1,13 @@
 """From files to a decoder on a backend."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from tahr.backends.api import Backend
+from tahr.backends.api import Backend, Weight
 from tahr.config import SamplingParams
 from tahr.errors import CorruptFile, LoadError, ModelNotFound, UnsupportedModel, printable
 from tahr.models.config.record import ModelConfig
@@ -80,6 +80,8 @@ class Loaded:
     config: ModelConfig
     log: list[str]
     n_weight_bytes: int
+    sizes: Mapping[str, Weight] = field(default_factory=dict)  # of all matrices, without their data
+    n_vector_bytes: int = 0
 
 
 def open_model(weights: Sequence[Path] | bytes, directory: Path | None = None) -> OpenedModel:
@@ -176,7 +178,7 @@ def load(
     )
     if config.guess:
         log.append(f"The model was {config.guess}.")
-    return Loaded(decoder, config, log, weights.counts.total_bytes)
+    return Loaded(decoder, config, log, weights.counts.total_bytes, weights.counts.sizes, weights.counts.n_vector_bytes)
 
 
 def tied_outside(source: OpenedModel, tensors: Mapping[str, HostTensor]) -> bool:

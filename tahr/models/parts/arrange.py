@@ -201,7 +201,7 @@ def cut(whole: Make, rows: Cut) -> Make:
             data = tensor.data[begin : begin + rows.height * row_bytes]
             return replace(tensor, shape=shape, data=data, start=tensor.start + begin)
         found = tensor.data.reshape(n_cuts, rows.of, row_bytes)[:, rows.first : rows.first + rows.height]
-        return HostTensor(tensor.name, tensor.format, shape, np.ascontiguousarray(found).reshape(-1))
+        return HostTensor(tensor.name, tensor.format, shape, found.reshape(-1))
 
     return make
 
@@ -251,7 +251,7 @@ def turned(stored: Make) -> Make:
             dense = np.ascontiguousarray(tensor.dense(), np.float32).reshape(-1).view(np.uint8)
             tensor = HostTensor(tensor.name, FORMATS["F32"], tensor.shape, dense)
         values = tensor.data.view(PLAIN[tensor.format.name]).reshape(tensor.shape).swapaxes(-1, -2)
-        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        data = values.reshape(-1).view(np.uint8)
         return HostTensor(tensor.name, tensor.format, values.shape, data)
 
     return make

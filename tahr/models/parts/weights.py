@@ -129,10 +129,12 @@ class LoadCounts:
     n_tensors: Counter[tuple[str, str]] = field(default_factory=Counter)  # by stored format and kernel
     n_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     n_vector_bytes: int = 0
+    sizes: dict[str, Weight] = field(default_factory=dict)  # by canonical name, without data
     linears: dict[str, LinearShape] = field(default_factory=dict)  # what adapters may change, by name
 
-    def add(self, weight: Weight) -> None:
-        """Count a matrix; it is not kept, because the backend may join it with others."""
+    def add(self, name: str, weight: Weight) -> None:
+        """Count a matrix; its data are not kept, because the backend may join it with others."""
+        self.sizes[name] = replace(weight, data=None)
         self.n_tensors[weight.format, weight.kernel] += 1
         self.n_bytes[weight.format, weight.kernel] += weight.n_bytes
 
@@ -270,7 +272,7 @@ class Weights:
     def give(self, name: str, tensor: HostTensor) -> Weight:
         changed = self.change(self.prefix + name, tensor) if self.change else tensor
         weight = self.backend.weight(changed)
-        self.counts.add(weight)
+        self.counts.add(self.prefix + name, weight)
         return weight
 
     def upload(self, values: np.ndarray) -> Vector:

@@ -13,6 +13,7 @@ from tahr.weights.formats import Format
 from tahr.weights.quantise import k_formats as k
 from tahr.weights.quantise import simple, table
 from tahr.weights.tensor import HostTensor
+from tahr.weights.unread import Unread, unread
 
 Quantiser = Callable[[Floats], Bytes]  # [n, block] finite values -> [n, block_bytes]
 
@@ -59,6 +60,8 @@ def quantised(tensor: HostTensor, stored_as: Format) -> HostTensor:
     """The tensor in another format, in memory."""
     if tensor.format is stored_as:
         return tensor
+    if isinstance(tensor.data, Unread):
+        return HostTensor(tensor.name, stored_as, tensor.shape, unread((stored_as.n_bytes(tensor.n_values),)))
     data = np.empty(stored_as.n_bytes(tensor.n_values), np.uint8)
     at = 0
     for piece in pieces(tensor, stored_as):

@@ -231,6 +231,11 @@ def pack(kind: CodeKind, parts: Codes) -> tuple[torch.Tensor, torch.Tensor, torc
     return words, high, numbers.half().view(torch.int32)
 
 
+def packed_bytes(n_values: int, kind: CodeKind) -> int:
+    """What a matrix of so many values takes in packed form: its codes, and four bytes of scales for every block."""
+    return n_values * kind.n_bits // 8 + n_values // BLOCK * 4
+
+
 def by_halves(scales: torch.Tensor, n_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The scales of the first and of the last 16 columns of each block."""
     both = scales.reshape(n_blocks, -1)

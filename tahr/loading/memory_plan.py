@@ -1,0 +1,67 @@
+"""The pages and states that an engine gets, worked out before they are made."""
+
+from dataclasses import dataclass, replace
+
+from tahr.backends.api import Backend, LayerShape
+from tahr.config import EngineConfig
+from tahr.engine.scheduling.work import MAX_CHUNK
+from tahr.errors import ConfigError
+from tahr.loading.capacity import Capacity, KVGroup, fit_memory, state_bytes, with_step_defaults
+from tahr.loading.speculation import Draft, check_room, draft_windows, n_draft_tokens
+from tahr.loading.whole_texts import encoder_config, longest_text, n_full_texts
+from tahr.models.decoder import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What layers remember their sequences in."""
+
+    config: EngineConfig  # with the sizes of steps that it left open
+    shapes: tuple[LayerShape, ...]  # of all layers, a draft model's last
+    dtype: str
+    groups: list[KVGroup]
+    room: Capacity
+    n_decode_tokens: int
+    n_in_flight: int  # tokens of a sequence that may be computed and not yet accepted
+
+
+def plan_memory(
+    backend: Backend, decoder: Decoder, config: EngineConfig, draft: Draft | None = None, whole_texts: int = 0
+) -> MemoryPlan:
+    """Pages and states for a decoder, see `build_engine`; nothing is made."""
+    if decoder.config.bidirectional:
+        config = encoder_config(config, backend)
+        whole_texts = n_full_texts(config, decoder.config, backend)
+    config = with_step_defaults(config, backend, state_bytes(decoder.memory))
+    memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
+    windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
+    if draft:
+        memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
+    n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
+    asked = replace(
+        config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight
+    )  # what there must be memory for
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    dtype, groups, room = fit_memory(asked, backend, memory, windows, longest_text(decoder.config), dtype)
+    if n_decode_tokens > 1:
+        check_room(draft, room.context_size, has_states=room.slot_bytes > 0)
+    return MemoryPlan(config, memory, dtype, groups, room, n_decode_tokens, n_in_flight)
+
+
+def check_kv_dtype(asked: str | None, backend: Backend) -> str:
+    """The type of keys and values, or KEYS/VALUES; the backend's default where nothing is asked."""
+    sides = [side or backend.kv_dtypes[0] for side in (asked or "").split("/")]
+    sides = ["q8_0" if side == "fp8" and "fp8" not in backend.kv_dtypes else side for side in sides]
+    for dtype in sides:
+        if dtype not in backend.kv_dtypes:
+            raise ConfigError(
+                f"KV type {dtype!r} is not one the {backend.name} backend has: {', '.join(backend.kv_dtypes)}."
+            )
+    if len(sides) > 2:
+        raise ConfigError(f"{asked!r} names {len(sides)} KV types: give one, or KEYS/VALUES.")
+    if len(set(sides)) > 1 and not backend.mixes_kv_dtypes:
+        raise ConfigError(
+            f"The {backend.name} backend stores keys and values in one type, not in {' and '.join(sides)}: "
+            "ask for the same on both sides."
+        )
+    return sides[0] if len(set(sides)) == 1 else "/".join(sides)

@@ -1,0 +1,150 @@
+"""Where every tensor and every pool of a model lies, worked out from sizes before a matrix is read.
+
+Today all matrices are resident but for tables that a backend looks up in their file. The types also hold matrices that
+are streamed through a device, and those of which several devices have a part each.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tahr.errors import LoadError
+
+
+class TensorSize(NamedTuple):
+    """A tensor in numbers: what a backend keeps of it, and what of it is read in its file for ever."""
+
+    format: str
+    n_bytes: int
+    file_bytes: int = 0
+
+
+class TensorSplit(NamedTuple):
+    """The part of a tensor: number `part` of `n` along an axis."""
+
+    axis: int
+    part: int
+    n: int
+
+
+class Home(NamedTuple):
+    """Where a tensor is: on a device, or on the host where `device` is None."""
+
+    device: int | None
+    how: Literal["resident", "streamed", "file"]
+    split: TensorSplit | None = None
+
+
+class DeviceFacts(NamedTuple):
+    """A memory that weights may lie in; `free_bytes` is None where the system does not say."""
+
+    name: str
+    free_bytes: int | None
+    is_host: bool = True
+
+
+class Pool(NamedTuple):
+    """Memory of one size for ever, handed out in equal pieces."""
+
+    name: str
+    n: int
+    unit: str
+    n_bytes: int
+
+
+class PartSize(NamedTuple):
+    """The tensors of one part of a model that have the same home."""
+
+    part: str
+    home: Home
+    n_tensors: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A home for every tensor and a size for every pool."""
+
+    homes: Mapping[str, Home]
+    sizes: Mapping[str, TensorSize]
+    devices: Sequence[DeviceFacts]
+    pools: Sequence[Pool] = ()
+
+    def n_bytes(self, name: str) -> int:
+        """What a tensor takes at its home."""
+        size = self.sizes[name]
+        return size.file_bytes if self.homes[name].how == "file" else size.n_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that weights take for ever."""
+        return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "resident")
+
+    @property
+    def file_bytes(self) -> int:
+        """Weights that are looked up in their file, which the system may drop from memory."""
+        return sum(self.n_bytes(name) for name, home in self.homes.items() if home.how == "file")
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of all pools."""
+        return sum(pool.n_bytes for pool in self.pools)
+
+    def parts(self) -> list[PartSize]:
+        """What the parts of the model take, the largest first."""
+        n_tensors = Counter((part_of(name), home) for name, home in self.homes.items())
+        n_bytes: Counter[tuple[str, Home]] = Counter()
+        for name, home in self.homes.items():
+            n_bytes[part_of(name), home] += self.n_bytes(name)
+        return [PartSize(part, home, n_tensors[part, home], size) for (part, home), size in n_bytes.most_common()]
+
+    @property
+    def default_home(self) -> Home:
+        """Where pools are, and matrices of which nothing else is said."""
+        return Home(None if self.devices[0].is_host else 0, "resident")
+
+    def place_of(self, home: Home) -> str:
+        """A home in words."""
+        if home.how == "file":
+            return "file, mapped"
+        name = "host" if home.device is None else f"{self.devices[home.device].name} {home.device}"
+        return f"{name}, {home.how}" + (f", part {home.split.part + 1} of {home.split.n}" if home.split else "")
+
+
+# The words of a tensor's name that say which part of a model it belongs to: the first that is found counts.
+PARTS = {
+    "lm_head": "head",
+    "shared_expert": "shared experts",
+    "experts": "experts",
+    "embed": "embeddings",
+    "mlp": "feed-forward layers",
+    "attn": "attention",
+    "layers": "other layers",
+}
+
+
+def part_of(name: str) -> str:
+    """The part of a model that a tensor of that canonical name belongs to."""
+    return next((part for word, part in PARTS.items() if word in name), "norms, biases and other vectors")
+
+
+def place(sizes: Mapping[str, TensorSize], devices: Sequence[DeviceFacts], pools: Sequence[Pool] = ()) -> Placement:
+    """Everything on the first device; tables that are read in their file stay there."""
+    resident = Home(None if devices[0].is_host else 0, "resident")
+    table = Home(None, "file")
+    homes = {name: table if size.file_bytes else resident for name, size in sizes.items()}
+    return Placement(homes, sizes, devices, pools)
+
+
+def refuse_too_large(placement: Placement, least_pool_bytes: int = 0) -> None:
+    """Refuse weights that the device has no memory for, and say what would be enough."""
+    device = placement.devices[0]
+    if device.free_bytes is None or placement.resident_bytes <= device.free_bytes:
+        return
+    least = placement.resident_bytes + least_pool_bytes
+    raise LoadError(
+        f"The model needs more memory than is free: its weights take {placement.resident_bytes / 1e6:.1f} MB, with the "
+        f"smallest cache it needs at least {least / 1e6:.1f} MB, and {device.free_bytes / 1e6:.1f} MB of {device.name} "
+        "are left. Use a smaller model or one quantised further, or end other programs."
+    )

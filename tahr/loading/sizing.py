@@ -1,0 +1,128 @@
+"""What a model will take on a backend, from the headers of its files: the model is built of tensors without bytes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from tahr.backends.api import Backend, JoinedLinears, Linear, Vector, Weight
+from tahr.backends.host.budget import HOST_SHARE
+from tahr.config import EngineConfig
+from tahr.loading.capacity import kv_groups, state_bytes
+from tahr.loading.memory_plan import MemoryPlan, check_kv_dtype, plan_memory
+from tahr.loading.placement import DeviceFacts, Placement, Pool, TensorSize, place, refuse_too_large
+from tahr.loading.speculation import Draft
+from tahr.models.decoder import Decoder
+from tahr.models.loader.load import Loaded, OpenedModel, load
+from tahr.weights.tensor import HostTensor
+from tahr.weights.unread import without_data
+
+VECTORS = "vectors"
+LORA_BYTES = 2  # of a number in the rows behind a matrix
+
+
+class SizingBackend:
+    """A backend that is told of weights and takes none; for all else it is the one it stands for."""
+
+    def __init__(self, backend: Backend):
+        self.backend = backend
+        self.n_taken = 0
+        self.n_lora_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        n_bytes = self.backend.weight_bytes(tensor, self.n_taken)
+        file_bytes = self.backend.file_bytes(tensor)
+        self.n_taken += 0 if file_bytes else n_bytes
+        n_stack, (n_rows, n_cols) = prod(tensor.shape[:-2]), tensor.shape[-2:]
+        return Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, n_stack, file_bytes)
+
+    def vector(self, values: "np.ndarray[Any, np.dtype[np.float32]]") -> Vector:
+        self.n_taken += 4 * len(values)
+        return Vector(len(values), None)
+
+    def join(self, linears: Sequence[Linear], lora_rows: int = 0) -> JoinedLinears:
+        """Rows for adapters lie behind matrices of 16-bit floats."""
+        is_half = all(linear.weight.format in ("F16", "BF16") for linear in linears)
+        columns = sum(linear.weight.n_cols for linear in linears)
+        self.n_lora_bytes += lora_rows * columns * LORA_BYTES if is_half else 0
+        return JoinedLinears(tuple(linears))
+
+    def kv_budget(self, share: float | None) -> int:
+        """What will be left of the memory once the weights are there."""
+        taken = self.n_taken + self.n_lora_bytes
+        return max(0, self.backend.kv_budget(share) - (taken if self.has_own_memory else taken // HOST_SHARE))
+
+
+def size_up(source: OpenedModel, backend: SizingBackend, quantize: str | None = None, lora_rows: int = 0) -> Loaded:
+    """The model as `load` makes it, of tensors without bytes."""
+    tensors = {name: without_data(tensor) for name, tensor in source.tensors.items()}
+    return load(replace(source, tensors=tensors), cast(Backend, backend), quantize=quantize, lora_rows=lora_rows)
+
+
+def tensor_sizes(loaded: Loaded) -> dict[str, TensorSize]:
+    """Every tensor of a model. A head that is the embedding is a tensor of its own where the embedding is mapped."""
+    sizes = {name: TensorSize(w.format, w.n_bytes, w.file_bytes) for name, w in loaded.sizes.items()}
+    decoder = loaded.decoder
+    if decoder.table.file_bytes and decoder.head and decoder.head.weight is decoder.table:
+        sizes["lm_head.weight"] = TensorSize(decoder.table.format, decoder.table.n_bytes)
+    return sizes | {VECTORS: TensorSize("F32", loaded.n_vector_bytes)}
+
+
+def plan_of(
+    source: OpenedModel, backend: Backend, config: EngineConfig, lora_rows: int = 0, draft: OpenedModel | None = None
+) -> Placement:
+    """Homes and sizes of everything that a load of these files will take; no matrix is read."""
+    sizing = SizingBackend(backend)
+    loaded = size_up(source, sizing, config.quantize, lora_rows)
+    sizes, drafted = tensor_sizes(loaded), None
+    if draft:
+        small = size_up(draft, sizing)
+        drafted = Draft(draft.name, small.decoder, small.n_weight_bytes)
+        sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
+    devices, least = [device_of(backend)], least_pool_bytes(loaded.decoder, config, backend)
+    refuse_too_large(place(sizes, devices), least)
+    memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted)
+    return place(sizes, devices, pools_of(memory, sizing.n_lora_bytes))
+
+
+def least_pool_bytes(decoder: Decoder, config: EngineConfig, backend: Backend) -> int:
+    """One page of all layers, and the states of one sequence beside the null slot."""
+    dtype = check_kv_dtype(config.kv_dtype, backend)
+    groups = kv_groups(decoder.memory, decoder.config.windows, config.page_size, dtype)
+    return sum(group.page_bytes for group in groups) + 2 * state_bytes(decoder.memory)
+
+
+def device_of(backend: Backend) -> DeviceFacts:
+    """The memory that weights go to."""
+    return DeviceFacts(backend.name, backend.free_bytes(), not backend.has_own_memory)
+
+
+def pools_of(memory: MemoryPlan, n_lora_bytes: int = 0) -> list[Pool]:
+    """Pages of every group of layers, states, and rows for adapters."""
+    room = memory.room
+    pools = [
+        Pool(pool_name(group.window, memory.dtype), n, "pages", n * group.page_bytes)
+        for group, n in zip(memory.groups, room.n_pages, strict=True)
+    ]
+    if room.slot_bytes:
+        pools.append(Pool("states", room.n_slots, "slots", room.n_slots * room.slot_bytes))
+    if n_lora_bytes:
+        pools.append(Pool("adapters", 1, "part", n_lora_bytes))
+    return pools
+
+
+def pool_name(window: int, dtype: str) -> str:
+    return f"keys and values in {dtype}" + (f", window of {window}" if window else "")
+
+
+def summary(placement: Placement) -> str:
+    """The line of the load log."""
+    where = placement.devices[0].name
+    in_file = f", {placement.file_bytes / 1e6:.1f} MB read in their file" if placement.file_bytes else ""
+    pools = f"pools {placement.pool_bytes / 1e6:.1f} MB"
+    return f"Planned: weights {placement.resident_bytes / 1e6:.1f} MB on {where}{in_file}; {pools}"
