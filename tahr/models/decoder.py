@@ -7,6 +7,7 @@ from tahr.models.config.record import ModelConfig
 from tahr.models.config.rope import RopeConfig
 from tahr.models.parts.blocks import DecoderLayer
 from tahr.models.parts.encoding import Encoding
+from tahr.models.parts.stages import Carried, check_stage
 from tahr.models.parts.stream import ForwardPass, ResidualStream
 from tahr.models.parts.text_head import TextHead
 from tahr.models.parts.weights import Weights
@@ -48,8 +49,12 @@ class Decoder:
 
     def forward(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The logits of `step.logit_rows`."""
+        return self.logits(backend, self.hidden(backend, step, kv))
+
+    def logits(self, backend: Backend, hidden: Tensor) -> Tensor:
+        """The logits of hidden rows."""
         assert self.head, "an encoder has no logits"
-        logits = backend.linear(self.hidden(backend, step, kv), self.head)
+        logits = backend.linear(hidden, self.head)
         if self.config.logit_scale != 1:
             logits = backend.scale(logits, self.config.logit_scale)
         return backend.softcap(logits, self.config.logit_softcap) if self.config.logit_softcap else logits
@@ -66,19 +71,40 @@ class Decoder:
 
     def hidden(self, backend: Backend, step: StepInputs, kv: KVStore) -> Tensor:
         """The states of `step.logit_rows` after the final norm."""
-        run = ForwardPass(backend, step, kv, self.ropes)
-        embedded = self.embedded(backend, step)
-        self.prepare(run, embedded)
-        stream = ResidualStream(backend, embedded, self.config.residual_scale)
-        del embedded  # the stream alone keeps it, so its memory is free after the first addition
-        for layer in self.layers[:-1]:
-            layer.mix(run, stream)
-            layer.transform(run, stream)
+        return self.stage(backend, step, kv, range(len(self.layers))).rows
+
+    def stage(
+        self, backend: Backend, step: StepInputs, kv: KVStore, layers: range, carried: Carried | None = None
+    ) -> Carried:
+        """Run a range of layers on what the stage before handed on, or on the embedding.
+
+        The stage with the last layer applies the final norm to the rows of `step.logit_rows`. `kv` holds the memory of
+        these layers alone, in their order.
+        """
+        check_stage(self.config, layers)
+        assert (carried is None) == (layers.start == 0), "a stage reads what the one before it handed on"
+        run = ForwardPass(backend, step, kv, self.ropes, first_layer=layers.start)
+        stream = self._stream(run, carried)
+        has_last = layers.stop == len(self.layers)
+        for i in layers[:-1] if has_last else layers:
+            self.layers[i].mix(run, stream)
+            self.layers[i].transform(run, stream)
+        if not has_last:
+            return Carried(stream.normed(None), run.per_layer)
         # Nobody reads what the last layer makes of the other rows once their keys are stored.
         self.layers[-1].mix(run, stream)
         stream.gather_rows(step)
         self.layers[-1].transform(run, stream)
-        return stream.normed(self.norm)
+        return Carried(stream.normed(self.norm))
+
+    def _stream(self, run: ForwardPass, carried: Carried | None) -> ResidualStream:
+        """What the first layer of a stage reads. The stream alone keeps it: its memory is free after one addition."""
+        if carried:
+            run.per_layer, rows = carried.per_layer, carried.rows
+        else:
+            rows = self.embedded(run.backend, run.step)
+            self.prepare(run, rows)
+        return ResidualStream(run.backend, rows, self.config.residual_scale)
 
 
 def decoder_of(cfg: ModelConfig, w: Weights, layer: Callable[[int, Weights], DecoderLayer]) -> Decoder:

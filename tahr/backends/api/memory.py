@@ -1,6 +1,6 @@
 """What layers remember of their sequences: pages of keys and values that grow, or a state of fixed size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -102,6 +102,13 @@ class MemoryLayout:
     dtype: str  # of keys and values: one of the backend's `kv_dtypes`, or one for each; see `kv_sides`
     groups: tuple[tuple[int, ...], ...] | None = None
     n_slots: int = 1
+
+    def part(self, layers: range) -> "MemoryLayout":
+        """The memory of a range of layers, in the same groups: inputs of a step for all layers serve these too."""
+        groups = None
+        if self.groups is not None:
+            groups = tuple(tuple(i - layers.start for i in group if i in layers) for group in self.groups)
+        return replace(self, layers=self.layers[layers.start : layers.stop], groups=groups)
 
     def group_of(self) -> tuple[int, ...]:
         """The group of every layer; -1 for those with a state."""

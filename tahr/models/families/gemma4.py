@@ -19,6 +19,7 @@ from tahr.models.family import Family
 from tahr.models.files.gguf import gguf_experts, with_local_layers
 from tahr.models.files.hf import MOST_THETA, activation, hf_experts, hf_rope, with_windows
 from tahr.models.parts.blocks import DecoderLayer, GatedMLP
+from tahr.models.parts.stages import kv_source
 from tahr.models.parts.stream import ForwardPass, NormedInput, ResidualStream
 from tahr.models.parts.weights import Weights
 
@@ -31,7 +32,7 @@ class Gemma4Attention:
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights):
         kind, b = cfg.kinds[layer], w.backend
         q_width, kv_width = cfg.n_heads * kind.head_dim, kind.n_kv_heads * kind.head_dim
-        self.source, self.rope, self.eps = source_of(cfg, layer), kind.rope, cfg.norm_eps
+        self.source, self.rope, self.eps = kv_source(cfg, layer), kind.rope, cfg.norm_eps
         self.memory = KVShape(kind.n_kv_heads, kind.head_dim)
         self.spec = AttentionSpec(cfg.attn_scale, kind.window)
         b.check_attention(self.spec, self.memory, cfg.n_heads)
@@ -52,15 +53,6 @@ class Gemma4Attention:
             kv = [kv[0], b.head_norm(kv[-1], self.ones, self.eps)]  # without values of their own, keys are the values
         q = b.rope_and_cache([q, *kv], Rotation(run.cos_sin(self.rope), "halves", self.norms), memory)
         return b.linear(b.attention(q, self.spec, memory), self.out)
-
-
-def source_of(cfg: ModelConfig, layer: int) -> int:
-    """Whose keys and values a layer reads: its own, or those of the last layer of its kind that has any."""
-    n_own = cfg.n_layers - cfg.n_kv_shared
-    if layer < n_own:
-        return layer
-    local = bool(cfg.kinds[layer].window)
-    return max(i for i in range(n_own) if bool(cfg.kinds[i].window) == local)
 
 
 class Gemma4Layer(DecoderLayer):

@@ -20,9 +20,17 @@ from tahr.models.parts.weights import Norm
 class ForwardPass:
     """What every sublayer needs while one step is computed: the device, the step, the memory of layers, ropes."""
 
-    def __init__(self, backend: Backend, step: StepInputs, kv: KVStore, ropes: Mapping[RopeConfig, Rope]):
+    def __init__(
+        self,
+        backend: Backend,
+        step: StepInputs,
+        kv: KVStore,
+        ropes: Mapping[RopeConfig, Rope],
+        first_layer: int = 0,
+    ):
         self.backend, self.step, self.kv = backend, step, kv
         self._ropes = ropes
+        self._first_layer = first_layer  # the one whose memory is the store's first
         self.per_layer: Tensor | None = None  # what all layers get to know of a token besides the stream
         self._cos_sin: dict[RopeConfig, Tensor] = {}
 
@@ -34,7 +42,7 @@ class ForwardPass:
 
     def memory(self, layer: int) -> LayerMemory:
         """What a layer remembers."""
-        return LayerMemory(self.step, self.kv, layer)
+        return LayerMemory(self.step, self.kv, layer - self._first_layer)
 
 
 class ResidualStream:
