@@ -7,7 +7,7 @@ from tahr.config import SamplingParams
 from tahr.server.engine_port import ServedEngine
 from tahr.server.http.errors import HttpError, bad_field
 from tahr.server.llamacpp.bodies import ONLY, NativeBody, NativePrompt
-from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size, encode_one
+from tahr.server.openai.prompts import MAX_PROMPTS, check_text_size, encode_one, encode_text
 
 if TYPE_CHECKING:
     from tahr.text.tokenizer import Tokenizer
@@ -134,7 +134,7 @@ def one_prompt(engine: ServedEngine, entry: Any) -> list[int]:
 
 
 def part(engine: ServedEngine, text: str, is_first: bool) -> list[int]:
-    return engine.tokenizer.encode(text, add_special=is_first)
+    return encode_text(engine, text, "prompt", add_special=is_first)
 
 
 def text_of(entry: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ async def reply_to_chat(
         except HttpError as error:
             raise error.renamed(asked_chat.sent_names) from error
 
-    await generate(request, state, await state.text_pool.run(work, len(data) + n_more_bytes))
+    await generate(request, state, await state.text_pool.run_for(request, work, len(data) + n_more_bytes))
 
 
 def salt_of(request: HttpRequest, state: ServerState) -> str:
@@ -199,7 +199,7 @@ async def apply_template(request: HttpRequest, state: ServerState) -> None:
     """The prompt a conversation becomes."""
     data = await request.body()
     work = partial(rendered, state.models, data)
-    await request.respond_json(TemplateReply(await state.text_pool.run(work, len(data))))
+    await request.respond_json(TemplateReply(await state.text_pool.run_for(request, work, len(data))))
 
 
 def rendered(models: ModelRegistry, data: bytes) -> str:

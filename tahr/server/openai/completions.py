@@ -49,7 +49,7 @@ async def continue_texts(request: HttpRequest, state: ServerState, read: Callabl
         except HttpError as error:
             raise error.renamed(asked_text.sent_names) from error
 
-    await generate(request, state, await state.text_pool.run(work, len(data)))
+    await generate(request, state, await state.text_pool.run_for(request, work, len(data)))
 
 
 def prepare(state: ServerState, asked_text: TextRequest, salt: str) -> GenerationRequest:

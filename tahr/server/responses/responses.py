@@ -141,7 +141,8 @@ async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
         chat, _ = chat_body(body, conversation_of(state.responses, owner, body).items())
         return InputTokensReply(n_prompt_tokens(state, chat))
 
-    await request.respond_json(await state.text_pool.run(work, len(data) + stored_bytes(state.responses)))
+    n_bytes = len(data) + stored_bytes(state.responses)
+    await request.respond_json(await state.text_pool.run_for(request, work, n_bytes))
 
 
 def stored_bytes(store: ResponseStore) -> int:
