@@ -234,6 +234,7 @@ class ScriptedEngine:
         is_reply: bool,
         whole: bool = False,
         reply_format: ReplyFormat | None = None,
+        n_before: int = 0,
     ) -> ScriptedReply:
         reply = ScriptedReply(self, tokens, params, reply_format)
         if self.obeys_words and "REFUSE" in reply.text:

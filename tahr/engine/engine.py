@@ -75,10 +75,12 @@ class Engine:
         params: SamplingParams,
         new_writer: Callable[[], Writer],
         grammar: GrammarState | None = None,
+        n_before: int = 0,
     ) -> Sequence:
-        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
+        """Queue a prompt; refused at once if it could never run. With n > 1 its `forks` are the other choices.
 
-        `grammar` is what the grammar of the parameters was compiled to.
+        `grammar` is what the grammar of the parameters was compiled to. `n_before` says how many sequences its request
+        has for other prompts, which come before it: the sequences of a request let those of others go between them.
         """
         self._check_process()
         self.check_generates()
@@ -95,8 +97,9 @@ class Engine:
             self._choice(list(tokens), max_length, state, new_writer(), each)
             for state, each in zip(states, grammars, strict=True)
         ]
-        for choice in choices:
+        for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
+            choice.n_before = n_before + index
         first, *first.forks = choices
         first.host_bound |= bool(first.forks)  # they fork it when its first token is known
         self.stats.requests_started += len(choices)

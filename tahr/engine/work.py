@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 from tahr.engine.sequence import Sequence, State
+from tahr.kv.pages import PagePool
 from tahr.kv.tables import PageCopy
 
 MAX_CHUNK = 65536  # tokens of one prompt in one step
@@ -39,6 +41,12 @@ class SchedulerLimits:
     def n_most_seqs(self) -> int:
         """How many sequences a step may hold."""
         return self.n_prefill_seqs + self.n_decode_seqs
+
+    def reserve(self, pool: PagePool) -> int:
+        """Pages of a pool that admission must leave, so that running sequences can grow."""
+        if pool.n_pages >= self.n_seqs * pool.most_held:
+            return 0  # there is room for every sequence
+        return pool.n_pages - ceil(pool.n_pages * self.admit_below)
 
     @property
     def n_rows(self) -> int:

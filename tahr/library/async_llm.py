@@ -423,8 +423,9 @@ class AsyncLLM:
 
     def _open(self, queue: OutputQueue, prepared: PreparedRequest, reply: bool, grammar: GrammarState | None) -> None:
         form = prepared.reply_format
+        n_before = prepared.n_before
         queue.request = self.llm.submit(
-            prepared.tokens, prepared.params, reply=reply, reply_format=form, grammar=grammar
+            prepared.tokens, prepared.params, reply=reply, reply_format=form, grammar=grammar, n_before=n_before
         )
         self._queues[queue.request.id] = queue
 

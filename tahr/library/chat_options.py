@@ -64,6 +64,7 @@ class PreparedRequest:
     tokens: list[int]
     params: SamplingParams
     reply_format: ReplyFormat | None = None  # None: it continues a text
+    n_before: int = 0  # sequences of the same request that come before its own
 
 
 OPTIONS = ("tools", "tool_choice", "parallel_tool_calls", "thinking", "reasoning_effort")

@@ -336,12 +336,13 @@ class LLM:
         reply: bool = False,
         reply_format: ReplyFormat | None = None,
         grammar: GrammarState | None = None,
+        n_before: int = 0,
     ) -> Request:
         """Queue a prompt; its choices grow with every `step`, until `remove`.
 
         A `reply` is a text of its own, anything else continues the prompt's; its `reply_format` says how reasoning and
-        tool calls are told from text. Compiling a `grammar` of the parameters
-        takes a while; `grammar_state` can do that before.
+        tool calls are told from text. Compiling a `grammar` of the parameters takes a while; `grammar_state` can do
+        that before. With `n_before` others of its client, those of other clients may go before it.
         """
         asked = sampling_params(params)
         full = (complete if asked.grammar is None else precedence)(asked, self.sampling_defaults)
@@ -350,7 +351,7 @@ class LLM:
         continuing = (state is not None and state.active) or (not reply and has_text(self.tokenizer, tokens))
         new_writer = self._writers(full, reply_format, continuing)
         with self.lock:
-            first = self.engine.submit(tokens, full, new_writer, state)
+            first = self.engine.submit(tokens, full, new_writer, state, n_before)
             request = Request(first)
             self._requests.update(dict.fromkeys(request.choices, request))
         return request

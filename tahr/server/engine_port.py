@@ -69,11 +69,13 @@ class ServedEngine(Protocol):
         is_reply: bool,
         whole: bool = False,
         reply_format: "ReplyFormat | None" = None,
+        n_before: int = 0,
     ) -> EngineStream:
-        """Queue a request; refused with a TahrError if it could never run.
+        """Queue a prompt; refused with a TahrError if it could never run.
 
         A reply is a text of its own, anything else continues the prompt's; its format says how reasoning and tool calls
         are told from text. With `whole` each choice comes as one chunk.
+        `n_before` choices of the same request are for prompts before this one.
         """
 
     async def embed(

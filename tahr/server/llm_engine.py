@@ -64,9 +64,10 @@ class LlmEngine:
         is_reply: bool,
         whole: bool = False,
         reply_format: "ReplyFormat | None" = None,
+        n_before: int = 0,
     ) -> LlmStream:
-        """Queue a request."""
-        prepared = PreparedRequest(tokens, params, reply_format)
+        """Queue a prompt."""
+        prepared = PreparedRequest(tokens, params, reply_format, n_before)
         return LlmStream(await self._llm.submit_prepared(prepared, is_reply, whole))
 
     async def embed(

@@ -128,9 +128,11 @@ async def compute(active: ActiveGeneration) -> None:
     """Submit all prompts to the engine and send what comes of them; what still runs on the way out is aborted."""
     engine, asked = active.asked.model.engine, active.asked
     try:
-        for each in asked.inputs:
+        for i, each in enumerate(asked.inputs):
+            form = asked.reply_format
+            n_before = i * asked.n
             stream = await engine.submit(
-                each.tokens, each.params, asked.is_reply, whole=not asked.stream, reply_format=asked.reply_format
+                each.tokens, each.params, asked.is_reply, whole=not asked.stream, reply_format=form, n_before=n_before
             )
             active.streams.append(stream)
         await (respond_streamed(active) if asked.stream else respond_whole(active))
