@@ -82,6 +82,23 @@ def test_barriers_hold_when_oversubscribed(n_threads: int) -> None:
     np.testing.assert_array_equal(sums(1, 200), sums(n_threads, 200))
 
 
+BUSY = "while True: pass"
+
+
+def test_threads_beside_busy_processes_are_woken_and_do_not_wait_for_time_slices() -> None:
+    """A thread that yields gets its core back when the others' time slices are over, at every op again."""
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(4 * (os.cpu_count() or 1))]
+    try:
+        time.sleep(0.2)
+        began = time.perf_counter()
+        sums(2, 200)
+        assert time.perf_counter() - began < 4
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
 def test_an_idle_pool_takes_no_time() -> None:
     be = open_backend("cpu", n_threads=2)
     be.read(be.scale(be.tensor(np.ones((4, 64), np.float32)), 2.0))
