@@ -19,9 +19,7 @@ namespace {
 // Spinning is cheap while every thread has a core of its own; past this many pauses (tens of microseconds) somebody is
 // probably waiting for ours, so a thread in a barrier yields, so often before it sleeps.
 constexpr int MAX_PAUSES = 1000, MAX_YIELDS = 1000;
-// Where to yield took this long, somebody else had the core: for some waits to come, threads sleep after a few pauses.
-constexpr std::chrono::microseconds TAKEN{200};
-constexpr int FEW_PAUSES = 50, N_SHORT = 2000;
+constexpr std::chrono::microseconds TAKEN{200};  // for a yield: somebody else had the core
 // An idle worker goes to sleep later: the next step of a sequence comes within this (tenths of a millisecond).
 constexpr int MAX_IDLE_PAUSES = 6000;
 
@@ -29,18 +27,17 @@ constexpr int MAX_IDLE_PAUSES = 6000;
 
 void Barrier::spin_until(Turn& turn, uint32_t wanted) {
   const auto arrived = [&] { return turn.load(std::memory_order_acquire) == wanted; };
-  const bool is_short = n_short_.load(std::memory_order_relaxed) > 0;
-  if (is_short) n_short_.fetch_sub(1, std::memory_order_relaxed);
-  for (int i = 0; i < (is_short ? FEW_PAUSES : MAX_PAUSES); i++) {
+  for (int i = 0; i < MAX_PAUSES; i++) {
     if (arrived()) return;
     pause();
   }
-  for (int i = 0; i < MAX_YIELDS && !is_short; i++) {
+  for (int i = 0; i < MAX_YIELDS; i++) {
     if (arrived()) return;
     const auto before = std::chrono::steady_clock::now();
     std::this_thread::yield();
-    if (std::chrono::steady_clock::now() - before < TAKEN) continue;
-    n_short_.store(N_SHORT, std::memory_order_relaxed);
+    const auto away = std::chrono::steady_clock::now() - before;
+    if (away < TAKEN) continue;
+    taken_ns_.fetch_add(std::chrono::nanoseconds(away).count(), std::memory_order_relaxed);
     break;
   }
   sleep_until(turn, wanted);

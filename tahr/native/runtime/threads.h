@@ -37,6 +37,9 @@ class Barrier {
     set(leave_, turn);
   }
 
+  // How long threads that yielded, all together, found that somebody else had their cores.
+  int64_t taken_ns() const { return taken_ns_.load(std::memory_order_relaxed); }
+
  private:
   struct alignas(64) Turn : std::atomic<uint32_t> {
     Turn() : std::atomic<uint32_t>(0) {}
@@ -62,7 +65,7 @@ class Barrier {
   std::unique_ptr<Turn[]> arrived_;
   Turn leave_;
   alignas(64) std::atomic<int> n_sleeping_{0};
-  std::atomic<int> n_short_{0};  // waits that will be short, because the cores were taken a moment ago
+  std::atomic<int64_t> taken_ns_{0};
 };
 
 class Pool {
@@ -76,6 +79,16 @@ class Pool {
 
   // Calls `job(worker)` on every thread and returns when all have returned. Callers on other threads wait their turn.
   void run(const std::function<void(const Worker&)>& job);
+
+  // Calls `work(worker_of)` on this thread alone, which may take the place of each worker in turn.
+  template <class Work>
+  void run_alone(Work work) {
+    std::lock_guard<std::mutex> lock(turn_);
+    work([&](int thread) { return worker(thread); });
+    next_.store(0, std::memory_order_relaxed);
+  }
+
+  int64_t taken_ns() const { return barrier_.taken_ns(); }
 
   // For jobs made of several ops: everyone has finished the op before, and the work counter is zero again. The first
   // thread does `then` when all have come, before anyone goes on; see Barrier for `idle`.
