@@ -80,7 +80,8 @@ class Engine:
     def submit(self, request: ResolvedRequest, grammar: GrammarState | None = None) -> Sequence:
         """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
 
-        `grammar` is what the grammar of the parameters was compiled to.
+        `grammar` is what the grammar of the parameters was compiled to. The sequences of a client's request let those
+        of others go between them.
         """
         tokens, params = request.tokens, request.params
         self._check_process()
@@ -98,8 +99,9 @@ class Engine:
             self._choice(list(tokens), max_length, state, request.new_writer(), each)
             for state, each in zip(states, grammars, strict=True)
         ]
-        for choice in choices:
+        for index, choice in enumerate(choices):
             self.adapters.attach(choice, stack)
+            choice.n_before = request.n_before + index
         first, *first.forks = choices
         first.host_bound |= bool(first.forks)  # they fork it when its first token is known
         self.stats.requests_started += len(choices)

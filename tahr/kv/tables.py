@@ -1,5 +1,6 @@
 """Page tables: where the keys and values of one sequence are."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tahr.kv.pages import PagePool, Pages, no_pages
@@ -89,3 +90,13 @@ class PageTable:
         """Another table with the same pages, for another holder."""
         self.pool.share(self.held)
         return PageTable(self.pool, self.pages[:], self.first)
+
+
+def n_short(tables: Sequence[PageTable], n_computed: int, n_scheduled: int, end: int) -> list[tuple[int, PagePool]]:
+    """How many pages each pool lacks for tokens up to `end`; only the pools that lack some."""
+    lacks: list[tuple[int, PagePool]] = []
+    for table in tables:
+        n = table.n_missing(n_computed, n_scheduled, end) - table.pool.n_free
+        if n > 0:
+            lacks.append((n, table.pool))
+    return lacks

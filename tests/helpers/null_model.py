@@ -42,10 +42,10 @@ def scheduler(
     return Scheduler(pools, sizes, PrefixCache(pools) if cached else None, order)
 
 
-def sequence(prompt: int | list[int], n_new: int, **options: object) -> Sequence:
+def sequence(prompt: int | list[int], n_new: int, n_before: int = 0, **options: object) -> Sequence:
     """A request; a number stands for a prompt of that length."""
     tokens = [i % N_VOCAB for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
-    return Sequence(tokens, SamplingParams(**options), len(tokens) + n_new)  # type: ignore[arg-type]
+    return Sequence(tokens, SamplingParams(**options), len(tokens) + n_new, n_before=n_before)  # type: ignore[arg-type]
 
 
 def token_after(tokens: list[int]) -> int:

@@ -6,6 +6,7 @@ Tokens are bytes, so every text is its own tokenisation.
 
 import asyncio
 import re
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,7 +61,9 @@ class ByteTokenizer:
     def beginning(self, text: str, n_tokens: int) -> str:
         return text[:n_tokens]
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, most: int = sys.maxsize
+    ) -> list[int]:
         return [BOS] * add_special + list(text.encode())
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

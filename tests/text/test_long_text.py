@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tahr.text.tokens import gguf_models, long_text
+from tahr.text.tokens import gguf_models
 from tahr.text.tokens.long_text import LONG, parts
 from tahr.text.tokens.merge import MAX_WORD, MergeModel
 from tahr.text.tokens.pretokenizers import PRE_TOKENIZERS
 from tahr.text.tokens.tokenizer import Tokenizer
-from test_json_vocab import BYTE_LEVEL, SOUND, changed
+from test_json_vocab import BYTE_LEVEL, SOUND, SPECIAL, changed
 from test_tokenizer import VOCABULARIES, tokenizer_of
 from tiers import examples
 from tiny_vocabulary import tiny
@@ -31,12 +31,10 @@ texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=60).
 
 def with_long(n: int, work: Callable[[], Any]) -> Any:
     """What comes of work when texts of more than `n` letters are long."""
-    before = long_text.LONG
-    long_text.LONG = gguf_models.LONG = n  # type: ignore[attr-defined]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("long_text", "gguf_models", "gguf_vocab", "json_parts", "special_names"):
+            patch.setattr(f"tahr.text.tokens.{module}.LONG", n)
         return work()
-    finally:
-        long_text.LONG = gguf_models.LONG = before  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
@@ -77,11 +75,55 @@ def test_the_rest_of_a_text_is_not_looked_at() -> None:
     assert time.thread_time() - began < 0.5
 
 
+def json_tokenizer(*splits: str, **changes: Any) -> Tokenizer:
+    """A tokenizer.json with a token for each letter and for pairs of them, also across spaces and line breaks."""
+    letters = [chr(c) for c in range(33, 0x144)]
+    pairs = ["a b", "l o", "Ġ w", "lo Ġw", "o Ċ", "oĊ h", "Ċ Ċ", "t h", "s <", "< /", "d </"]
+    vocab = {piece: i + 8 for i, piece in enumerate([*letters, *(pair.replace(" ", "") for pair in pairs)])}
+    split = [{"type": "Split", "pattern": {"Regex": s}, "behavior": "Isolated", "invert": False} for s in splits]
+    steps = [*split, BYTE_LEVEL | {"use_regex": not splits}]
+    tree = {
+        **SOUND,
+        "model": {"type": "BPE", "vocab": vocab, "merges": pairs},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "added_tokens": [
+            SPECIAL,
+            SPECIAL | {"id": 1, "content": "<|im_end|>"},
+            SPECIAL | {"id": 2, "content": "!?", "special": False, "normalized": True},
+        ],
+    }
+    return Tokenizer.from_json(json.dumps(tree | changes))
+
+
+NAME = SPECIAL | {"id": 3, "special": False}
+JSON_TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "bytes": json_tokenizer,
+    "llama3": lambda: json_tokenizer(*PRE_TOKENIZERS["llama3"].splits, normalizer={"type": "NFC"}),
+    "deepseek": lambda: json_tokenizer(*PRE_TOKENIZERS["deepseek-v3"].splits),
+    "lines": lambda: json_tokenizer(r"[^\n]+"),
+    "joined": lambda: json_tokenizer(*PRE_TOKENIZERS["superbpe"].splits),
+    "a name of two words": lambda: json_tokenizer(added_tokens=[SPECIAL, NAME | {"content": "hello world"}]),
+    "a name that takes space": lambda: json_tokenizer(added_tokens=[SPECIAL | {"rstrip": True, "content": "hello"}]),
+    "metaspace": lambda: json_tokenizer(
+        pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JSON_TOKENIZERS)
 @settings(max_examples=examples(50), deadline=None)
 @given(text=texts, n=st.integers(2, 40))
-def test_json_tokenizers_too(text: str, n: int) -> None:
-    tokenizer = Tokenizer.from_json(changed("model", "vocab", to=SOUND["model"]["vocab"]))
-    assert with_long(n, lambda: tokenizer.encode(text)) == with_long(1 << 30, lambda: tokenizer.encode(text))
+@example(text="so hello world\nhello world, hello\n", n=2)
+def test_json_tokenizers_too(name: str, text: str, n: int) -> None:
+    tokenizer = JSON_TOKENIZERS[name]()
+    for encode in (tokenizer.encode, partial(tokenizer.encode, parse_special=False)):
+        assert with_long(n, partial(encode, text)) == with_long(1 << 30, partial(encode, text))
+
+
+@pytest.mark.parametrize("name", ["bytes", "llama3", "deepseek"])
+def test_json_tokenizers_of_known_rules_take_long_texts_in_parts(name: str) -> None:
+    calls = JSON_TOKENIZERS[name]()._vocab.parsing
+    assert len([*calls("hello wide world" * 5000)]) > 5 and len([*calls("<|im_end|>" * 5000)]) == 5000
 
 
 def test_parts_are_short_where_there_are_words() -> None:

@@ -49,6 +49,11 @@ def test_no_vocabulary_makes_a_text_take_long() -> None:
     began = time.thread_time()
     assert not [*nested.find("a" * 20_000)] and not [*alike.find("<|0" * 20_000)]
     assert [token for *_, token in scattered.find("\u4e07y\u4e05x" * 10_000)] == [5] * 10_000
+    chain = SpecialNames({"bb" + "a" * n: n for n in range(MAX_NAME - 2)})  # each begins with all before it
+    chained = time.thread_time()
+    assert [token for *_, token in chain.find("b" * 60_000)] == [0] * 30_000
+    assert not [*SpecialNames({"bb" + "a" * n: n for n in range(1, MAX_NAME - 2)}).find("b" * 60_000)]
+    assert time.thread_time() - chained < 2  # 4 s, when names were tried one after the other
     assert time.thread_time() - began < 5  # 15 s for the first 3,000 letters, when one pattern had all names
 
 

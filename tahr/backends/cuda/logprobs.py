@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from tahr.backends.sampling.sample_rows import Ints, Logprobs
 
-ROWS_AT_ONCE = 64  # a row of logits takes a megabyte of keys
+MOST_BYTES = 192 << 20  # of memory for the rows worked on at once
+LOGIT_BYTES = 32  # of a logit and its copies in double precision and as a key, as measured
 LOW_BITS = (1 << 32) - 1
 
 
@@ -35,22 +36,29 @@ def begin_logprobs(
     n, width = len(source), min(int(n_top.max(initial=0)), n_vocab)
     at = torch.from_numpy(source.astype(np.int64)).to(logits.device, non_blocking=True)
     found = torch.empty((n, 1 + 2 * width), dtype=torch.float32, device=logits.device)
-    for first in range(0, n, ROWS_AT_ONCE):
-        some = slice(first, first + ROWS_AT_ONCE)
-        rows = logits[at[some], :n_vocab].float() + 0.0  # of two zeros none is the larger
-        # In f64, where the order of a sum, which depends on the number of rows, does not show in the f32 result.
-        base = torch.logsumexp(rows.double(), 1, keepdim=True)
-        broken = ~torch.isfinite(rows.amax(1, keepdim=True))
-        own = rows.gather(1, tokens[some].long().clamp(min=0)[:, None]) - base
-        found[some, :1] = torch.where(broken, torch.nan, own)
-        if width:
-            ids = likeliest(rows, width)
-            found[some, 1 : 1 + width] = rows.gather(1, ids) - base
-            found[some, 1 + width :] = ids.int().view(torch.float32)
+    n_at_once = max(1, MOST_BYTES // (LOGIT_BYTES * n_vocab))
+    for first in range(0, n, n_at_once):
+        some = slice(first, first + n_at_once)
+        fill(found[some], logits[at[some], :n_vocab], tokens[some])
     if not found.is_cuda:
         return PendingLogprobs(n_top, found)
     there = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
     return PendingLogprobs(n_top, there.copy_(found, non_blocking=True))
+
+
+def fill(found: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Write what `PendingLogprobs` holds of a few rows; their copies are gone when this returns."""
+    rows = rows.float() + 0.0  # of two zeros none is the larger
+    # In f64, where the order of a sum, which depends on the number of rows, does not show in the f32 result.
+    base = torch.logsumexp(rows.double(), 1, keepdim=True)
+    broken = ~torch.isfinite(rows.amax(1, keepdim=True))
+    own = rows.gather(1, tokens.long().clamp(min=0)[:, None]) - base
+    found[:, :1] = torch.where(broken, torch.nan, own)
+    width = found.shape[1] // 2
+    if width:
+        ids = likeliest(rows, width)
+        found[:, 1 : 1 + width] = rows.gather(1, ids) - base
+        found[:, 1 + width :] = ids.int().view(torch.float32)
 
 
 def likeliest(rows: torch.Tensor, n: int) -> torch.Tensor:

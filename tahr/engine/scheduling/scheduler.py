@@ -12,14 +12,14 @@ from time import perf_counter
 
 from tahr.engine.scheduling.policies import POLICIES
 from tahr.engine.scheduling.waiting_queue import WaitingQueue
-from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork, reserve
+from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
 from tahr.engine.sequences.sequence import Sequence, State
 from tahr.errors import KvCacheFull
 from tahr.executor.output import Output
 from tahr.kv.pages import PagePool, pages_for
 from tahr.kv.prefix import PrefixCache, tokens_reused
 from tahr.kv.slots import StateSlots, TokenSlots
-from tahr.kv.tables import PageCopy, PageTable
+from tahr.kv.tables import PageCopy, PageTable, n_short
 
 RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
@@ -54,7 +54,7 @@ class Scheduler:
         self.n_steps = 0
         self.n_preempted = 0
         self._n_launched = self._n_landed = 0  # steps
-        self._reserves = [reserve(pool, limits) for pool in pools]
+        self._reserves = [limits.reserve(pool) for pool in pools]
 
     @property
     def n_waiting(self) -> int:
@@ -169,15 +169,19 @@ class Scheduler:
     # ---- changing a sequence ----------------------------------------------------------------------------------
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child`, which has the same tokens, continue from where `parent` is; without a free place it waits."""
+        """Let `child`, which has the same tokens, continue from where `parent` is.
+
+        It waits without a free place, or if those that wait already and come before it need all that are free.
+        """
         assert parent.scheduled == parent.computed, "a sequence in flight cannot be forked"
         child.hashes = parent.hashes and parent.hashes.fork()
-        child.rank = (*parent.rank, child.id)
+        queue = self.queues[child.output]
+        queue.rank(child, parent.turn - parent.n_before)
         child.stats.started_at = parent.stats.started_at
         child.stats.n_cached_tokens = parent.stats.n_cached_tokens
-        if not self._has_place(child.output) or parent.state is State.PREEMPTED:
+        if not self._has_spare_place(child) or parent.state is State.PREEMPTED:
             self._release(child)
-            self.queues[child.output].add(child)
+            queue.add(child)
             return
         child.tables = [table.fork() for table in parent.tables]
         child.computed = child.scheduled = parent.computed
@@ -217,14 +221,14 @@ class Scheduler:
         seq.tables = [PageTable(pool) for pool in self.pools]
         if not self._has_place(seq.output, parks=True):
             raise KvCacheFull("All sequences that may run at once are at work: wait for one, or raise max_batch_size.")
-        while missing := self._n_short(seq, len(seq.tokens)):
+        while missing := n_short(seq.tables, seq.computed, seq.scheduled, len(seq.tokens)):
             if not self._park_one():
                 n, pool = missing[0]
                 raise KvCacheFull(f"The KV pool has {pool.n_free} free pages, {n} too few for the text.")
         for table in seq.tables:
             table.take(0, len(seq.tokens))
         seq.computed = seq.scheduled = len(seq.tokens)
-        seq.rank = (1, 0, seq.id)
+        seq.rank = (1, 0, seq.turn, seq.id)
         self._start(seq)
         seq.enter(State.DECODING)
 
@@ -353,6 +357,13 @@ class Scheduler:
         slots = self.slots
         return slots is None or slots.n_free > 0 or (not slots.n_leaving and self._park_one() and slots.n_free > 0)
 
+    def _has_spare_place(self, seq: Sequence) -> bool:
+        """Whether one more sequence may run besides all that wait and come before it."""
+        queue = self.queues[seq.output]
+        comes_later = queue.first is not None and queue.first.rank < seq.rank
+        n_kept = len(queue) if comes_later else 0
+        return self._n_running[seq.output] + n_kept < self.limits.n_seqs and self._has_place(seq.output)
+
     def _lookup(self, seq: Sequence) -> list[PageTable]:
         """Page tables to begin with: the cached beginning of its text, unless rows of it are wanted."""
         if self.prefix and seq.hashes and seq.first_row >= len(seq.tokens):
@@ -424,7 +435,7 @@ class Scheduler:
         """
         for table in seq.tables:
             table.release_behind(seq.computed)
-        while missing := self._n_short(seq, end):
+        while missing := n_short(seq.tables, seq.computed, seq.scheduled, end):
             if all(n <= pool.n_leaving for n, pool in missing):
                 return False
             if self._park_one():
@@ -434,15 +445,6 @@ class Scheduler:
             if victim is seq:
                 return False
         return True
-
-    def _n_short(self, seq: Sequence, end: int) -> list[tuple[int, PagePool]]:
-        """How many pages each pool lacks for tokens up to `end`; only the pools that lack some."""
-        lacks: list[tuple[int, PagePool]] = []
-        for table in seq.tables:
-            n = table.n_missing(seq.computed, seq.scheduled, end) - table.pool.n_free
-            if n > 0:
-                lacks.append((n, table.pool))
-        return lacks
 
     def _grow(self, seq: Sequence, end: int) -> list[PageCopy]:
         """Take the pages that are missing; those to copy, because others need the ones it is going to write to."""

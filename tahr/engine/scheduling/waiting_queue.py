@@ -9,13 +9,18 @@ PATIENCE = 32  # times the oldest sequence is passed over before it goes first, 
 
 
 class WaitingQueue:
-    """Ordered by the policy. No sequence starves: one that has been passed over too often goes first.
+    """Ordered by the policy, and where that sees no difference, by turns: of each request one sequence, then the next.
 
-    Only the oldest counts, so a sequence is passed over at most `PATIENCE` times for each older one and for itself.
+    A sequence waits for the turn of the last one admitted and for as many more as its request has sequences before it.
+    So a request of many choices or prompts lets all those that come after it go before its second one.
+
+    No sequence starves: one that has been passed over too often goes first. Only the oldest counts, so a sequence is
+    passed over at most `PATIENCE` times for each older one and for itself.
     """
 
     def __init__(self, policy: Policy):
         self._policy = policy
+        self._turn = 0  # the latest that has come
         self._members: dict[int, Sequence] = {}
         # Entries of sequences that have left, or have another rank by now, are skipped when they come to the top.
         self._by_rank: list[tuple[Rank, Sequence]] = []
@@ -42,10 +47,15 @@ class WaitingQueue:
     def add(self, seq: Sequence) -> None:
         """Queue a sequence; one that was preempted keeps its rank and age."""
         if not seq.rank:
-            seq.rank = (1, self._policy(seq), seq.id)
+            self.rank(seq, self._turn)
         self._members[seq.id] = seq
         heappush(self._by_rank, (seq.rank, seq))
         heappush(self._by_age, (seq.id, seq))
+
+    def rank(self, seq: Sequence, turn: int) -> None:
+        """Give a sequence its rank; `turn` is that of the first one of its request."""
+        seq.turn = turn + seq.n_before
+        seq.rank = (1, self._policy(seq), seq.turn, seq.id)
 
     def remove(self, seq: Sequence) -> None:
         """Take a sequence out; does nothing if it is not here."""
@@ -57,6 +67,7 @@ class WaitingQueue:
         assert first and oldest, "the queue is empty"
         if oldest is not first:
             self._pass_over(oldest)
+        self._turn = max(self._turn, first.turn)
         self.remove(first)
         return first
 

@@ -42,6 +42,12 @@ class SchedulerLimits:
         """How many sequences a step may hold."""
         return self.n_prefill_seqs + self.n_decode_seqs
 
+    def reserve(self, pool: PagePool) -> int:
+        """Pages of a pool that admission must leave, so that running sequences can grow."""
+        if pool.n_pages >= self.n_seqs * pool.most_held:
+            return 0  # there is room for every sequence
+        return pool.n_pages - ceil(pool.n_pages * self.admit_below)
+
     @property
     def n_rows(self) -> int:
         return self.n_prefill_seqs + self.n_decode_seqs * self.n_decode_tokens + self.n_row_tokens
@@ -171,10 +177,3 @@ class PrefillBudget:
         self.n_seqs -= 1
         self.n_tokens -= n
         self._n_row_tokens -= max(0, min(n, seq.scheduled - seq.first_row))
-
-
-def reserve(pool: PagePool, limits: SchedulerLimits) -> int:
-    """Pages of a pool that admission must leave, so that running sequences can grow."""
-    if pool.n_pages >= limits.n_seqs * pool.most_held:
-        return 0  # there is room for every sequence
-    return pool.n_pages - ceil(pool.n_pages * limits.admit_below)

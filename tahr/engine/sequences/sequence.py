@@ -98,6 +98,8 @@ class Sequence:
     checkpoints: tuple[int, ...] = ()  # positions at which its state is to be kept for the prefix cache
     hashes: BlockHashes | None = None  # None: takes no part in the prefix cache
     forks: "list[Sequence]" = field(default_factory=list)  # the other choices of its request, until they are forked
+    n_before: int = 0  # sequences of its request that come before it
+    turn: int = 0  # when it is admitted, among those that the policy holds for equal
     rank: Rank = ()
     n_passed: int = 0  # times a younger one was admitted before it, while it was the oldest
     last_step: int = 0  # in which it was scheduled

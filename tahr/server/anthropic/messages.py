@@ -41,7 +41,7 @@ async def create_message(request: HttpRequest, state: ServerState) -> None:
 async def count_tokens(request: HttpRequest, state: ServerState) -> None:
     """How many tokens the prompt of a message would have."""
     data = await request.body()
-    made = await state.text_pool.run(lambda: CountTokensReply(counted(state, data)), len(data))
+    made = await state.text_pool.run_for(request, lambda: CountTokensReply(counted(state, data)), len(data))
     await request.respond_json(made)
 
 

@@ -9,7 +9,7 @@ from tahr.server.llamacpp.bodies import ONLY, NativeBody, NativePrompt
 from tahr.server.models.engine_port import ServedEngine
 from tahr.server.replies.grammars import FieldGrammar, made
 from tahr.server.replies.params import within
-from tahr.server.replies.prompts import MAX_PROMPTS, check_text_size, encode_one
+from tahr.server.replies.prompts import MAX_PROMPTS, check_text_size, encode_one, encode_text
 
 if TYPE_CHECKING:
     from tahr.text.tokens.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def one_prompt(engine: ServedEngine, entry: Any) -> list[int]:
 
 
 def part(engine: ServedEngine, text: str, is_first: bool) -> list[int]:
-    return engine.tokenizer.encode(text, add_special=is_first)
+    return encode_text(engine, text, "prompt", add_special=is_first)
 
 
 def text_of(entry: dict[str, Any]) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from tahr.server.http.request import HttpRequest
+from tahr.text.tokens.cancellation import Cancellation
+
 T = TypeVar("T")
 
 # A text of megabytes may take minutes, so work waits for work of about its own size only: (most bytes, threads). The
@@ -28,10 +31,29 @@ class TextPool:
 
     async def run(self, work: Callable[[], T], n_bytes: int = SHORT_BYTES + 1) -> T:
         """What `work` returns; `n_bytes` is the size of what it reads."""
-        if n_bytes > SHORT_BYTES or self._n_cautious or self._always_threads:
-            self._n_cautious = max(0, self._n_cautious - 1)
-            pool = next(pool for most, pool in self._pools if n_bytes <= most)
-            return await asyncio.get_running_loop().run_in_executor(pool, work)
+        return self._run_here(work) if self._is_short(n_bytes) else await self._run_there(work, n_bytes)
+
+    async def run_for(self, request: HttpRequest, work: Callable[[], T], n_bytes: int) -> T:
+        """The same for a request that nothing can cancel yet: when its client leaves, the work ends."""
+        if self._is_short(n_bytes):
+            return self._run_here(work)
+        with request.cancellable():
+            return await self._run_there(work, n_bytes)
+
+    def _is_short(self, n_bytes: int) -> bool:
+        return n_bytes <= SHORT_BYTES and not self._n_cautious and not self._always_threads
+
+    async def _run_there(self, work: Callable[[], T], n_bytes: int) -> T:
+        self._n_cautious = max(0, self._n_cautious - 1)
+        pool = next(pool for most, pool in self._pools if n_bytes <= most)
+        cancellation = Cancellation()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, cancellation.run, work)
+        except asyncio.CancelledError:
+            cancellation.cancel()  # the thread is free when the work comes to its next part
+            raise
+
+    def _run_here(self, work: Callable[[], T]) -> T:
         began = time.thread_time()
         try:
             return work()

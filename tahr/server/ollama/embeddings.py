@@ -55,7 +55,7 @@ async def vectors_of(
     check_options(body.options or OllamaOptions(), model.engine.context_size)
     if not texts:
         return None, 0
-    tokens = await state.text_pool.run(partial(encoded, model.engine, texts, body), sum(map(len, texts)))
+    tokens = await state.text_pool.run_for(request, partial(encoded, model.engine, texts, body), sum(map(len, texts)))
     with state.admission.admitted(request, model), request.cancellable():
         vectors = await model.engine.embed(tokens, EmbeddingOptions(dimensions=body.dimensions), ())
     return vectors, sum(map(len, tokens))

@@ -83,7 +83,7 @@ async def apply_template(request: HttpRequest, state: ServerState) -> None:
     """The prompt a conversation becomes."""
     data = await request.body()
     work = partial(templated, state.models, data)
-    await request.respond_json(TemplateReply(await state.text_pool.run(work, len(data))))
+    await request.respond_json(TemplateReply(await state.text_pool.run_for(request, work, len(data))))
 
 
 def templated(models: ModelRegistry, data: bytes) -> str:

@@ -47,7 +47,7 @@ class EmbeddingRequest:
 async def embed(request: HttpRequest, state: ServerState) -> None:
     """Texts as vectors of length 1."""
     sent = await request.body()
-    asked = await state.text_pool.run(partial(prepare, state.models, sent), len(sent))
+    asked = await state.text_pool.run_for(request, partial(prepare, state.models, sent), len(sent))
     with state.admission.admitted(request, asked.model), request.cancellable():
         vectors = await asked.model.engine.embed(asked.texts, asked.options, asked.lora)
         data = await state.text_pool.run(partial(written, vectors, asked))

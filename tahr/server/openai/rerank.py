@@ -97,7 +97,7 @@ class PairRequest:
 async def rerank(request: HttpRequest, state: ServerState) -> None:
     """Documents by how well they answer a query."""
     sent = await request.body()
-    body, asked = await state.text_pool.run(partial(prepare_rerank, state.models, sent), len(sent))
+    body, asked = await state.text_pool.run_for(request, partial(prepare_rerank, state.models, sent), len(sent))
     scores = await scored(request, state, asked)
     await request.respond(await state.text_pool.run(partial(written_ranks, body, asked, scores)))
 
@@ -105,7 +105,7 @@ async def rerank(request: HttpRequest, state: ServerState) -> None:
 async def score(request: HttpRequest, state: ServerState) -> None:
     """How well texts go together."""
     sent = await request.body()
-    body, asked = await state.text_pool.run(partial(prepare_score, state.models, sent), len(sent))
+    body, asked = await state.text_pool.run_for(request, partial(prepare_score, state.models, sent), len(sent))
     scores = await scored(request, state, asked)
     data = [PairScore(i, each) for i, each in enumerate(scores)]
     name = body.model or asked.model.name

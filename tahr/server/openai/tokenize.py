@@ -16,7 +16,7 @@ from tahr.server.models.registry import ModelRegistry, ServedModel
 from tahr.server.openai.bodies import DetokenizeBody, TokenizeBody
 from tahr.server.openai.replies import DetokenizeReply, TokenizeReply, TokenPiece
 from tahr.server.replies.chat import chat_options, prompt_of
-from tahr.server.replies.prompts import check_chat_size, check_text_size, decode_tokens
+from tahr.server.replies.prompts import check_chat_size, check_text_size, decode_tokens, encode_text
 from tahr.server.state.state import ServerState
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
@@ -26,7 +26,7 @@ DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
 async def tokenize(request: HttpRequest, state: ServerState) -> None:
     """The tokens of a text or of a rendered conversation."""
     data = await request.body()
-    await request.respond(await state.text_pool.run(partial(tokenized, state.models, data), len(data)))
+    await request.respond(await state.text_pool.run_for(request, partial(tokenized, state.models, data), len(data)))
 
 
 def tokenized(models: ModelRegistry, data: bytes) -> bytes:
@@ -56,7 +56,7 @@ def tokens_of(model: ServedModel, body: TokenizeBody) -> list[int]:
     check_text_size(engine, text, given[0])
     asked = [value for value in (body.add_special_tokens, body.add_special) if value is not None]
     adds_special = asked[0] if asked else body.content is None  # llama.cpp's clients ask for them, vLLM's get them
-    return engine.tokenizer.encode(text, add_special=adds_special, parse_special=body.parse_special)
+    return encode_text(engine, text, given[0], adds_special, body.parse_special)
 
 
 def piece_of(engine: ServedEngine, token: int) -> TokenPiece:
@@ -71,7 +71,7 @@ def piece_of(engine: ServedEngine, token: int) -> TokenPiece:
 async def detokenize(request: HttpRequest, state: ServerState) -> None:
     """The text of tokens."""
     data = await request.body()
-    await request.respond(await state.text_pool.run(partial(detokenized, state.models, data), len(data)))
+    await request.respond(await state.text_pool.run_for(request, partial(detokenized, state.models, data), len(data)))
 
 
 def detokenized(models: ModelRegistry, data: bytes) -> bytes:

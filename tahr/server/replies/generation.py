@@ -116,8 +116,10 @@ async def compute(active: ActiveGeneration) -> None:
     """Submit all prompts to the engine and send what comes of them; what still runs on the way out is aborted."""
     engine, reply = active.reply.model.engine, active.reply
     try:
+        n_before = 0  # sequences for prompts of this request that come first
         for each in reply.resolved:
-            active.streams.append(await engine.submit(each, whole=not reply.stream))
+            active.streams.append(await engine.submit(replace(each, n_before=n_before), whole=not reply.stream))
+            n_before += each.params.n
         await (respond_streamed(active) if reply.stream else respond_whole(active))
     except GrammarError as error:
         raise bad_field(reply.grammar_field, str(error)) from error

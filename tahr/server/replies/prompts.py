@@ -18,6 +18,7 @@ OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bo
 MAX_PROMPTS = 2048  # in one request
 MAX_DEPTH = 16  # of values for a template
 MANY_TOKENS = 2**16
+MOST_COUNTED = 2**18  # tokens of a text that is longer than the context
 
 
 def check_generates(engine: ServedEngine) -> None:
@@ -119,10 +120,22 @@ def separate(inputs: Inputs | Prompts, field: str) -> list[str | list[int]]:
     return [each for each in texts if not isinstance(each, int)]
 
 
+def encode_text(
+    engine: ServedEngine, text: str, field: str, add_special: bool = True, parse_special: bool = True
+) -> list[int]:
+    """The tokens of a text; refused are those that are more than anybody needs to count."""
+    most = max(engine.context_size, MOST_COUNTED)
+    tokens = engine.tokenizer.encode(text, add_special=add_special, parse_special=parse_special, most=most)
+    if len(tokens) > most:
+        message = f"{field} has more than {most} tokens, and no longer text is tokenised here: send it in parts."
+        raise bad_field(field, message, "context_length_exceeded")
+    return tokens
+
+
 def encode_one(engine: ServedEngine, text: str | list[int], field: str) -> list[int]:
     if isinstance(text, str):
         check_text_size(engine, text, field)
-        return engine.tokenizer.encode(text)
+        return encode_text(engine, text, field)
     check_tokens(engine, text, field)
     return text
 

@@ -65,7 +65,7 @@ async def reply_to(
         except HttpError as error:
             raise error.renamed(names) from error
 
-    await generate(request, state, await state.text_pool.run(work, len(data) + n_more_bytes))
+    await generate(request, state, await state.text_pool.run_for(request, work, len(data) + n_more_bytes))
 
 
 def caller_of(request: HttpRequest, state: ServerState) -> Caller:

@@ -175,7 +175,8 @@ async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
     def work() -> InputTokensReply:
         return InputTokensReply(counted(state, owner, decode(COUNT_BODY, data)))
 
-    await request.respond_json(await state.text_pool.run(work, len(data) + stored_bytes(state.responses)))
+    n_bytes = len(data) + stored_bytes(state.responses)
+    await request.respond_json(await state.text_pool.run_for(request, work, n_bytes))
 
 
 def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:

@@ -1,7 +1,8 @@
 """Vocabularies from GGUF metadata: added tokens around plain text, and the tokens that open and end it."""
 
-from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
@@ -9,10 +10,13 @@ from tokenizers import AddedToken, Tokenizer, models
 from tahr.errors import TokenizerError
 from tahr.text.tokens.gguf_models import BUILDERS
 from tahr.text.tokens.gguf_source import KEY, Kind, TokenizerRecipe, VocabSource, read_source
-from tahr.text.tokens.long_text import encoding
+from tahr.text.tokens.long_text import LONG, Encoder, encoding, remembered
+from tahr.text.tokens.special_names import MAX_NAME, SpecialNames
 from tahr.text.tokens.vocab import Ends, LibraryErrors, Vocab, alias, end_markers
 
-_MAX_KNOWN, _MAX_KNOWN_LETTERS = 1024, 512
+_SPACE = re.compile(r"[^\S\x1c-\x1f]*")  # what the library takes for white space
+
+Span = tuple[int, int, int]  # a token, or what stands between two, and where it begins and ends in a text
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Vocab:
@@ -46,38 +50,62 @@ def _vocab(source: VocabSource, recipe: TokenizerRecipe) -> Vocab:
     )
 
 
-def _later(build: Callable[[], Callable[[str], list[int]]]) -> Callable[[str], list[int]]:
+def _later(build: Callable[[], Encoder]) -> Encoder:
     """An encoder that is built when it is first needed: most models never are asked for it."""
     built = cache(build)
     return lambda text: built()(text)
 
 
-def _around(
-    source: VocabSource, names: Mapping[int, str], encode: Callable[[str], list[int]]
-) -> Callable[[str], list[int]]:
+def _around(source: VocabSource, names: Mapping[int, str], encode: Callable[[str], list[int]]) -> Encoder:
     """An encoder that finds added tokens by name in a text and leaves the stretches between them to `encode`."""
-    if not names:
-        return encode
+    ids = {name: i for i, name in names.items() if name}
+    if not ids:
+        return lambda text: (encode(text),)
     between = len(source.pieces)  # an id no token has
-    ids = {name: i for i, name in names.items()}
-    finder = Tokenizer(models.WordLevel(ids | {"": between}, unk_token=""))
     swallows = _swallows_space(source)
-    finder.add_tokens(
-        [AddedToken(name, normalized=False, rstrip=swallows(source.pieces[i])) for i, name in names.items() if name]
-    )
+    at_once = _library_finder(source, ids, between)
+    is_long = max(map(len, ids)) > MAX_NAME
+    one_by_one = cache(lambda: SpecialNames(ids))  # sorted when a long text comes
+    stretch = remembered(encode)
 
-    # The stretches of a conversation are mostly those of the last one: roles, instructions, earlier messages.
-    known = lru_cache(maxsize=_MAX_KNOWN)(lambda text: tuple(encode(text)))
+    def found(text: str) -> Iterator[Span]:
+        if len(text) <= LONG or is_long:
+            return at_once(text)
+        return _with_between(text, one_by_one().find(text), between, lambda token: swallows(source.pieces[token]))
 
-    def split_and_encode(text: str) -> list[int]:
-        found = encoding(finder, text)
-        out: list[int] = []
-        for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-            stretch = known if end - start <= _MAX_KNOWN_LETTERS else encode
-            out += stretch(text[start:end]) if token == between else (token,)
-        return out
+    def split_and_encode(text: str) -> Iterator[Sequence[int]]:
+        for token, start, end in found(text):
+            yield stretch(text[start:end]) if token == between else (token,)
 
     return split_and_encode
+
+
+def _library_finder(source: VocabSource, ids: Mapping[str, int], between: int) -> Callable[[str], Iterator[Span]]:
+    """What finds added tokens by one call, which for each of them takes some kilobytes and ten microseconds."""
+    finder = Tokenizer(models.WordLevel({**ids, "": between}, unk_token=""))
+    swallows = _swallows_space(source)
+    rows = ((name, swallows(source.pieces[i])) for name, i in ids.items())
+    finder.add_tokens([AddedToken(name, normalized=False, rstrip=takes) for name, takes in rows])
+
+    def found(text: str) -> Iterator[Span]:
+        spans = encoding(finder, text)
+        return ((token, start, end) for token, (start, end) in zip(spans.ids, spans.offsets, strict=True))
+
+    return found
+
+
+def _with_between(text: str, found: Iterator[Span], between: int, swallows: Callable[[int], bool]) -> Iterator[Span]:
+    """Tokens as `SpecialNames` finds them, with the stretches between them and the white space that some take along."""
+    last = 0
+    for start, stop, token in found:
+        if start > last:
+            yield between, last, start
+        last = stop
+        if swallows(token) and (space := _SPACE.match(text, stop)):
+            last = space.end()
+        yield token, start, last
+    if last < len(text):
+        yield between, last, len(text)
 
 
 def _swallows_space(source: VocabSource) -> Callable[[str], bool]:

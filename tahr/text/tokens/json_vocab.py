@@ -1,7 +1,7 @@
 """Vocabularies from Hugging Face files: tokenizer.json, and what the files beside it say about special tokens."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from tahr.errors import TokenizerError
 from tahr.text.tokens.json_object import read_bytes, read_object
-from tahr.text.tokens.long_text import ids_of
+from tahr.text.tokens.json_parts import encoder_of, steps_of
+from tahr.text.tokens.long_text import Encoder
 from tahr.text.tokens.vocab import (
     MAX_VOCAB,
     SPACE,
@@ -77,7 +78,7 @@ def _refuse_odd_ids(tree: dict[str, Any]) -> None:
 
 def _refuse_growth(tree: dict[str, Any]) -> None:
     """Rules that make long texts of short ones: the library takes the memory for them, or ends the process."""
-    steps = list(_steps(tree.get("normalizer")))
+    steps = list(steps_of(tree.get("normalizer")))
     grows = prod(max(1, len(str(step.get("content") or step.get("prepend") or ""))) for step in steps)
     processors = _processors(tree.get("post_processor"))
     forms = [part for each in processors for form in ("single", "pair") for part in each.get(form) or ()]
@@ -108,7 +109,7 @@ def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], genera
     special = frozenset(i for i, token in added.items() if token.get("special"))
     alphabet = _alphabet(tree)
     return Vocab(
-        parsing=ids_of(parsing),
+        parsing=encoder_of(tree, parsing),
         plain=_plain(tree),
         pieces=_pieces(parsing),
         special=special,
@@ -121,11 +122,11 @@ def _vocab(tree: dict[str, Any], parsing: Any, config: Mapping[str, Any], genera
     )
 
 
-def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
+def _plain(tree: dict[str, Any]) -> Encoder:
     """An encoder that knows the special tokens by their aliases alone, built when it is first needed."""
 
     @cache
-    def encoder() -> Callable[[str], list[int]]:
+    def encoder() -> Encoder:
         added = [
             {**token, "content": alias(token["id"])} if token.get("special") else token
             for token in tree.get("added_tokens") or ()
@@ -134,8 +135,8 @@ def _plain(tree: dict[str, Any]) -> Callable[[str], list[int]]:
         model = {**tree["model"], "vocab": _hide(tree["model"], hidden)}
         if isinstance(model["vocab"], dict):  # else the library would number them anew
             model["vocab"] |= {token["content"]: token["id"] for token in added}
-        plain = Tokenizer.from_str(json.dumps({**tree, "added_tokens": added, "model": model}))
-        return ids_of(_encode_all(plain))
+        plain = {**tree, "added_tokens": added, "model": model}
+        return encoder_of(plain, _encode_all(Tokenizer.from_str(json.dumps(plain))))
 
     return lambda text: encoder()(text)
 
@@ -159,18 +160,8 @@ def _pieces(parsing: Any) -> list[str | None]:
     return pieces
 
 
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A part of tokenizer.json and, where it is a sequence, the parts inside."""
-    if part is None:
-        return
-    yield part
-    for inner in ("decoders", "pretokenizers", "normalizers"):
-        for step in part.get(inner) or ():
-            yield from _steps(step)
-
-
 def _alphabet(tree: dict[str, Any]) -> Callable[[str], bytes]:
-    steps = [step for part in ("decoder", "pre_tokenizer", "normalizer") for step in _steps(tree.get(part))]
+    steps = [step for part in ("decoder", "pre_tokenizer", "normalizer") for step in steps_of(tree.get(part))]
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
         return byte_level
@@ -187,7 +178,7 @@ def _alphabet(tree: dict[str, Any]) -> Callable[[str], bytes]:
 def _shrinks(tree: dict[str, Any]) -> int | None:
     """How many bytes of a text may become one byte in its tokens; None where a rule may drop any number."""
     model, added = tree["model"], tree.get("added_tokens") or ()
-    steps = [step for part in ("pre_tokenizer", "normalizer") for step in _steps(tree.get(part))]
+    steps = [step for part in ("pre_tokenizer", "normalizer") for step in steps_of(tree.get(part))]
     fuses = model.get("fuse_unk") and model.get("unk_token") is not None and not model.get("byte_fallback")
     swallows = any(token.get("lstrip") or token.get("rstrip") for token in added)
     if model.get("type", "BPE") != "BPE" or fuses or swallows or not all(map(_keeps_text, steps)):
@@ -195,7 +186,7 @@ def _shrinks(tree: dict[str, Any]) -> int | None:
     return 4 if any(step.get("type") == "NFC" for step in steps) else 1  # NFC joins a character and its accents
 
 
-def _keeps_text(step: dict[str, Any]) -> bool:
+def _keeps_text(step: Mapping[str, Any]) -> bool:
     kind = step.get("type")
     if kind in ("Split", "Punctuation"):
         return step.get("behavior") != "Removed"
@@ -205,12 +196,12 @@ def _keeps_text(step: dict[str, Any]) -> bool:
 
 
 def _strips_space(tree: dict[str, Any]) -> bool:
-    def strips(step: dict[str, Any]) -> bool:
+    def strips(step: Mapping[str, Any]) -> bool:
         if step.get("type") == "Metaspace":
             return bool(step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True))
         return step.get("type") == "Strip" and bool(step.get("start"))
 
-    return any(strips(step) for step in _steps(tree.get("decoder")))
+    return any(strips(step) for step in steps_of(tree.get("decoder")))
 
 
 def _ends(parsing: Any, added: dict[str, int], config: Mapping[str, Any], generation: Mapping[str, Any]) -> Ends:

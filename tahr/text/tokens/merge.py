@@ -6,6 +6,8 @@ GGUF files hold what this needs almost as it is, so building takes no more than 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
+from tahr.text.tokens.cancellation import check_cancelled
+
 Rank = Callable[[str, str], float | None]  # of joining two neighbours; None: they do not join
 
 _MAX_CACHED_WORDS = 50_000
@@ -52,6 +54,7 @@ class MergeModel:
         return found
 
     def _part(self, part: str) -> list[int]:
+        check_cancelled()
         return [token for symbol in self._merge(part) for token in self._lookup(symbol)]
 
     def _lookup(self, symbol: str) -> Sequence[int]:

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
 from tahr.errors import TokenizerError
+from tahr.text.tokens.cancellation import check_cancelled
 from tahr.text.tokens.long_text import LONG
 
 MAX_NAME = 256  # letters
@@ -12,10 +13,10 @@ MOST_STARTS = 64  # first letters that are looked for together with the second o
 
 
 class SpecialNames:
-    """Names in the order of the alphabet, each with the longest other one that it begins with.
+    """Names in the order of the alphabet, each with the lengths of those that it begins with, itself among them.
 
-    Of a text from some place on, the names that it begins with are then the last one that is not behind it, or what
-    that one begins with, and so on.
+    All names that a text begins with are beginnings of the last name that is not behind it, so that the longest is
+    known by how many letters this one and the text have in common: no search goes from name to name.
     """
 
     def __init__(self, ids: Mapping[str, int]):
@@ -26,7 +27,7 @@ class SpecialNames:
                 f"The special token {ids[longest]} has a name of {len(longest):,} letters, more than {MAX_NAME}: "
                 "the tokenizer's file is damaged, download it again."
             )
-        self._beginnings, self._longest = beginnings(self._names), len(longest)
+        self._lengths, self._longest = lengths(self._names), len(longest)
         self._starts = starts(self._names)
 
     def id_of(self, name: str) -> int | None:
@@ -45,7 +46,11 @@ class SpecialNames:
     def find(self, text: str) -> Iterator[tuple[int, int, int]]:
         """The names in a text one after the other, of several at one place the longest: begin, end and token."""
         at = 0
+        n_checked = 0
         while at < len(text):
+            if at >= n_checked:
+                check_cancelled()
+                n_checked = at + LONG
             found = self._starts.search(text, at, at + LONG + 1)  # a part of the text: searching holds the GIL
             if found is None:
                 at += LONG
@@ -59,20 +64,36 @@ class SpecialNames:
         """The longest name with which the text goes on there; empty if there is none."""
         rest = text[at : at + self._longest]
         i = bisect_right(self._names, rest) - 1
-        while i >= 0 and not rest.startswith(self._names[i]):
-            i = self._beginnings[i]
-        return self._names[i] if i >= 0 else ""
+        if i < 0 or rest.startswith(self._names[i]):
+            return self._names[i] if i >= 0 else ""
+        n_common = common(self._names[i], rest)
+        return rest[: (self._lengths[i] & ((2 << n_common) - 1)).bit_length() - 1]
 
 
-def beginnings(names: Sequence[str]) -> list[int]:
-    """For each of some sorted names, where the longest other one stands that it begins with; -1: nowhere."""
+def lengths(names: Sequence[str]) -> list[int]:
+    """For each of some sorted names, as bits, how long the names are that it begins with; bit 0 stands for none."""
     found: list[int] = []
-    for i, name in enumerate(names):
-        before = i - 1
-        while before >= 0 and not name.startswith(names[before]):
-            before = found[before]
-        found.append(before)
+    begun = [("", 1)]  # the names that the last one begins with, and itself
+    for name in names:
+        while not name.startswith(begun[-1][0]):
+            begun.pop()
+        bits = begun[-1][1] | 1 << len(name)
+        begun.append((name, bits))
+        found.append(bits)
     return found
+
+
+def common(left: str, right: str) -> int:
+    """How many letters two texts have in common at their beginnings."""
+    low = 0
+    high = min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if right.startswith(left[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def starts(names: Sequence[str]) -> re.Pattern[str]:

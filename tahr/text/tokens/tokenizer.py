@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -55,8 +56,10 @@ class Tokenizer:
 
         return cls(read_dir(path))
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of a text.
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, most: int = sys.maxsize
+    ) -> list[int]:
+        """Token ids of a text; no further ones are looked for in a long text that has more than `most`.
 
         `add_special` opens and closes the text as the model was trained to see it; without `parse_special` the names of
         special tokens in the text are only text, so that a message cannot contain one.
@@ -66,8 +69,12 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise TokenizerError("The text holds half a surrogate pair, which is no character: remove it.") from error
+        ids: list[int] = []
         with ENCODING:
-            ids = encode(text)
+            for part in encode(text):
+                ids += part
+                if len(ids) > most:
+                    break
         return [*self._vocab.ends.prefix, *ids, *self._vocab.ends.suffix] if add_special else ids
 
     def beginning(self, text: str, n_tokens: int) -> str:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from tahr.errors import TahrError, TokenizerError
+from tahr.text.tokens.long_text import Encoder
 
 MAX_VOCAB = 1 << 22  # ids; the largest released vocabulary has 262,208
 SPACE = "▁"  # how SentencePiece writes a space
@@ -104,8 +105,8 @@ class Ends:
 class Vocab:
     """One vocabulary: text to ids in two ways, its pieces, and the facts that decoding needs."""
 
-    parsing: Callable[[str], list[int]]  # recognises special tokens in text
-    plain: Callable[[str], list[int]]  # takes them for text, and recognises only their aliases
+    parsing: Encoder  # recognises special tokens in text
+    plain: Encoder  # takes them for text, and recognises only their aliases
     pieces: Sequence[str | None]  # None: no token has that id
     special: frozenset[int]
     literal: frozenset[int]  # ids whose piece is plain text rather than in the alphabet
