@@ -145,6 +145,6 @@ def refuse_too_large(placement: Placement, least_pool_bytes: int = 0) -> None:
     least = placement.resident_bytes + least_pool_bytes
     raise LoadError(
         f"The model needs more memory than is free: its weights take {placement.resident_bytes / 1e6:.1f} MB, with the "
-        f"smallest cache it needs at least {least / 1e6:.1f} MB, and {device.free_bytes / 1e6:.1f} MB of {device.name} "
-        "are left. Use a smaller model or one quantised further, or end other programs."
+        f"smallest cache it needs at least {least / 1e6:.1f} MB, and {device.free_bytes / 1e6:.1f} MB are left "
+        f"({device.name}). Use a smaller model or one quantised further, or end other programs."
     )

@@ -207,3 +207,14 @@ def test_products_of_fp8_checkpoints(case: str, n: int) -> None:
     gate = rows @ packed[0].values.T
     want = gate / (1 + np.exp(-gate)) * gate
     assert np.linalg.norm(np.array(be.read(be.gated(x, twice, "silu"))) - want) <= 0.1 * np.linalg.norm(want)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("form", "keep"), [(form, keep) for form in [*FORMATS, HALF, "F32"] for keep in (False, True)],
+                         indirect=["keep"])  # fmt: skip
+@pytest.mark.usefixtures("keep")
+def test_sizes_are_known_before_a_matrix_is_read(form: str) -> None:
+    be, rng = backends_here.backend("cuda"), np.random.default_rng(5)
+    for shape in ((48, WIDTH), (3, 48, WIDTH)):
+        matrix = random_tensor(form, shape, rng)
+        assert be.weight_bytes(matrix) == be.weight(matrix).n_bytes
