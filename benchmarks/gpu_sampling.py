@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from tahr.backends import open_backend
-from tahr.backends.api import Tensor
+from tahr.backends.api import Backend, Tensor
+from tahr.backends.sampling.sample_rows import Sampled
 from tahr.config import SamplingParams
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
+from tahr.executor.sampling import LocalSampling
 
 ROWS = (1, 8, 32, 128, 256)
 N_RUNS = 50
@@ -69,20 +71,25 @@ def host_us(work: Callable[[], object]) -> float:
     return median(times)
 
 
-def times(sampler: Sampler, params: SamplingParams, logits: Tensor, n: int) -> tuple[float, float, float]:
+def times(
+    backend: Backend, sampler: Sampler, params: SamplingParams, logits: Tensor, n: int
+) -> tuple[float, float, float]:
     """Microseconds on the device, of the launch on the host, and of launch and collect together."""
     text = np.random.default_rng(1).integers(0, 2000, 600).tolist()
     requests = [SampleRequest(SamplingState(params), list(text), 100) for _ in range(n)]
     source, pending = list(range(n)), []
 
+    def begin() -> Sampled:
+        return backend.sample(logits, sampler.finish(sampler.prepare(requests, source)).rows)
+
     def launch() -> None:
-        pending.append(sampler.launch(sampler.prepare(requests, source), logits))
+        pending.append(begin())
 
     on_device = device_us(launch)
     launching = host_us(launch)
     for each in pending:
         each.collect()
-    return on_device, launching, host_us(lambda: sampler.launch(sampler.prepare(requests, source), logits).collect())
+    return on_device, launching, host_us(lambda: begin().collect())
 
 
 def main() -> None:
@@ -91,7 +98,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=151_936)
     args = parser.parse_args()
     backend = open_backend("cuda")
-    sampler = Sampler(backend, args.vocab)
+    sampler = Sampler(LocalSampling(backend), args.vocab)
     print(backend.summary)
     for title, height in {"peaked, as models are": 20.0, "flat: nothing stands out": 0.0}.items():
         print(f"{title}; us per call: device, launch on the host, launch and collect")
@@ -101,7 +108,10 @@ def main() -> None:
             one_pass = device_us(lambda rows=logits.data.values: rows.sum())  # type: ignore[misc]
             print(f"  {n} rows of {args.vocab}; one pass {one_pass:.0f} us")
             for name, params in CASES.items():
-                print(f"    {name:36}" + "".join(f"{us:9.0f}" for us in times(sampler, params, logits, n)), flush=True)
+                print(
+                    f"    {name:36}" + "".join(f"{us:9.0f}" for us in times(backend, sampler, params, logits, n)),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from tahr.backends import open_backend
 from tahr.config import EngineConfig, SamplingParams
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
+from tahr.executor.sampling import LocalSampling
 from tahr.tools.bench import Shape, open_bench
 
 ROWS = (1, 8, 64)
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=151936, help="the vocabulary of Qwen3, unless told otherwise")
     parser.add_argument("--numpy", action="store_true", help="NumPy's sampler instead of the native one")
     args = parser.parse_args()
-    sampler = Sampler(open_backend("reference" if args.numpy else "auto"), args.vocab)
+    sampler = Sampler(LocalSampling(open_backend("reference" if args.numpy else "auto")), args.vocab)
     step = decode_step_ms(args.model, max(ROWS)) if args.model else None
     if step:
         print(f"a decode step of {max(ROWS)} sequences: {step:.1f} ms; a tenth of it: {step / 10:.1f} ms")

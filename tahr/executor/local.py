@@ -8,7 +8,6 @@ from tahr.backends.api import (
     Bytes,
     Fetched,
     Floats,
-    Ints,
     KVStore,
     Plan,
     StateShape,
@@ -16,11 +15,12 @@ from tahr.backends.api import (
     StepLimits,
     Tensor,
 )
-from tahr.backends.sampling.sample_rows import Logprobs, Sampled, SampledTokens, SampleRows, Words
+from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
 from tahr.executor.plans import ExecutedModel, Forward, PlanKey, make_model
 from tahr.executor.preparing import first_prepared, run_empty
 from tahr.executor.protocol import DecoderFacts, ExecutorFacts, MemoryFacts, StepRequest, StepResult
+from tahr.executor.sampling import LocalSampling
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
 
@@ -53,7 +53,7 @@ class LocalPages:
         self._backend.write_states(self._kv, slots, layers)
 
 
-class LocalExecutor:
+class LocalExecutor(LocalSampling):
     """Runs steps at once or enqueues them, as its backend does. Nothing is copied on the way."""
 
     def __init__(
@@ -66,7 +66,7 @@ class LocalExecutor:
         n_decode_tokens: int = 1,  # of one sequence in a step: its own and its drafts
         forward: Forward | None = None,
     ):
-        self.backend = backend
+        super().__init__(backend)
         self.executed = [make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward)]
         self.models = [facts_of(self.executed[0])]
         self.facts = ExecutorFacts(
@@ -153,19 +153,7 @@ class LocalExecutor:
     def _plan(self, step: StepRequest) -> Plan:
         return self.executed[step.model].plan(self.backend, key_of(step))
 
-    # ---- samples ----------------------------------------------------------------------------------------------
-
-    def mask_memory(self, n: int, n_words: int) -> Words:
-        return self.backend.mask_memory(n, n_words)
-
-    def host_samples(self, rows: SampleRows) -> Sequence[int]:
-        return self.backend.host_samples(rows)
-
-    def sample_host_rows(self, logits: Floats, rows: SampleRows) -> SampledTokens:
-        return self.backend.sample(logits, rows).collect()
-
-    def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
-        return self.backend.logprobs(logits, n_vocab, source, tokens, n_top)
+    # ---- texts ------------------------------------------------------------------------------------------------
 
     def apply_text_head(self, rows: Floats) -> Floats:
         head = self.decoder.text_head

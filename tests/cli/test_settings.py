@@ -244,7 +244,7 @@ def test_a_variable_that_nobody_reads_is_named(
 
 
 def test_variables_read_elsewhere_are_those_that_are_read() -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     settings = SHORT.keys() | {key.variable for key in all_keys().values()}
     sources = [path.read_text() for path in (root / "tahr").rglob("*.py") if path.name != "settings_layers.py"]
     read = set(re.findall(r'"(TAHR_[A-Z_]+)"', "".join(sources))) - settings - {"TAHR_SECTION_KEY"}

@@ -24,7 +24,7 @@ needs_torch = pytest.mark.skipif(bool(presence.missing_packages()), reason="torc
 needs_cuda = pytest.mark.skipif("cuda" not in backends_here.NAMES, reason="no GPU, or torch and Triton are missing")
 
 ADA_BYTES, TURING_BYTES = 99 << 10, 64 << 10  # of shared memory
-KERNELS = Path(presence.__file__).parent / "kernels"
+KERNELS = Path(presence.__file__).parents[1] / "kernels"
 
 
 class Launches:

@@ -239,7 +239,7 @@ import resource, sys
 sys.path[:0] = ["tests/helpers", "tests/hostile"]
 from test_templates import ATTACKS, MESSAGES
 from tahr.errors import TemplateError
-from tahr.text.chat import ChatTemplate
+from tahr.text.templates.chat import ChatTemplate
 ChatTemplate("{{ messages }}").render(MESSAGES)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for name, source in ATTACKS.items():

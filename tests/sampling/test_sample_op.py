@@ -16,6 +16,7 @@ from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import TahrError
+from tahr.executor.sampling import LocalSampling
 from test_sampler import Logits, model_like, random_options
 
 OWN = [name for name in NAMES if name != "reference"]
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.parametrize("name", OWN)
 
 
 def sample(name: str, requests: list[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
-    return Sampler(backend(name), logits.shape[1]).sample(requests, backend(name).tensor(logits))
+    return Sampler(LocalSampling(backend(name)), logits.shape[1]).sample(requests, backend(name).tensor(logits))
 
 
 # ---- rows of every kind -------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ def test_host_logits_of_any_layout(name: str) -> None:
     members, wide = crowd(random, 6, 400), flat(random, 6, 700)
     wanted = [outcome(answer) for answer in sample("reference", requests(members), wide[:, :400])]
     for layout in (wide, wide[:, :400], np.asfortranarray(wide[:, :400]), wide[:, :400].astype(np.float64)):
-        answers = Sampler(backend(name), 400).sample(requests(members), layout)
+        answers = Sampler(LocalSampling(backend(name)), 400).sample(requests(members), layout)
         assert [outcome(answer) for answer in answers] == wanted
 
 
@@ -150,7 +151,7 @@ def test_logit_processors_leave_the_models_logits_alone(name: str) -> None:
     logits = backend(name).tensor(flat(np.random.default_rng(3), 4, 300))
     before = backend(name).read(logits).copy()
     options = {"temperature": 0, "banned_tokens": (1,), "logit_bias": {2: 9.0}, "logprobs": 2}
-    Sampler(backend(name), 300).sample(requests([(options, list(range(25)))] * 4), logits)
+    Sampler(LocalSampling(backend(name)), 300).sample(requests([(options, list(range(25)))] * 4), logits)
     np.testing.assert_array_equal(backend(name).read(logits), before)
 
 

@@ -21,6 +21,7 @@ from tahr.engine.sampling.sample_batch import SampleBatch
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
 from tahr.errors import ConfigError, GenerateError, TahrError
+from tahr.executor.sampling import LocalSampling
 from tiers import examples
 
 P = np.array([0.1, 0.4, 0.2, 0.3])
@@ -40,11 +41,11 @@ def each_backend(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def sample(requests: ListOf[SampleRequest], logits: Logits) -> list[SampledToken | TahrError]:
-    return Sampler(backend(current), logits.shape[1]).sample(requests, backend(current).tensor(logits))
+    return Sampler(LocalSampling(backend(current)), logits.shape[1]).sample(requests, backend(current).tensor(logits))
 
 
 def logprobs_of(row: Logits, token: int, n_top: int) -> SampledToken | TahrError:
-    (found,) = Sampler(backend(current), len(row)).logprobs_of(row[None], [0], [token], n_top)
+    (found,) = Sampler(LocalSampling(backend(current)), len(row)).logprobs_of(row[None], [0], [token], n_top)
     return found
 
 

@@ -12,6 +12,7 @@ from backends_here import NAMES, backend
 from tahr.config import Range, SamplingParams
 from tahr.engine.sampling.sampler import Sampler
 from tahr.engine.sampling.sampling_state import SampledToken, SampleRequest, SamplingState
+from tahr.executor.sampling import LocalSampling
 
 N_VOCAB = 64
 TEXT = [1, 2, 3, 4] * 20  # repeats, for the penalties
@@ -43,7 +44,7 @@ def assert_gives_tokens(name: str, options: list[dict[str, Any]]) -> None:
     params = [SamplingParams(dry_sequence_breakers=(), **one) for one in options]
     requests = [SampleRequest(SamplingState(each), TEXT, 8) for each in params]
     with np.errstate(over="raise", divide="raise", invalid="raise"):
-        found = Sampler(backend(name), N_VOCAB).sample(requests, backend(name).tensor(logits))
+        found = Sampler(LocalSampling(backend(name)), N_VOCAB).sample(requests, backend(name).tensor(logits))
     for one, made in zip(options, found, strict=True):
         assert isinstance(made, SampledToken) and 0 <= made.token < N_VOCAB, (one, made)
 
@@ -75,5 +76,7 @@ def test_a_low_temperature_takes_the_best_of_what_is_left(name: str, more: dict[
     logits[0, [5, 6, 7]] = 3, 1, -1  # only 5 and 6 are above the threshold
     params = SamplingParams(temperature=temperature, xtc_probability=1.0, xtc_threshold=0.1, **more)
     requests = [SampleRequest(SamplingState(replace(params, seed=seed)), TEXT, 8) for seed in range(20)]
-    found = Sampler(backend(name), 1000).sample(requests, backend(name).tensor(np.repeat(logits, 20, axis=0)))
+    found = Sampler(LocalSampling(backend(name)), 1000).sample(
+        requests, backend(name).tensor(np.repeat(logits, 20, axis=0))
+    )
     assert [made.token for made in found if isinstance(made, SampledToken)] == [6] * 20

@@ -50,7 +50,7 @@ PREFIX = "TAHR_"
 # Variables that are no settings: what reads them reads them itself.
 READ_ELSEWHERE = {
     *("TAHR_HOME", "TAHR_API_KEY", "TAHR_DEBUG", "TAHR_PROFILE", "TAHR_CPU_ISA", "TAHR_OLLAMA_REGISTRY"),
-    *("TAHR_TEST_ASSETS", "TAHR_TEST_BACKENDS", "TAHR_TEST_CACHE", "TAHR_TEST_OFFLINE"),
+    *("TAHR_TEST_ASSETS", "TAHR_TEST_BACKENDS", "TAHR_TEST_CACHE", "TAHR_TEST_OFFLINE", "TAHR_TESTS"),
 }
 SECRET = {"server.api_keys", "server.admin_key"}
 # These decide what a reply looks like, so only the request that gets the reply can ask for them.
