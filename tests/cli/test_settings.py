@@ -249,7 +249,7 @@ def test_variables_read_elsewhere_are_those_that_are_read() -> None:
     sources = [path.read_text() for path in (root / "tahr").rglob("*.py") if path.name != "settings_layers.py"]
     read = set(re.findall(r'"(TAHR_[A-Z_]+)"', "".join(sources))) - settings - {"TAHR_SECTION_KEY"}
     tests = "".join(path.read_text() for path in (root / "tests").rglob("*.py") if path.name != "test_settings.py")
-    assert read == {name for name in READ_ELSEWHERE if not name.startswith("TAHR_TEST_")}
+    assert read == {name for name in READ_ELSEWHERE if not name.startswith("TAHR_TEST")}
     assert {name for name in READ_ELSEWHERE - read if name not in tests} == set()
 
 
