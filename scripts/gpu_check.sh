@@ -35,7 +35,7 @@ tests=(
     "reference,cuda tests/weights/test_lora_files.py tests/cuda/test_cuda_lora.py"
     "cuda tests/engine/test_lora_engine.py"
     "cuda tests/kv/test_kv_q8.py tests/kv/test_prefix.py tests/kv/test_kv_pages.py tests/cuda/test_cuda_pages.py"
-    "cuda tests/sampling/test_sampler.py tests/sampling/test_sample_op.py tests/cuda/test_cuda_sampling.py"
+    "cuda tests/sampling/test_sampler.py tests/sampling/test_sample_op.py tests/cuda/test_cuda_sampling.py tests/cuda/test_cuda_logprobs.py"
 )
 failed=0
 

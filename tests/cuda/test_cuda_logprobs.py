@@ -37,7 +37,7 @@ def test_many_rows_of_a_large_vocabulary_take_little_memory() -> None:
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     collected(logits)
-    assert torch.cuda.max_memory_allocated() - before < 64 << 20
+    assert torch.cuda.max_memory_allocated() - before < 1.1 * logprobs.MOST_BYTES
 
 
 def test_rows_have_the_same_bits_whatever_is_worked_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

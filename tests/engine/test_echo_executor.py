@@ -7,7 +7,6 @@ import pytest
 
 from echo_executor import EchoExecutor
 from engines import engine, greedy, run, submit
-from late_backend import LateBackend
 from lora_files import random_adapter
 from speculating import speculating
 from tahr.config import SamplingParams
@@ -118,4 +117,4 @@ def test_three_steps_of_different_sequences_in_flight_give_the_texts_of_one(stor
     eng.steps.launch = watched  # type: ignore[method-assign]
     sequences = [submit(eng, prompt) for prompt in prompts(stories)]
     assert run(eng, *sequences) == wanted
-    assert widths.count(3) > len(widths) / 2 and isinstance(eng.executor.backend, LateBackend)
+    assert widths.count(3) > len(widths) / 2 and eng.executor.facts.overlaps

@@ -265,9 +265,9 @@ def replace_width(shape: object) -> object:
 # ---- steps ----------------------------------------------------------------------------------------------------
 
 
-def adapted_plans(eng: Engine) -> list[PlanKey]:
-    """The plans of steps in which sequences have adapters."""
-    return [key for key in eng.executor.executed[0].plans if key[2]]
+def adapted_plans(eng: Engine) -> dict[PlanKey, object]:
+    """The plans of steps in which sequences have adapters, one for each size that was met."""
+    return {key: plan for key, plan in eng.executor.executed[0].plans.items() if key[2]}
 
 
 def test_steps_without_adapters_are_the_same_plans_as_before(path: Path) -> None:
@@ -276,10 +276,12 @@ def test_steps_without_adapters_are_the_same_plans_as_before(path: Path) -> None
     run(eng, submit(eng, PROMPTS[0]))
     assert not adapted_plans(eng) and here().lora is None
     run(eng, submit(eng, PROMPTS[0], with_lora("a0")))
-    assert len(adapted_plans(eng)) == 1
+    before = adapted_plans(eng)
+    assert before and {n_rounds for _, _, n_rounds in before} == {1}
     add(eng, path, "wide", seed=40)  # a larger rank: steps are recorded again, and older plans are forgotten
     run(eng, submit(eng, PROMPTS[0], with_lora("wide")), submit(eng, PROMPTS[1], with_lora("a1")))
-    assert len(adapted_plans(eng)) == 1
+    after = adapted_plans(eng)
+    assert after and not {id(plan) for plan in before.values()} & {id(plan) for plan in after.values()}
 
 
 def test_rows_are_grouped_by_adapter_in_tiles() -> None:
