@@ -18,7 +18,7 @@ OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bo
 MAX_PROMPTS = 2048  # in one request
 MAX_DEPTH = 16  # of values for a template
 MANY_TOKENS = 2**16
-MOST_COUNTED = 2**18  # tokens of a text that is longer than the context
+MOST_COUNTED = 2**22  # tokens of a text that is longer than the context
 
 
 def check_generates(engine: ServedEngine) -> None:
