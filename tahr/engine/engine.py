@@ -171,8 +171,9 @@ class Engine:
         try:
             step = self.steps.prepare(work, self.adapters.n_used > 0)
             events += self._sample_last()  # the launch writes over the logits of the step before
-            self.steps.launch(step, self.scheduler.slots.take_copies() if self.scheduler.slots else ())
+            self.steps.launch(step, self.scheduler.slots.take_copies if self.scheduler.slots else None)
         except BaseException as error:
+            self.steps.failed()
             return events + self._fail_step(work, error)
         self._in_flight.append(step)
         if self._overlaps:
@@ -190,9 +191,11 @@ class Engine:
         try:
             if step.masks is None:
                 self.steps.begin_masks(step)
-            known = zip(step.sequences, step.lengths, strict=True)
-            step.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
-            run_ahead(step.sequences, step.on_host, step.void)
+            if not step.has_run_ahead:  # it has where the step after it could not be prepared
+                known = zip(step.sequences, step.lengths, strict=True)
+                step.void = frozenset(seq.id for seq, n in known if len(seq.tokens) > n)
+                run_ahead(step.sequences, step.on_host, step.void)
+                step.has_run_ahead = True
             return self._sample_last() if self.speculator else []
         except BaseException as error:
             return self._fail_last(error)

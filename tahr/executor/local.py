@@ -101,11 +101,11 @@ class LocalExecutor(LocalSampling):
 
     def launch(self, step: StepRequest) -> LaunchedStep:
         model, backend = self.executed[step.model], self.backend
+        if step.state_copies:  # first: their sequences may not be in this step, and live on if it fails
+            backend.copy_states(model.kv, step.state_copies)
         model.decoder.files.check(backend.file_stamp)
         if step.page_copies:
             self._copy_pages(model.kv, step.page_copies)
-        if step.state_copies:
-            backend.copy_states(model.kv, step.state_copies)
         if step.sends_adapter_rows:
             self.adapters.bank.send()
         plan = model.plan(backend, key_of(step), self.adapters.bank if step.adapter_rounds else None)

@@ -118,3 +118,23 @@ def test_three_steps_of_different_sequences_in_flight_give_the_texts_of_one(stor
     sequences = [submit(eng, prompt) for prompt in prompts(stories)]
     assert run(eng, *sequences) == wanted
     assert widths.count(3) > len(widths) / 2 and eng.executor.facts.overlaps
+
+
+def test_adapter_rows_of_a_step_that_was_never_launched_are_sent_again(
+    stories: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reply(fails: bool) -> list[int]:
+        eng = engine(stories, prefix_cache=False)
+        eng.adapters.add("a", eng.executor.adapters.bring(random_adapter(target_of(stories), 1, rank=4)))
+        eng.adapters.apply(eng.adapters.stack([("a", 1.0)]))
+        if fails:
+            with monkeypatch.context() as patch:
+                patch.setattr(eng.steps.sampler, "prepare", lambda *_: 1 / 0)
+                lost = submit(eng, prompts(stories)[0])
+                eng.step()
+                assert lost.error
+        return run(eng, submit(eng, prompts(stories)[0]))[0]
+
+    wanted = reply(fails=False)
+    monkeypatch.setattr(builder, "LocalExecutor", EchoExecutor)
+    assert reply(fails=True) == wanted

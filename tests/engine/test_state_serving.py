@@ -114,6 +114,22 @@ def test_forked(is_hybrid: bool, wanted: list[list[int]], late: bool, options: d
     assert len({tuple(reply) for reply in replies}) == 3
 
 
+def test_a_step_that_fails_loses_no_state_of_forks_it_does_not_hold(
+    is_hybrid: bool, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eng = make(is_hybrid, max_decode_batch=1)
+    first = submit(eng, PROMPTS[1], greedy(N_NEW, n=4))
+    while not eng.scheduler.slots or not eng.scheduler.slots._copies:
+        eng.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(eng.steps.sampler, "prepare", lambda *_: 1 / 0)
+        eng.step()
+    choices = [first, *first.forks]
+    left = [seq for seq in choices if not seq.error]
+    assert len(left) == 3
+    assert run(eng, *left) == [wanted[1]] * 3
+
+
 def test_a_session_goes_back_copies_and_restores(is_hybrid: bool) -> None:
     session, other = (Session(make(is_hybrid, whole_texts=2, prefix_cache=False), "toy") for _ in range(2))
     text = PROMPTS[1]

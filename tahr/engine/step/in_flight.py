@@ -24,6 +24,7 @@ class InFlight:
     n_first_runs: int  # of plans before this step: if there are more, how long it took says nothing about others
     handle: Handle | None = None  # None: it is not launched yet
     waits: bool = False  # sampling waits until the host knows the tokens before, for the grammars' sake
+    has_run_ahead: bool = False  # a step that waits: its sequences may be scheduled for the tokens it will sample
     masks: SampleBatch | None = None  # that are being filled
     sampled: ReadyBatch | None = None  # what its tokens are being sampled from
     void: frozenset[int] = frozenset()  # sequences, by id, whose samples do not count: tokens were forced meanwhile

@@ -1,5 +1,6 @@
 """Between the scheduler's work and an executor: fills a step's inputs, launches it, samples, and reads its results."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from time import perf_counter
 from typing import NamedTuple
@@ -72,12 +73,17 @@ class Steps:
         self.sizes.follow(port.plan_key)
         return found
 
-    def launch(self, step: InFlight, state_copies: ListOf[tuple[int, int]] = ()) -> None:
-        """Begin a step, and to sample from it, unless a grammar must see the tokens of the step before."""
+    def launch(self, step: InFlight, take_copies: Callable[[], list[tuple[int, int]]] | None = None) -> None:
+        """Begin a step, and to sample from it, unless a grammar must see the tokens of the step before.
+
+        `take_copies` gives the states to copy before it; they are taken when nothing is left that may fail but the
+        executor, which copies them first.
+        """
         samples = step.samples
         step.waits = bool(samples.bound) and any(seq.n_ahead > len(seq.drafts) for seq in samples.bound)
         batch = None if step.waits else self.sampler.prepare(samples.requests, samples.rows)
-        request = step.request._replace(state_copies=state_copies) if state_copies else step.request
+        copies = take_copies() if take_copies else None
+        request = step.request._replace(state_copies=copies) if copies else step.request
         step.handle = self.run(request)  # on a CPU it empties the caches: the least possible is done right afterwards
         if batch:
             step.masks = batch
@@ -91,9 +97,13 @@ class Steps:
             return self.executor.launch(request)
         except BaseException:
             self.sizes.failed(key)
-            if self._adapter_rows:
-                self._adapter_rows.forget()  # they may not have been sent
+            self.failed()
             raise
+
+    def failed(self) -> None:
+        """A step that was prepared may not have been launched: its adapter rows may not have been sent."""
+        if self._adapter_rows:
+            self._adapter_rows.forget()
 
     def begin_masks(self, step: InFlight, tokens: ListOf[GrammarToken] = ()) -> list[Forced]:
         """Let grammars take the tokens before, and begin the masks of a step that waits; what each token forces."""
