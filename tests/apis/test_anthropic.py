@@ -493,3 +493,9 @@ def test_deep_nesting_is_refused(client: httpx.Client) -> None:
 )
 def test_members_of_a_text_that_was_cut(text: str, value: dict[str, Any]) -> None:
     assert loaded_prefix(text) == value
+
+
+def test_formats_are_refused_where_tokens_are_counted_too(client: httpx.Client) -> None:
+    body, wrong = {"messages": [{"role": "user", "content": "hi"}]}, {"type": "text"}
+    for field in ({"output_format": wrong}, {"output_config": {"format": wrong}}):
+        assert client.post(COUNT, json=body | field).status_code == 400

@@ -433,3 +433,9 @@ def test_a_client_that_leaves_stores_nothing(client: httpx.Client, engine: Scrip
     while engine.live and time.monotonic() < until:
         time.sleep(0.01)
     assert not engine.live
+
+
+def test_formats_are_refused_where_tokens_are_counted_too(client: httpx.Client) -> None:
+    wrong = {"input": "hi", "text": {"format": {"type": "regex"}}}
+    assert client.post(RESPONSES, json=wrong).status_code == 400
+    assert client.post(f"{RESPONSES}/input_tokens", json=wrong).status_code == 400

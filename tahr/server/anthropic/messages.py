@@ -76,6 +76,7 @@ def counted(state: ServerState, data: bytes) -> int:
     model, _ = chosen_model(state.models, body.model, None)
     check_harmless(body)
     messages = chat_messages(body)
+    grammar_of(body)  # refused as it would be in a message
     options = options_of(body, model.engine.template)
     check_chat_size(model.engine, messages, functions_of(body.tools))
     request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)

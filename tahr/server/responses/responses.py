@@ -185,6 +185,7 @@ def counted(state: ServerState, owner: str, body: InputTokensBody) -> int:
     messages = chat_messages(body.instructions, conversation_of(state.responses, owner, body).items())
     model, _ = chosen_model(state.models, body.model, None)
     check_chat_size(model.engine, messages, functions)
+    grammar_of(body)  # refused as it would be in a response
     options = options_of(body, functions)
     request = GenerationRequest(prompt_of(model, messages), tools=options.tools, thinking=options.thinking)
     return n_prompt_tokens(request, RequestFacts.of(model.engine, model.defaults))
