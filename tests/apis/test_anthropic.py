@@ -496,6 +496,5 @@ def test_members_of_a_text_that_was_cut(text: str, value: dict[str, Any]) -> Non
 
 
 def test_formats_are_refused_where_tokens_are_counted_too(client: httpx.Client) -> None:
-    body, wrong = {"messages": [{"role": "user", "content": "hi"}]}, {"type": "text"}
-    for field in ({"output_format": wrong}, {"output_config": {"format": wrong}}):
-        assert client.post(COUNT, json=body | field).status_code == 400
+    body = {"messages": [{"role": "user", "content": "hi"}], "output_format": {"type": "text"}}
+    assert client.post(COUNT, json=body).status_code == 400
