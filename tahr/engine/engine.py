@@ -67,7 +67,7 @@ class Engine:
         self.speculator = speculator  # None: nothing is guessed
         self.adapters = Adapters(executor.adapters)
         self._overlaps = executor.facts.overlaps
-        self.n_in_flight = int(self._overlaps)  # steps left in flight while the next one is launched
+        self.n_in_flight = int(self._overlaps)  # steps left in flight at a launch; more than one only without grammars
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
         self._resolve = resolve
@@ -478,7 +478,7 @@ class Engine:
     def _fail(self, seq: Sequence, error: BaseException, suspect: bool = False) -> Event:
         """End a request with an error; what it computed is not reused if the computing itself is `suspect`."""
         if suspect:
-            self.scheduler.distrust(seq)
+            self.scheduler.invalidate(seq)
         if not isinstance(error, TahrError):
             cause, error = error, GenerateError(f"The request failed: {error!r}.")
             error.__cause__ = cause

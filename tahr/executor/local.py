@@ -17,18 +17,20 @@ from tahr.backends.api import (
 )
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
-from tahr.executor.plans import ExecutedModel, Forward, PlanKey, make_model
+from tahr.executor.plans import ExecutedModel, Forward, make_model
 from tahr.executor.preparing import first_prepared, run_empty
 from tahr.executor.protocol import DecoderFacts, ExecutorFacts, MemoryFacts, StepRequest, StepResult
 from tahr.executor.sampling import LocalSampling
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
+from tahr.weights.watch import FileWatch
 
 
 @dataclass(slots=True, eq=False)
 class LaunchedStep:
     """A step whose logits nobody has written over yet, or whose tokens are on their way."""
 
+    files: FileWatch  # what it reads of its model's files
     result: Tensor
     rows: Fetched | None
     sampled: Sampled | None = None
@@ -70,8 +72,6 @@ class LocalExecutor(LocalSampling):
         self.executed = [make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward)]
         self.models = [facts_of(self.executed[0])]
         self.facts = ExecutorFacts(
-            name=backend.name,
-            summary=backend.summary,
             overlaps=backend.overlaps,
             has_own_memory=backend.has_own_memory,
             memory=memory_facts(kv),
@@ -108,9 +108,9 @@ class LocalExecutor(LocalSampling):
             self._copy_pages(model.kv, step.page_copies)
         if step.sends_adapter_rows:
             self.adapters.bank.send()
-        plan = model.plan(backend, key_of(step), self.adapters.bank if step.adapter_rounds else None)
+        plan = model.plan(backend, step.plan, self.adapters.bank if step.adapter_rounds else None)
         result = self.run(plan)
-        return LaunchedStep(result, backend.fetch(result) if step.wants_rows else None)
+        return LaunchedStep(model.decoder.files, result, backend.fetch(result) if step.wants_rows else None)
 
     def run(self, plan: Plan) -> Tensor:
         """Begin to compute the rows of a step; from here on its inputs may be filled again."""
@@ -125,8 +125,7 @@ class LocalExecutor(LocalSampling):
             sampled=handle.sampled.collect() if handle.sampled else None,
             rows=handle.rows.collect() if handle.rows else None,
         )
-        for model in self.executed:
-            model.decoder.files.refuse_cut()  # zeros may have been read in place of weights
+        handle.files.refuse_cut()  # zeros may have been read in place of weights
         return result
 
     def _copy_pages(self, kv: KVStore, copies: Sequence[PageCopy]) -> None:
@@ -140,9 +139,9 @@ class LocalExecutor(LocalSampling):
         return self.backend.wants_warming()
 
     def prepare(self, steps: Sequence[StepRequest]) -> StepRequest | None:
-        plans = {id(plan): step for step in steps for plan in [self._plan(step)]}
-        found = first_prepared(self.backend, [self._plan(step) for step in steps])
-        return plans[id(found)] if found else None
+        plans = [self._plan(step) for step in steps]
+        found = first_prepared(self.backend, plans)
+        return next((step for step, plan in zip(steps, plans, strict=True) if plan is found), None)
 
     def warm(self, step: StepRequest) -> None:
         run_empty(self.backend, self.executed[step.model].inputs, self._plan(step))
@@ -151,17 +150,13 @@ class LocalExecutor(LocalSampling):
         return any(model.decoder.files.has_changed for model in self.executed)
 
     def _plan(self, step: StepRequest) -> Plan:
-        return self.executed[step.model].plan(self.backend, key_of(step))
+        return self.executed[step.model].plan(self.backend, step.plan)
 
     # ---- texts ------------------------------------------------------------------------------------------------
 
     def apply_text_head(self, rows: Floats) -> Floats:
         head = self.decoder.text_head
         return head.apply(self.backend, rows) if head else rows
-
-
-def key_of(step: StepRequest) -> PlanKey:
-    return step.output, step.bucket, step.adapter_rounds
 
 
 def facts_of(model: ExecutedModel) -> DecoderFacts:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tahr.backends.api import Backend, KVStore, LoraBank, Plan, StepInputs, StepLimits, Tensor
+from tahr.executor.protocol import PlanKey
 from tahr.models.decoder import Decoder
 
 Forward = Callable[[Backend, StepInputs, KVStore], Tensor]
-PlanKey = tuple[int, int, int]  # output, bucket, rounds of adapters
 
 MOST_HALVED = 7  # how often the largest step is halved, for steps that give hidden rows
 LEAST_HIDDEN = 64  # tokens of the smallest of these

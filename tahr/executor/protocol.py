@@ -17,12 +17,13 @@ from tahr.kv.tables import PageCopy
 from tahr.models.parts.encoding import Encoding
 
 Handle = Any  # a launched step, which means something to its executor alone
+PlanKey = tuple[int, int, int]  # output, bucket, rounds of adapters
 
 
 class StepRequest(NamedTuple):
     """A step whose inputs are filled in: numbers, and copies to make before it runs."""
 
-    number: int  # of the requests of this engine, in the order they are made
+    number: int  # counts the steps of this model; those of a warm-up are 0
     model: int  # 0: the model; 1: its draft model
     output: int  # one of `Output`
     bucket: int  # the plan's size, by its place in `DecoderFacts.buckets`
@@ -31,6 +32,11 @@ class StepRequest(NamedTuple):
     wants_rows: bool = False  # the host needs the rows themselves, besides the tokens sampled from them
     page_copies: Sequence[PageCopy] = ()
     state_copies: Sequence[tuple[int, int]] = ()  # (from, to) slots
+
+    @property
+    def plan(self) -> PlanKey:
+        """The recorded plan that the step runs."""
+        return self.output, self.bucket, self.adapter_rounds
 
 
 class StepResult(NamedTuple):
@@ -65,8 +71,6 @@ class MemoryFacts(NamedTuple):
 class ExecutorFacts(NamedTuple):
     """What does not change while an executor lives."""
 
-    name: str  # of its backend
-    summary: str
     overlaps: bool  # a step may be launched before the one before it is collected
     has_own_memory: bool  # weights, keys and values lie in a device's memory
     memory: MemoryFacts

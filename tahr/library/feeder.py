@@ -66,7 +66,7 @@ class Feeder:
         """Compute again what a preempted sequence has lost: it holds its pages when this returns."""
         self.engine.scheduler.extend(seq, ())
         self.run(seq)
-        while seq.is_parked:  # a step that finishes the one before it may park what that one computed
+        while seq.swapped_out:  # a step that finishes the one before it may swap out what that one computed
             self.engine.scheduler.extend(seq, ())
             self.run(seq)
 
@@ -76,7 +76,7 @@ class Feeder:
         An interrupt closes them all: nobody knows what of them is computed.
         """
         try:
-            self._driver.run(lambda: all(seq.done or seq.is_idle or seq.is_parked for seq in sequences))
+            self._driver.run(lambda: all(seq.done or seq.is_idle or seq.swapped_out for seq in sequences))
         except BaseException:
             for seq in sequences:
                 self.close(seq)

@@ -203,7 +203,7 @@ def test_an_idle_sequence_gives_way_and_is_computed_again(stories: Path) -> None
     seq = feeder.open(PROMPT, last)
     feeder.run(seq)
     run(eng, submit(eng, texts(1, 40)[0], greedy(4)))
-    assert seq.is_parked and not any(seq.tables)
+    assert seq.swapped_out and not any(seq.tables)
     feeder.feed(seq, [44])
     feeder.run(seq)
     np.testing.assert_array_equal(last.row, row)

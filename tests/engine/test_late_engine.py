@@ -232,7 +232,7 @@ def test_a_copy_of_a_session_holds_its_text_whoever_wants_the_pages(stories: Pat
     session, other = Session(eng, eng), Session(eng, eng)
     session.feed(text)
     sequences = [submit(eng, [7 * i + j for j in range(1, 6)], greedy(40)) for i in range(4)]
-    while not session.sequence.is_parked:
+    while not session.sequence.swapped_out:
         eng.step()
     copy = session.copy()
     assert [len(layer) for layer in copy.layers] == [len(text)] * len(copy.layers)

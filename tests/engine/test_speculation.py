@@ -18,6 +18,7 @@ from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.proposer import DraftRequest
 from tahr.engine.speculation.speculator import Speculator
 from tahr.engine.step.drafts import AcceptedTokens, Drafts, verify
+from tahr.errors import WeightsChanged
 from tahr.executor.output import Output
 from tahr.generation.writers import TextWriter
 from test_engine import prompts
@@ -181,6 +182,25 @@ def test_a_proposer_that_fails_turns_speculation_off_and_harms_nobody(
     eng.speculator.proposer = Broken(texts)
     assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
     assert eng.speculator.failed and caplog.text.count("speculation is off from now on") == 1
+
+
+def test_a_draft_model_whose_file_was_cut_costs_its_guesses_alone(
+    stories: Path, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eng = speculating(stories, "another", 3)
+    monkeypatch.setattr(eng.executor.executed[1].decoder, "files", Cut())
+    assert run(eng, *(submit(eng, prompt) for prompt in prompts(stories))) == wanted
+    assert eng.speculator and eng.speculator.failed
+
+
+class Cut:
+    """Files in place of which zeros were read while a step ran."""
+
+    def check(self, stamp_of: object) -> None:
+        pass
+
+    def refuse_cut(self) -> None:
+        raise WeightsChanged("The file is shorter than it was.")
 
 
 class AsTold(Speculator):

@@ -290,7 +290,7 @@ def test_what_a_failed_sequence_left_behind_is_not_found() -> None:
     while seq.n_generated < 3:
         asked.model.step()
     assert seq.tables[1].first > 5 and asked.sliding.n_hashed == 15
-    asked.model.sched.distrust(seq)
+    asked.model.sched.invalidate(seq)
     seq.end("error")
     asked.model.sched.remove(seq)
     assert [pool.n_hashed for pool in asked.model.sched.pools] == [0, 0]

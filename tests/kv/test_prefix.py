@@ -159,7 +159,7 @@ def test_pages_of_a_failed_sequence_are_not_found() -> None:
     cache.model.sched.add(seq)
     while seq.n_generated < 3:
         cache.model.step()
-    cache.model.sched.distrust(seq)
+    cache.model.sched.invalidate(seq)
     seq.end("error")
     cache.model.sched.remove(seq)
     assert cache.model.sched.pools[0].n_hashed == 0

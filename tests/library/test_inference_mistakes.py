@@ -85,15 +85,15 @@ def test_tokens_may_be_an_array(engine: InferenceEngine) -> None:
     np.testing.assert_array_equal(engine.forward_prefill(np.array(tokens), 0), expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("is_parked", [False, True], ids=["fed", "copied"])
-def test_an_interrupted_text_is_empty(engine: InferenceEngine, is_parked: bool) -> None:
+@pytest.mark.parametrize("swapped_out", [False, True], ids=["fed", "copied"])
+def test_an_interrupted_text_is_empty(engine: InferenceEngine, swapped_out: bool) -> None:
     """It may come when tokens are scheduled and not computed: others after them would see what is not there."""
     engine.truncate(0)
     engine.prefill([1, 2, 3])
     scheduler = engine._model.engine.scheduler
     schedule = scheduler.schedule
-    if is_parked:
-        assert scheduler._park_one(), "it is computed again when it is copied"
+    if swapped_out:
+        assert scheduler._swap_one_out(), "it is computed again when it is copied"
 
     def interrupted() -> None:
         schedule()
@@ -101,7 +101,7 @@ def test_an_interrupted_text_is_empty(engine: InferenceEngine, is_parked: bool) 
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(scheduler, "schedule", interrupted)
-        engine.kv_snapshot() if is_parked else engine.forward_one(5)
+        engine.kv_snapshot() if swapped_out else engine.forward_one(5)
     after, n = engine.forward_one(6).copy(), engine.kv_cache_seq_len()
     engine.truncate(0)
     np.testing.assert_array_equal(after, engine.forward_one(6))

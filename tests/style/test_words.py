@@ -22,6 +22,13 @@ RETIRED_PARTS = {
     "measures": "metrics",
     "dialect": "formatter",
     "picker": "sampler",
+    "aside": "draft",
+    "distrust": "invalidate",
+    "parked": "swapped out",
+    "rehearsal": "warm-up",
+    "rehearse": "warm up",
+    "vain": "misses",
+    "lent": "fallbacks",
     "tempering": "attention scaling",
     "tempered": "attention scaling",
 }

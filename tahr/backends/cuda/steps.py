@@ -36,7 +36,7 @@ ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
 # waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
-MAX_VAIN, MAX_VAIN_IDLE = 4, 32
+MAX_MISSES, MAX_MISSES_IDLE = 4, 32
 MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
@@ -259,19 +259,19 @@ class GraphMemory:
         self.stream = torch.cuda.Stream()
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self.compiler = Compiler()
-        self._n_vain = 0  # walks in a row that found nothing to compile
+        self._n_misses = 0  # walks in a row that found nothing to compile
 
-    def begin_compiling(self, run: Callable[[], Tensor], n_tokens: int, max_vain: float) -> list[FutureKernel]:
+    def begin_compiling(self, run: Callable[[], Tensor], n_tokens: int, max_misses: float) -> list[FutureKernel]:
         """Begin to compile the kernels that `run` launches; not any more when nothing new is met for a while.
 
         What fails here fails again when the step runs, where it counts.
         """
-        if self._n_vain >= max_vain:
+        if self._n_misses >= max_misses:
             return []
-        self._n_vain += 1
+        self._n_misses += 1
         with self.compiler.walking(n_tokens <= MOST_MULTIPLIED) as walk, suppress(Exception):
             run()
-        self._n_vain = 0 if walk.kernels else self._n_vain
+        self._n_misses = 0 if walk.kernels else self._n_misses
         return walk.kernels
 
     def make_room(self) -> bool:
@@ -332,19 +332,19 @@ class GraphPlan:
         if self._result is None and self._kernels is None:
             if compiler.is_full:
                 return False
-            self._begin_compiling(inf if self._inputs.limits.n_tokens <= MOST_MULTIPLIED else MAX_VAIN_IDLE)
+            self._begin_compiling(inf if self._inputs.limits.n_tokens <= MOST_MULTIPLIED else MAX_MISSES_IDLE)
         return compiler.settle(self._kernels or ())
 
-    def _begin_compiling(self, max_vain: float) -> list[FutureKernel]:
+    def _begin_compiling(self, max_misses: float) -> list[FutureKernel]:
         n_tokens = self._inputs.limits.n_tokens
-        self._kernels = self._memory.begin_compiling(self._run_ops, n_tokens, max_vain)
+        self._kernels = self._memory.begin_compiling(self._run_ops, n_tokens, max_misses)
         return self._kernels
 
     def run(self) -> None:
         self._inputs.device.upload(self._inputs)
         if self._result is None:
             known = self._kernels
-            self._memory.compiler.wait(self._begin_compiling(MAX_VAIN) if known is None else known)
+            self._memory.compiler.wait(self._begin_compiling(MAX_MISSES) if known is None else known)
         elif self._graph is None and self._has_room:
             self._capture()
         if self._graph is None:

@@ -195,8 +195,8 @@ class Scheduler:
     def extend(self, seq: Sequence, tokens: ListOf[int]) -> None:
         """Give a sequence that stays more tokens to compute."""
         seq.tokens.extend(tokens)
-        if seq.is_parked:
-            seq.is_parked = False
+        if seq.swapped_out:
+            seq.swapped_out = False
             self.queues[seq.output].add(seq)
 
     def reserve(self, seq: Sequence, n: int) -> int:
@@ -219,10 +219,10 @@ class Scheduler:
     def take_pages(self, seq: Sequence) -> None:
         """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
         seq.tables = [PageTable(pool) for pool in self.pools]
-        if not self._has_place(seq.output, parks=True):
+        if not self._has_place(seq.output, swaps=True):
             raise KvCacheFull("All sequences that may run at once are at work: wait for one, or raise max_batch_size.")
         while missing := n_short(seq.tables, seq.computed, seq.scheduled, len(seq.tokens)):
-            if not self._park_one():
+            if not self._swap_one_out():
                 n, pool = missing[0]
                 raise KvCacheFull(f"The KV pool has {pool.n_free} free pages, {n} too few for the text.")
         for table in seq.tables:
@@ -253,7 +253,7 @@ class Scheduler:
         seq.computed = seq.scheduled = n_computed
         seq.n_owned = 0
 
-    def distrust(self, seq: Sequence) -> None:
+    def invalidate(self, seq: Sequence) -> None:
         """Remove what a failed sequence computed from the prefix cache."""
         for table in seq.tables:
             for page in table.held:
@@ -334,12 +334,12 @@ class Scheduler:
     def _admit(self, output: Output) -> Sequence | None:
         """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
         seq = self.queues[output].first
-        if seq is None or seq.blocked_until > self._n_landed or not self._has_place(output, parks=True):
+        if seq is None or seq.blocked_until > self._n_landed or not self._has_place(output, swaps=True):
             return None
         found = self._lookup(seq)
         n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
         while not self._room_for(found, n_reused, len(seq.tokens)):
-            if not self._park_one():
+            if not self._swap_one_out():
                 for table in found:
                     table.cut(0)
                 return None
@@ -347,15 +347,15 @@ class Scheduler:
         self._begin(seq, found, n_reused)
         return seq
 
-    def _has_place(self, output: Output, parks: bool = False) -> bool:
-        """Whether one more sequence may run; if it `parks`, an idle one may have to go.
+    def _has_place(self, output: Output, swaps: bool = False) -> bool:
+        """Whether one more sequence may run; if it `swaps`, an idle one may have to go.
 
         A slot released in flight is waited for until the step has landed.
         """
-        if self._n_running[output] >= self.limits.n_seqs and not (parks and self._park_one(output)):
+        if self._n_running[output] >= self.limits.n_seqs and not (swaps and self._swap_one_out(output)):
             return False
         slots = self.slots
-        return slots is None or slots.n_free > 0 or (not slots.n_leaving and self._park_one() and slots.n_free > 0)
+        return slots is None or slots.n_free > 0 or (not slots.n_leaving and self._swap_one_out() and slots.n_free > 0)
 
     def _has_spare_place(self, seq: Sequence) -> bool:
         """Whether one more sequence may run besides all that wait and come before it."""
@@ -438,7 +438,7 @@ class Scheduler:
         while missing := n_short(seq.tables, seq.computed, seq.scheduled, end):
             if all(n <= pool.n_leaving for n, pool in missing):
                 return False
-            if self._park_one():
+            if self._swap_one_out():
                 continue
             victim = self._last_free(work)
             self._preempt(victim)
@@ -458,7 +458,7 @@ class Scheduler:
         busy = {seq.id for seq in work.sequences}
         return next(seq for seq in reversed(self.running) if seq.id not in busy)
 
-    def _park_one(self, output: Output | None = None) -> bool:
+    def _swap_one_out(self, output: Output | None = None) -> bool:
         """Preempt an idle sequence, the last by rank, if there is one; it waits for its owner, not in the queue.
 
         With an `output`, one of that kind: only such a one has a place to give.
@@ -466,7 +466,7 @@ class Scheduler:
         seq = next((s for s in reversed(self.running) if s.is_idle and output in (None, s.output)), None)
         if seq:
             self._drop(seq)
-            seq.is_parked = True
+            seq.swapped_out = True
         return seq is not None
 
     def _preempt(self, seq: Sequence) -> None:

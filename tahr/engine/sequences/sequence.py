@@ -91,7 +91,7 @@ class Sequence:
     first_row: int = NO_ROW  # rows from this position on are wanted, besides the last one
     sink: Callable[[Any], None] | None = None  # takes the rows, where no tokens are sampled from them
     stays: bool = False  # with nothing left to compute it waits for more tokens, until it is closed
-    is_parked: bool = False  # it was idle and has lost its pages: it is not queued again before its owner needs it
+    swapped_out: bool = False  # it was idle and has lost its pages: it is not queued again before its owner needs it
     n_owned: int = 0  # its pages up to this token may be written: nobody else needs them
     tables: list[PageTable] = field(default_factory=list)  # its pages, one table per pool
     slot: int = 0  # of its state, in models that have one; 0: none

@@ -10,6 +10,7 @@ from itertools import islice
 
 from tahr.backends.api import StepLimits
 from tahr.executor.output import Output
+from tahr.executor.protocol import PlanKey
 
 N_FIRST_RUNS = 2  # of a plan: a backend may compile in the first and capture in the second
 MOST_LARGER = 1.25  # times the tokens of the smallest bucket, of one that is taken because its plan is warm
@@ -17,7 +18,6 @@ MOST_FALLBACKS = 16  # steps that take such a bucket, until the smallest one mak
 N_PREPARED = 32  # plans that are prepared while the first of them wait for that
 STRIDES = (8, 4, 2, 1)  # in which buckets are warmed: soon there is a warm one not much larger than any
 
-PlanKey = tuple[int, int, int]  # output, bucket, rounds of adapters
 Counts = tuple[int, int, int, int]  # tokens, rows, sequences, and the most tokens of one sequence
 
 

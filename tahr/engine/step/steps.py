@@ -13,7 +13,7 @@ from tahr.engine.step.adapter_rows import AdapterRows
 from tahr.engine.step.batch import Batch
 from tahr.engine.step.in_flight import InFlight
 from tahr.engine.step.sample_plan import SamplePlan
-from tahr.engine.step.sizes import PlanKey, StepSizes
+from tahr.engine.step.sizes import StepSizes
 from tahr.executor.output import Output
 from tahr.executor.protocol import Executor, StepRequest
 from tahr.grammar.masks import Forced, GrammarToken
@@ -91,12 +91,11 @@ class Steps:
 
     def run(self, request: StepRequest) -> object:
         """Begin a step whose inputs are filled in."""
-        key = key_of(request)
-        self.sizes.ran(key)
+        self.sizes.ran(request.plan)
         try:
             return self.executor.launch(request)
         except BaseException:
-            self.sizes.failed(key)
+            self.sizes.failed(request.plan)
             self.failed()
             raise
 
@@ -136,14 +135,10 @@ class Steps:
         if not self.executor.wants_warming():
             return False
         keys = self.sizes.cold(Output.HIDDEN if self.facts.encoding else Output.LOGITS)
-        found = (
-            self.executor.prepare([StepRequest(0, self.model, output, i) for output, i, _ in keys]) if keys else None
-        )
-        if found:
+        if not keys:
+            return False
+        steps = [StepRequest(0, self.model, output, bucket) for output, bucket, _ in keys]
+        if found := self.executor.prepare(steps):
             self.executor.warm(found)
-            self.sizes.ran_empty(key_of(found))
-        return bool(keys)
-
-
-def key_of(request: StepRequest) -> PlanKey:
-    return request.output, request.bucket, request.adapter_rounds
+            self.sizes.ran_empty(found.plan)
+        return True
