@@ -61,4 +61,5 @@ class Collector:
 
 
 COLLECTOR = Collector()
-rare_collections, no_collections = COLLECTOR.rare, COLLECTOR.off
+rare_collections = COLLECTOR.rare
+no_collections = COLLECTOR.off

@@ -111,7 +111,10 @@ class ContextExceeded(ConfigError):
     """A prompt, or a prompt and the reply that is asked for, are longer than the context."""
 
     def __init__(self, n_prompt: int, context_size: int, max_tokens: int | None = None):
-        self.n_prompt, self.context_size, self.max_tokens = n_prompt, context_size, max_tokens  # None: the prompt alone
+        # None: the prompt alone
+        self.n_prompt = n_prompt
+        self.context_size = context_size
+        self.max_tokens = max_tokens
         reply = "a reply" if max_tokens is None else f"a reply of {max_tokens}"
         super().__init__(
             f"The prompt has {n_prompt} tokens, but the context holds {context_size} and needs room for {reply}: "

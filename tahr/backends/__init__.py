@@ -115,7 +115,8 @@ DESCRIPTIONS: dict[str, Callable[[], dict[str, str]]] = {
 
 def describe_devices() -> list[str]:
     """The lines of `tahr devices`: every backend and what it found."""
-    lines, default = [], automatic(None)
+    lines = []
+    default = automatic(None)
     for name, describe in DESCRIPTIONS.items():
         lines.append(f"{name} (default)" if name == default else name)
         lines += [f"  {key:<9} {value}" for key, value in describe().items()]

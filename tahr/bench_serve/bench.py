@@ -112,7 +112,8 @@ def check_warmup(records: list[Record]) -> None:
 
 def check_errors(plan: BenchPlan, cells: Sequence[Cell]) -> None:
     """Fail after the report, where failing was asked for."""
-    n_errored, n_requests = sum(c.n_errored for c in cells), sum(c.n_requests for c in cells)
+    n_errored = sum(c.n_errored for c in cells)
+    n_requests = sum(c.n_requests for c in cells)
     most = 0.0 if plan.fail_on_error else plan.max_error_rate
     if most is not None and n_errored / n_requests > most:  # 0.29 * 100 would be less than 29
         detail = next(run.first_detail for cell in cells for run in cell.runs if run.n_errored)

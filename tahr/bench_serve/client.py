@@ -130,7 +130,8 @@ class ClientConnection(asyncio.Protocol):
 
     async def send(self, data: bytes, response: Response) -> None:
         """Send a request, and wait until all of its response has come."""
-        self._response, response.sent_at = response, perf_counter()
+        self._response = response
+        response.sent_at = perf_counter()
         self.transport.write(data)
         try:
             if not self.is_open:
@@ -179,7 +180,8 @@ class Connections:
         return None
 
     async def _open(self) -> ClientConnection:
-        create, target = asyncio.get_running_loop().create_connection, self.target
+        create = asyncio.get_running_loop().create_connection
+        target = self.target
         return (await create(ClientConnection, target.host, target.port, ssl=target.tls or None))[1]
 
     def close(self) -> None:

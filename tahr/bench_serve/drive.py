@@ -34,7 +34,8 @@ async def closed_loop(loads: Sequence[Load], concurrency: int, measure: Measure)
 async def open_loop(loads: Sequence[Load], rate: float, measure: Measure, rng: random.Random) -> list[Record]:
     """Requests come when they come (a Poisson process), whether or not earlier ones have ended."""
     clock = asyncio.get_running_loop().time
-    due, tasks = clock(), []
+    due = clock()
+    tasks = []
     for load in loads:
         await asyncio.sleep(max(0.0, due - clock()))
         tasks.append(asyncio.ensure_future(measure(load)))

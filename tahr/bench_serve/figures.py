@@ -39,7 +39,8 @@ def run_of(records: list[Record], slo_ms: dict[str, float]) -> LoadRun:
     """The figures of one run. Only requests that succeeded count, but their time is the time of all."""
     good = [record for record in records if record.ok]
     duration_s = max(r.ended_at for r in records) - min(r.sent_at for r in records)
-    n_prompt, n_output = sum(r.n_prompt for r in good), sum(r.n_output for r in good)
+    n_prompt = sum(r.n_prompt for r in good)
+    n_output = sum(r.n_output for r in good)
     totals = {
         "output_throughput": n_output, "total_throughput": n_prompt + n_output, "request_throughput": len(good),
     }  # fmt: skip
@@ -101,7 +102,8 @@ def percentiles(values: Sequence[float]) -> dict[str, float | None]:
 def percentile(ordered: Sequence[float], share: float) -> float:
     """Between the two nearest samples, in proportion."""
     at = share * (len(ordered) - 1)
-    low, high = math.floor(at), math.ceil(at)
+    low = math.floor(at)
+    high = math.ceil(at)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 

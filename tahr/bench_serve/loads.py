@@ -13,7 +13,8 @@ from tahr.regular_file import read_bytes
 
 Encode = Callable[[str], Awaitable[list[int]]]  # a text as tokens, without special ones
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
 MAX_DATASET_BYTES = 4 << 30
 N_INPUT = {"random": 256, "shared-prefix": 64}
 # Where random tokens are taken from: common words, so that no tokenizer makes anything special of them.
@@ -26,7 +27,9 @@ WORDS = (
     "think say great where help through much before line right too mean old any same tell boy follow came want show"
 )
 # Longer conversations than these measure the context limit, not the server.
-MIN_TOKENS, MAX_PROMPT, MAX_BOTH = 4, 1024, 2048
+MIN_TOKENS = 4
+MAX_PROMPT = 1024
+MAX_BOTH = 2048
 
 
 async def make_maker(plan: BenchPlan, model: str, encode: Encode) -> "Maker":
@@ -43,7 +46,8 @@ class Maker:
     """Makes requests for one model."""
 
     def __init__(self, plan: BenchPlan, model: str):
-        self._plan, self._model = plan, model
+        self._plan = plan
+        self._model = model
 
     def make(self, run: str, n: int) -> list[Load]:
         """The requests of one run; its name decides what they say."""
@@ -103,7 +107,8 @@ def read_sharegpt(path: Path) -> list[tuple[str, str]]:
 def first_pair(entry: Any) -> tuple[str, str] | None:
     try:
         first, second = entry["conversations"][:2]
-        message, answer = first["value"], second["value"]
+        message = first["value"]
+        answer = second["value"]
         from_person = first["from"] in ("human", "user")
     except (TypeError, KeyError, ValueError):
         return None
@@ -115,7 +120,8 @@ async def measured_pairs(pairs: Sequence[tuple[str, str]], encode: Encode, plan:
     shuffled = random.Random(f"{plan.seed}/file").sample(pairs, len(pairs))
     kept: list[tuple[str, int]] = []
     for message, answer in shuffled:
-        n_prompt, n_output = len(await encode(message)), len(await encode(answer))
+        n_prompt = len(await encode(message))
+        n_output = len(await encode(answer))
         if min(n_prompt, n_output) >= MIN_TOKENS and n_prompt <= MAX_PROMPT and n_prompt + n_output <= MAX_BOTH:
             kept.append((message, n_output))
         if len(kept) == plan.n_prompts:

@@ -25,7 +25,9 @@ FAULTS = {
     "stream_bulk_flush": "eight tokens or more, all at once",
 }
 HARMLESS = {"stream_bulk_flush"}
-BULK_TOKENS, BULK_S_PER_TOKEN = 8, 50e-6  # nobody generates that fast, but the network may cut a flush in two
+# nobody generates that fast, but the network may cut a flush in two
+BULK_TOKENS = 8
+BULK_S_PER_TOKEN = 50e-6
 DONE = "[DONE]"
 
 
@@ -119,7 +121,8 @@ class Events:
 async def measure(connections: Connections, load: Load, timeout_s: float) -> Record:
     """Send one request and record its response; never raises for what a server does."""
     record = Record(perf_counter())
-    reader, refusal = EventStreamReader(record), list[bytes]()
+    reader = EventStreamReader(record)
+    refusal = list[bytes]()
 
     def on_part(response: Response, data: bytes) -> None:
         if response.status == 200:
@@ -200,7 +203,8 @@ class EventStreamReader:
         counts = count_in(self._usage, "prompt_tokens"), count_in(self._usage, "completion_tokens")
         if counts[0] is None or counts[1] is None:
             return record.blame("malformed_stream", "The stream has no usage, so its tokens cannot be counted.")
-        record.n_prompt, record.n_output = counts[0], counts[1]
+        record.n_prompt = counts[0]
+        record.n_output = counts[1]
         if not record.n_output or not record.text_at:
             record.blame("zero_output_tokens", f"{record.n_output} tokens in {len(record.text_at)} chunks of text.")
         elif not load.allows(record.n_output):

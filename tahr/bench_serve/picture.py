@@ -14,14 +14,19 @@ PANELS = (
     ("e2el_ms", ("p50", "p99")),
 )
 COLOURS = ("#2b6cb0", "#ed8936")
-WIDTH, BAR, GAP, LEFT, TITLE = 760, 18, 14, 190, 58
+WIDTH = 760
+BAR = 18
+GAP = 14
+LEFT = 190
+TITLE = 58
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#1a202c"
 
 
 def picture(made: Sequence[Report]) -> str:
     """One panel per figure, one bar per level and value."""
     first = made[0]
-    y, parts = TITLE, [text(16, 26, f"{first['model']}: {first['scenario']}", size=15), text(16, 44, first["backend"])]
+    y = TITLE
+    parts = [text(16, 26, f"{first['model']}: {first['scenario']}", size=15), text(16, 44, first["backend"])]
     for name, values in PANELS:
         if all(name in report["distributions"] for report in made):
             drawn, y = panel(name, values, made, y)

@@ -85,7 +85,8 @@ def as_markdown(made: Sequence[Report]) -> str:
 
 
 def section(report: Report) -> str:
-    n_ok, n_bad = sum(report["completed_per_run"]), sum(report["errored_per_run"])
+    n_ok = sum(report["completed_per_run"])
+    n_bad = sum(report["errored_per_run"])
     shape = "" if report["n_prompt"] is None else f", {report['n_prompt']} tokens in, {report['n_gen']} out"
     seen = [f"{name} {n}" for name, n in report["faults"].items() if n]
     lines = [

@@ -269,7 +269,8 @@ def sampling_values(params: SamplingParams) -> dict[str, Any]:
 
 def give_way(asked: SamplingParams, filled: dict[str, Any]) -> dict[str, Any]:
     """A length that was asked for moves the other one, where that is only a default."""
-    least, most = filled.get("min_tokens"), filled.get("max_tokens")
+    least = filled.get("min_tokens")
+    most = filled.get("max_tokens")
     if least and asked.max_tokens is not None:
         filled["min_tokens"] = min(least, asked.max_tokens)
     if most is not None and asked.min_tokens:

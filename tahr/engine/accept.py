@@ -18,7 +18,8 @@ def run_ahead(sampled: ListOf[Sequence], on_host: ListOf[int], void: Collection[
     their parent's step has landed, and so does a sequence with drafts, even if no more are to be made: nobody knows yet
     which are right. One without a token slot cannot be named. The samples of `void` sequences do not count.
     """
-    late, waiting = set(on_host), State.WAITING
+    late = set(on_host)
+    waiting = State.WAITING
     for row, seq in enumerate(sampled):
         if (
             not seq.token_slot
@@ -40,7 +41,9 @@ def accept_token(
 
     If it `is_taken` by the grammar already, the grammar's matcher is left alone.
     """
-    token, writer, grammar = token_of(sampled), seq.writer, seq.grammar
+    token = token_of(sampled)
+    writer = seq.writer
+    grammar = seq.grammar
     assert writer
     seq.append(token, now)
     if grammar is not None and not is_taken:
@@ -104,7 +107,9 @@ def accept_forced(
     them, and why the last one is the last, if it is.
     """
     reason: str | None = None
-    n_before, shown = len(seq.tokens), list(deltas)  # a list: a grammar may force as many tokens as the context holds
+    # a list: a grammar may force as many tokens as the context holds
+    n_before = len(seq.tokens)
+    shown = list(deltas)
     for token in forced:
         more, reason = accept_token(seq, token, now)
         shown += more

@@ -1,42 +1,33 @@
 """The engine: schedule, launch, collect, finish. Knows tokens and text, not where either comes from."""
 
-import os
 from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import repeat
 from time import perf_counter
 
 from tahr.backends.api import Floats
-from tahr.config import GREEDY, LoraChoice
 from tahr.engine.accept import accept_forced, accept_token, forced_tokens, run_ahead, taken_by_grammars
-from tahr.engine.adapters.registry import Adapters
 from tahr.engine.sampling.dry import Resolve
-from tahr.engine.sampling.sampling_state import Sample, SampleRequest, SamplingState, token_of
+from tahr.engine.sampling.sampling_state import Sample, token_of
 from tahr.engine.scheduling.scheduler import Scheduler
 from tahr.engine.scheduling.work import StepWork
-from tahr.engine.sequences.adapter_stack import AdapterStack
-from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import NO_ROW, Sequence, State
-from tahr.engine.sequences.stats import EngineStats, StatsSnapshot
-from tahr.engine.sequences.writer import Writer
-from tahr.engine.speculation.speculator import SpeculationStats, Speculator, may_speculate
+from tahr.engine.sequences.stats import StatsSnapshot
+from tahr.engine.speculation.speculator import SpeculationStats, Speculator
 from tahr.engine.step.drafts import AcceptedTokens, verify
 from tahr.engine.step.in_flight import InFlight
 from tahr.engine.step.steps import StepOutput, Steps
 from tahr.engine.step_log import Watch
-from tahr.errors import ConfigError, ContextExceeded, GenerateError, KvCacheFull, TahrError
-from tahr.executor.output import Output
+from tahr.engine.submission import Submission
+from tahr.errors import GenerateError, TahrError
 from tahr.executor.protocol import Executor
 from tahr.grammar.masks import Forced
-from tahr.grammar.state import GrammarState
 from tahr.kv.prefix import PrefixStats
 from tahr.text.replies.deltas import Deltas
 
 NO_DRAFTS: dict[int, int] = {}
-ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
 
 
 # What a step brought one sequence: what may be shown, and the tokens behind it. A plain tuple, because each token of
@@ -44,7 +35,7 @@ ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothi
 Event = tuple[Sequence, Deltas, tuple[int, ...]]
 
 
-class Engine:
+class Engine(Submission):
     """Lets many sequences share one model; nothing a request does can change or stop another's."""
 
     def __init__(
@@ -56,96 +47,14 @@ class Engine:
         resolve: Resolve | None = None,
         speculator: Speculator | None = None,
     ):
-        self.scheduler = scheduler
+        super().__init__(scheduler, executor, context_size, eos_ids, resolve, speculator)
         self.executor = executor
-        self.facts = executor.models[0]  # of the model
         self.steps = Steps(executor)
-        self.context_size = context_size
-        self.eos_ids = eos_ids
-        self.stats = EngineStats()
         self.watch: Watch | None = None  # told of every step
-        self.speculator = speculator  # None: nothing is guessed
-        self.adapters = Adapters(executor.adapters)
         self._overlaps = executor.facts.overlaps
         self.n_in_flight = int(self._overlaps)  # steps left in flight at a launch; more than one only without grammars
         self._in_flight: deque[InFlight] = deque()
         self._landed_at = 0.0
-        self._resolve = resolve
-        self._pid = os.getpid()
-
-    @property
-    def n_vocab(self) -> int:
-        return self.facts.n_vocab
-
-    def submit(self, request: ResolvedRequest, grammar: GrammarState | None = None) -> Sequence:
-        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
-
-        `grammar` is what the grammar of the parameters was compiled to. The sequences of a client's request let those
-        of others go between them.
-        """
-        tokens, params = request.tokens, request.params
-        self._check_process()
-        self.check_generates()
-        self._check(tokens)
-        max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
-        self._check_room(max_length)
-        stack = self.adapters.stack(params.lora)
-        sampling = SamplingState(params, self.eos_ids, self._resolve)
-        sampling.check(self.n_vocab)
-        states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
-        assert (params.grammar is None) == (grammar is None), "a grammar is compiled before its request is submitted"
-        grammars = [grammar, *(grammar and grammar.fork() for _ in states[1:])]
-        choices = [
-            self._choice(list(tokens), max_length, state, request.new_writer(), each)
-            for state, each in zip(states, grammars, strict=True)
-        ]
-        for index, choice in enumerate(choices):
-            self.adapters.attach(choice, stack)
-            choice.n_before = request.n_before + index
-        first, *first.forks = choices
-        first.host_bound |= bool(first.forks)  # they fork it when its first token is known
-        self.stats.requests_started += len(choices)
-        self.scheduler.add(first)
-        return first
-
-    def submit_rows(
-        self,
-        tokens: ListOf[int],
-        sink: Callable[[Floats], None],
-        output: Output = Output.LOGITS,
-        first_row: int = NO_ROW,
-        stays: bool = False,
-        lora: str | ListOf[LoraChoice] | AdapterStack = (),
-    ) -> Sequence:
-        """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
-
-        It ends when all are computed, unless it `stays`: then its owner adds tokens and closes it.
-        """
-        self._check_process()
-        if output is Output.LOGITS:
-            self.check_generates()
-        if len(tokens) > self.context_size:
-            raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
-        self._check_tokens(tokens, self.facts.n_logits)
-        self._check_room(len(tokens))
-        stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
-        seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
-        self.scheduler.add(seq)
-        return seq
-
-    def row_sequence(
-        self,
-        tokens: list[int],
-        sink: Callable[[Floats], None],
-        output: Output = Output.LOGITS,
-        first_row: int = NO_ROW,
-        stays: bool = False,
-        stack: AdapterStack | None = None,  # None: the engine's own
-    ) -> Sequence:
-        """A sequence as `submit_rows` queues it."""
-        seq = Sequence(tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays)
-        self.adapters.attach(seq, self.adapters.default if stack is None else stack)
-        return seq
 
     def step(self) -> list[Event]:
         """Schedule a step, launch it, and finish the step whose results are due."""
@@ -230,7 +139,8 @@ class Engine:
 
     def snapshot(self) -> StatsSnapshot:
         """All counters at this moment."""
-        scheduler, prefix = self.scheduler, self.scheduler.prefix
+        scheduler = self.scheduler
+        prefix = self.scheduler.prefix
         found = prefix.stats if prefix else PrefixStats()
         guessed = self.speculator.stats if self.speculator else SpeculationStats()
         return StatsSnapshot(
@@ -256,57 +166,6 @@ class Engine:
             spec_accepted_tokens=guessed.n_accepted_tokens,
         )
 
-    # ---- the door ---------------------------------------------------------------------------------------------
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise GenerateError(
-                "The model was loaded by the process this one was forked from, and its worker threads are not here: "
-                "load it again in this process, or start processes by spawning."
-            )
-
-    def check_generates(self) -> None:
-        """Refuse to generate with a model that embeds or scores texts."""
-        encoding = self.facts.encoding
-        if encoding:
-            does = "scores pairs of texts: use rerank" if encoding.scores_pairs else "embeds texts: use embed"
-            raise ConfigError(f"This model generates no text, it {does}, or choose a model that generates.")
-
-    def _check(self, tokens: ListOf[int]) -> None:
-        if len(tokens) >= self.context_size:
-            raise ContextExceeded(len(tokens), self.context_size)
-        self._check_tokens(tokens, self.n_vocab)
-
-    def _check_tokens(self, tokens: ListOf[int], n_vocab: int) -> None:
-        if not tokens:
-            raise ConfigError("The prompt is empty: give at least one token of text.")
-        if min(tokens) < 0 or max(tokens) >= n_vocab:
-            raise ConfigError(f"Token ids must lie between 0 and {n_vocab - 1}.")
-
-    def _check_room(self, max_length: int) -> None:
-        if not self.scheduler.holds(max_length):
-            n_held = self.scheduler.pools[0].n_pages * self.scheduler.page_size
-            raise KvCacheFull(
-                f"The request may need {max_length} tokens, but the whole KV pool holds {n_held}: "
-                "lower max_tokens, shorten the prompt, or give the engine more KV memory."
-            )
-
-    def _choice(
-        self,
-        tokens: list[int],
-        max_length: int,
-        sampling: SamplingState,
-        writer: Writer,
-        grammar: GrammarState | None,
-    ) -> Sequence:
-        request = SampleRequest(sampling, tokens, len(tokens), grammar)
-        params = sampling.params
-        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        bound = sampling.follows_text or params.thinking_budget is not None
-        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
-        seq.speculates = self.speculator is not None and may_speculate(seq)  # until the speculator says otherwise
-        return seq
-
     # ---- one step ---------------------------------------------------------------------------------------------
 
     def _finish(self, step: InFlight) -> list[Event]:
@@ -324,8 +183,11 @@ class Engine:
         return events
 
     def _hand_out(self, step: InFlight, output: StepOutput, now: float) -> list[Event]:
-        began, self._landed_at = max(step.began, self._landed_at), now
-        sampled, tokens, accepted = step.sequences, output.tokens, NO_DRAFTS
+        began = max(step.began, self._landed_at)
+        self._landed_at = now
+        sampled = step.sequences
+        tokens = output.tokens
+        accepted = NO_DRAFTS
         if self.speculator:
             sampled, tokens, accepted = self._verify(step, tokens, now - began, self.speculator)
         n_decoded = self.scheduler.advance(step.work, accepted)
@@ -340,7 +202,8 @@ class Engine:
             self._fork(parent)
         if step.void:
             kept = [i for i, seq in enumerate(sampled) if seq.id not in step.void]
-            sampled, tokens = [sampled[i] for i in kept], [tokens[i] for i in kept]
+            sampled = [sampled[i] for i in kept]
+            tokens = [tokens[i] for i in kept]
         self.stats.tokens_generated += len(sampled)
         ahead = self._in_flight[-1] if self._in_flight and not self.speculator else None
         if ahead and ahead.waits:
@@ -362,12 +225,14 @@ class Engine:
         try:
             taken = taken_by_grammars(sampled, tokens, partial(self.steps.begin_masks, ahead))
         except BaseException as error:
-            events, taken = self._fail_last(error), [None] * len(sampled)
+            events = self._fail_last(error)
+            taken = [None] * len(sampled)
         return events + list(map(self._accept_token, sampled, tokens, repeat(now), taken))
 
     def _verify(self, step: InFlight, tokens: ListOf[Sample], seconds: float, speculator: Speculator) -> AcceptedTokens:
         """The samples that count: all of them, but for those that follow a wrong guess."""
-        drafts, sampled = step.samples.drafts, step.sequences
+        drafts = step.samples.drafts
+        sampled = step.sequences
         found = verify(sampled, tokens, drafts) if drafts else AcceptedTokens(sampled, tokens, {})
         speculator.learn(step.work, drafts, found.accepted, seconds if self._took_as_usual(step) else None)
         return found
@@ -391,7 +256,8 @@ class Engine:
         ended: list[Event] = []
         end = 0
         for seq, begin, n, _, n_rows in work:
-            begins, end = end, end + n_rows
+            begins = end
+            end = end + n_rows
             if (seq.sink or begin + n > seq.first_row) and n_rows and not seq.finish_reason:
                 try:
                     (self._sink if seq.sink else self._score)(seq, begin + n - n_rows, rows[begins:end])
@@ -480,7 +346,8 @@ class Engine:
         if suspect:
             self.scheduler.invalidate(seq)
         if not isinstance(error, TahrError):
-            cause, error = error, GenerateError(f"The request failed: {error!r}.")
+            cause = error
+            error = GenerateError(f"The request failed: {error!r}.")
             error.__cause__ = cause
         self._end(seq, "error", error)
         return seq, (), ()

@@ -38,7 +38,8 @@ class Watch:
     """Finds out what a step decided by looking at the scheduler before and after it."""
 
     def __init__(self, model: str, logs: ListOf[StepLog]):
-        self._model, self._logs = model, logs
+        self._model = model
+        self._logs = logs
         self._running: dict[int, Sequence] = {}
         self._n_preempted = 0
 

@@ -25,7 +25,8 @@ def warmed_steps(backend: Backend, model: ExecutedModel) -> Iterator[bool]:
 
     The bank is its own, so that nothing stays of the adapter. It has rows behind matrices if no other one has them yet.
     """
-    decoder, inputs = model.decoder, model.inputs
+    decoder = model.decoder
+    inputs = model.inputs
     linears = one_of_each_kind(decoder.linears)
     if not linears or decoder.encoding or not backend.wants_warming():
         return

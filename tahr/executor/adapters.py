@@ -15,7 +15,8 @@ class LocalAdapters:
     """The bank of adapters of one model; it is made when the first one is prepared."""
 
     def __init__(self, backend: Backend, model: ExecutedModel):
-        self._backend, self._model = backend, model
+        self._backend = backend
+        self._model = model
         self._bank: LoraBank | None = None
         self._making = Lock()
         self._warming: Iterator[bool] = warmed_steps(backend, model)
@@ -24,7 +25,8 @@ class LocalAdapters:
     def bank(self) -> LoraBank:
         if self._bank is None:
             with self._making:  # adapters are read on any thread, several at once
-                limits, linears = self._model.inputs.limits, self._model.decoder.linears
+                limits = self._model.inputs.limits
+                linears = self._model.decoder.linears
                 self._bank = self._bank or self._backend.lora_bank(linears, limits)
         return self._bank
 

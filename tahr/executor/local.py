@@ -40,7 +40,8 @@ class LocalPages:
     """The pages and states of a model, by way of its backend."""
 
     def __init__(self, backend: Backend, kv: KVStore):
-        self._backend, self._kv = backend, kv
+        self._backend = backend
+        self._kv = kv
 
     def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]:
         return self._backend.read_pages(self._kv, pages, group)
@@ -100,7 +101,8 @@ class LocalExecutor(LocalSampling):
         return self.executed[model].inputs
 
     def launch(self, step: StepRequest) -> LaunchedStep:
-        model, backend = self.executed[step.model], self.backend
+        model = self.executed[step.model]
+        backend = self.backend
         if step.state_copies:  # first: their sequences may not be in this step, and live on if it fails
             backend.copy_states(model.kv, step.state_copies)
         model.decoder.files.check(backend.file_stamp)

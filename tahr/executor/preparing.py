@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 from tahr.backends.api import Backend, Plan, StepInputs
 
-LOOK_S, PAUSE_S = 0.05, 0.005  # that are spent on looking for a plan that can run, and before the next look
+# that are spent on looking for a plan that can run, and before the next look
+LOOK_S = 0.05
+PAUSE_S = 0.005
 
 
 def first_prepared(backend: Backend, plans: Iterable[Plan]) -> Plan | None:

@@ -36,7 +36,9 @@ class Dispatcher:
     """Which queues of one loop have something new, and when the loop delivers it."""
 
     def __init__(self, loop: Loop, lock: threading.Lock, interval_s: float):
-        self.loop, self.lock, self.interval_s = loop, lock, interval_s
+        self.loop = loop
+        self.lock = lock
+        self.interval_s = interval_s
         self._urgent: dict[OutputQueue, None] = {}  # each once, in the order they came
         self._delayed: dict[OutputQueue, None] = {}  # until the interval is over
         self._woken = False  # and the loop has not run yet
@@ -67,7 +69,9 @@ class Dispatcher:
     def deliver(self) -> None:
         """On the loop: deliver what must not be delayed, and begin an interval."""
         with self.lock:
-            queues, self._urgent, self._woken = self._urgent, {}, False
+            queues = self._urgent
+            self._urgent = {}
+            self._woken = False
         for queue in queues:
             queue.deliver()
         if self.interval_s and not self._in_interval:
@@ -80,7 +84,8 @@ class Dispatcher:
 
     def _end_interval(self) -> None:
         with self.lock:
-            queues, self._delayed = self._delayed, {}
+            queues = self._delayed
+            self._delayed = {}
             self._in_interval = bool(queues)
         self._delivery_s = 0.0
         if queues:
@@ -130,7 +135,8 @@ class OutputQueue:
 
     async def read(self, on_chunk: OnChunk) -> bool:
         """Call `on_chunk` with every chunk until it returns False (then True: there may be more) or none will come."""
-        self._on_chunk, self._reading = on_chunk, self.dispatcher.loop.create_future()
+        self._on_chunk = on_chunk
+        self._reading = self.dispatcher.loop.create_future()
         try:
             self.deliver()
             return await self._reading

@@ -76,7 +76,8 @@ class Driver:
             self.abort(request)
 
     def _fail_all(self, failure: GenerateError) -> None:
-        scheduler, requests = self.engine.scheduler, set(self.requests.values())
+        scheduler = self.engine.scheduler
+        requests = set(self.requests.values())
         waiting = [seq for queue in scheduler.queues.values() for seq in queue.members]
         for seq in [*scheduler.running, *waiting]:
             self.engine.abort(seq, failure)

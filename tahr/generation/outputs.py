@@ -78,8 +78,11 @@ class Choice:
             self._last_taken = True
             raise self.sequence.error
         self.take_deferred()
-        deltas, tokens = merge(self.deltas[self._n_taken :]), self.new_tokens
-        self._n_taken, self.new_tokens, self.n_texts = len(self.deltas), [], 0
+        deltas = merge(self.deltas[self._n_taken :])
+        tokens = self.new_tokens
+        self._n_taken = len(self.deltas)
+        self.new_tokens = []
+        self.n_texts = 0
         logprobs = self._new_logprobs(len(tokens)) if self.sequence.logprobs else ()
         if not self.finished:
             return Chunk(deltas, tokens, None, None, self.index, logprobs)
@@ -94,7 +97,8 @@ class Choice:
             self.n_texts = n_tokens
 
     def _new_logprobs(self, n: int) -> list[SampledToken]:
-        begin, self._n_logprobs = self._n_logprobs, self._n_logprobs + n
+        begin = self._n_logprobs
+        self._n_logprobs = self._n_logprobs + n
         return self.sequence.logprobs[begin : self._n_logprobs]
 
     def completion(self, others: "Iterable[Completion]" = ()) -> Completion:
@@ -146,7 +150,8 @@ class Request:
         if seq.finish_reason:
             self.update_finished()
             return True
-        is_known, self._is_advanced = self._is_advanced, True
+        is_known = self._is_advanced
+        self._is_advanced = True
         return not is_known
 
     def update_finished(self) -> None:

@@ -88,7 +88,9 @@ def effective(request: GenerationRequest, model: RequestFacts, name: str) -> Any
 
 def writers_of(tokenizer: Tokenizer, made: Resolution, params: SamplingParams) -> Callable[[], Writer]:
     """Makes a writer for each choice. The first space of a text is dropped, unless it continues another."""
-    stops, form, limits = params.stop, made.reply_format, line_limits(params)
+    stops = params.stop
+    form = made.reply_format
+    limits = line_limits(params)
     is_grammars = params.grammar is not None and not params.grammar_after  # which speaks of that space
     continuing = is_grammars or (form is None and has_text(tokenizer, made.tokens))
     if form is not None and not form.is_plain:
@@ -104,7 +106,9 @@ def writers_of(tokenizer: Tokenizer, made: Resolution, params: SamplingParams) -
 
 def fit_length(made: Resolution, request: GenerationRequest, model: RequestFacts, limits: Limits) -> None:
     """How long the reply may be. What was asked for is refused where it does not fit, or cut; a default is cut."""
-    params, defaults, n_prompt = request.params, model.defaults, len(made.tokens)
+    params = request.params
+    defaults = model.defaults
+    n_prompt = len(made.tokens)
     left = model.context_size - n_prompt
     if left < 1:
         raise ContextExceeded(n_prompt, model.context_size)
@@ -132,7 +136,8 @@ def check_length(given: int, n_prompt: int, model: RequestFacts, limits: Limits)
 
 def rendered(request: GenerationRequest, model: RequestFacts) -> str:
     """The prompt of a conversation as text."""
-    prompt, template = request.prompt, model.template
+    prompt = request.prompt
+    template = model.template
     assert isinstance(prompt, ChatPrompt) and template
     return render_chat(template, prompt.messages, request.tools.described(), **variables_of(request, prompt, template))
 
@@ -144,9 +149,11 @@ def variables_of(request: GenerationRequest, prompt: ChatPrompt, template: ChatT
 
 def encoded_chat(request: GenerationRequest, model: RequestFacts) -> list[int]:
     """The tokens of a conversation; one that can be shortened is, until its reply has room."""
-    prompt, template = request.prompt, model.template
+    prompt = request.prompt
+    template = model.template
     assert isinstance(prompt, ChatPrompt) and template
-    tools, variables = request.tools.described(), variables_of(request, prompt, template)
+    tools = request.tools.described()
+    variables = variables_of(request, prompt, template)
 
     def encoded_as(messages: Sequence[Message]) -> list[int]:
         return encode_chat(model.tokenizer, template, messages, tools, **variables)
@@ -167,7 +174,10 @@ def n_prompt_tokens(request: GenerationRequest, model: RequestFacts) -> int:
 
 def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts) -> Resolution:
     """A conversation's prompt, how the reply is read, and what it must keep to."""
-    tokenizer, template, params, tools = model.tokenizer, model.template, request.params, request.tools
+    tokenizer = model.tokenizer
+    template = model.template
+    params = request.params
+    tools = request.tools
     assert template
     made = Resolution(encoded_chat(request, model))
     check_thinking(request.thinking, params, template)
@@ -190,7 +200,9 @@ def replied(request: GenerationRequest, prompt: ChatPrompt, model: RequestFacts)
 
 def limit_thinking(made: Resolution, request: GenerationRequest, model: RequestFacts) -> None:
     """Thinking that is not wanted is prevented; an effort is a budget where the template knows no efforts."""
-    options, budget, template = request.thinking, request.params.thinking_budget, model.template
+    options = request.thinking
+    budget = request.params.thinking_budget
+    template = model.template
     assert template
     if template.thinking and (options.thinks is False or budget == 0):
         prevent_thinking(made, model.tokenizer, effective(request, model, "banned_tokens"))

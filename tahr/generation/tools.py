@@ -110,7 +110,8 @@ def calls_of(template: ChatTemplate, given: Grammar | None, options: ToolOptions
 
     Otherwise the grammar that was given.
     """
-    tools, required = options.callable, options.choice.mode == "required"
+    tools = options.callable
+    required = options.choice.mode == "required"
     content = schema_of(given) if tools and given and not required else None
     if not tools or not (required or (given is None and any(tool.strict for tool in tools)) or content is not None):
         return given

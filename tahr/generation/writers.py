@@ -12,7 +12,8 @@ from tahr.text.tool_calls.parser import ReplyFormat, ReplyParser
 
 def line_limits(params: SamplingParams) -> LineLimits | None:
     """Those a request asks for; one object serves one choice."""
-    n_indent, max_ms = params.n_indent, params.t_max_predict_ms
+    n_indent = params.n_indent
+    max_ms = params.t_max_predict_ms
     return LineLimits(n_indent, max_ms / 1000) if n_indent or max_ms else None
 
 

@@ -57,7 +57,8 @@ def may_be_string(option: Any) -> bool:
 def is_free_string(option: Any) -> bool:
     if not isinstance(option, dict) or option.get("type") != "string" or option.keys() & BOUND:
         return False
-    least, most = option.get("minLength", 0), option.get("maxLength", MAX_EXACT)
+    least = option.get("minLength", 0)
+    most = option.get("maxLength", MAX_EXACT)
     return isinstance(least, int) and isinstance(most, int) and least <= most
 
 

@@ -80,7 +80,8 @@ class LarkText:
         return HEAD + "\n".join([rules, *(each for name, each in TERMINALS.items() if name in rules)]) + "\n"
 
     def start(self) -> str:
-        asked, form = self.asked, self.asked.call_format.form
+        asked = self.asked
+        form = self.asked.call_format.form
         is_free = not (asked.required or asked.call_format.bare or asked.content is not None)
         if is_free and not isinstance(form, HarmonyForm):
             return self.lazy()
@@ -98,7 +99,8 @@ class LarkText:
         """Free text in which the opening mark begins calls; the rule of the calls begins after that mark."""
         begin = self.edges()[0]
         self.skipped = next(mark for mark in self.marks() if begin.startswith(mark))
-        section, parts = self.rule("calls", self.section()), self.split(self.skipped)
+        section = self.rule("calls", self.section())
+        parts = self.split(self.skipped)
         if isinstance(parts[0], int):  # text holds no special tokens
             return f"(TEXT {self.literal(self.skipped)} {section})* TEXT"
         trigger = self.rule("trigger[lazy]", f"TEXT {self.literal(self.skipped)}").removesuffix("[lazy]")
@@ -165,7 +167,8 @@ class LarkText:
         return self.literal(text, NUMBER) if frame.section_open else self.opening(text, NUMBER)
 
     def tagged_call(self, i: int, tool: Tool) -> str:
-        form, tags = self.asked.call_format.form, self.frame()
+        form = self.asked.call_format.form
+        tags = self.frame()
         assert isinstance(form, TaggedForm) and isinstance(tags, TagFrame)
 
         def member(key: str, schema: Any) -> str:
@@ -209,7 +212,8 @@ class LarkText:
         if not isinstance(properties, dict) or not properties:
             return ""
         comma = f"{self.literal(separator)} " if separator else ""
-        after, first = "", ""
+        after = ""
+        first = ""
         shared = {each: tool.parameters[each] for each in ("$defs", "definitions") if each in tool.parameters}
         for i, (key, schema) in reversed(list(enumerate(properties.items()))):
             one = self.rule(f"{name}_{i}", member(key, alone(schema, shared, tool.strict)))

@@ -71,7 +71,8 @@ def length(least: Any, most: Any) -> str:
 def whole(pattern: str) -> str:
     """An expression for a whole text of one that is searched for in it."""
     signs = SIGN.findall(pattern)
-    begins, ends = signs[:1] == ["^"], signs[-1:] == ["$"]
+    begins = signs[:1] == ["^"]
+    ends = signs[-1:] == ["$"]
     inside = signs[begins : len(signs) - ends]
     if "^" in inside or "$" in inside or ((begins or ends) and has_branches(inside)):
         raise GrammarError(f"The pattern {pattern[:60]!r} cannot be enforced in this model's calls: write ^(...)$.")

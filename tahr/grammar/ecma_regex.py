@@ -24,7 +24,9 @@ ASSERTIONS = {r"\b": "a word boundary", r"\B": "a word boundary"}
 def to_rust(pattern: str) -> str:
     """The same expression for Rust; what cannot be translated is left for llguidance to refuse."""
     parts: list[str] = []
-    at, begin, in_class = 0, 0, False
+    at = 0
+    begin = 0
+    in_class = False
     while at < len(pattern):
         letter = pattern[at]
         if letter == "\\":
@@ -53,7 +55,8 @@ def in_a_class(pattern: str, begin: int, at: int, last: str) -> str:
 
     A hyphen that comes first or ends a range stands for itself: Rust takes two in a row for an operator.
     """
-    letter, is_first = pattern[at], at == begin + 1
+    letter = pattern[at]
+    is_first = at == begin + 1
     if letter == "-" and (is_first or last == "-" or (at == begin + 2 and pattern[at - 1] == "^")):
         return r"\-"
     if letter == "^" and is_first and (rest := REST_OF_CLASS.match(pattern, at)):

@@ -26,7 +26,8 @@ class MaskJob:
 
     def __init__(self, forced: list[Forced], rows: Sequence[MaskedRow], job: "native.GrammarJob | None"):
         self.forced = forced  # by the tokens that were taken: what must follow each
-        self._rows, self._job = rows, job
+        self._rows = rows
+        self._job = job
 
     def wait(self) -> dict[int, GrammarError]:
         """Wait for the masks; the rows that have none, because their grammar cannot go on, and why."""

@@ -63,7 +63,8 @@ class Check:
     """One schema under way; `is_old` ones ignore what stands beside `$ref`."""
 
     def __init__(self, root: Any, is_old: bool):
-        self._root, self._is_old = root, is_old
+        self._root = root
+        self._is_old = is_old
         self._copied: tuple[str, ...] = ()  # references that branches under way have replaced, the outermost first
         self._is_inside = False  # a value in that of such a branch
         self._n_values: dict[str, int] = {}  # by reference
@@ -125,7 +126,8 @@ class Check:
             return branch
         self._count(reference, found)
         before = self._copied, self._is_inside
-        self._copied, self._is_inside = (*self._copied, reference), False
+        self._copied = (*self._copied, reference)
+        self._is_inside = False
         made = self.schema(found, reference.removeprefix("#"), depth + 1)
         self._copied, self._is_inside = before
         return made
@@ -227,7 +229,8 @@ def values_in(value: Any) -> Iterator[Any]:
 
 def check_min_properties(schema: Schema, path: str, check: Check) -> None:
     """Keys that are not listed could be written twice, and then count once."""
-    least, required = schema.get("minProperties"), schema.get("required")
+    least = schema.get("minProperties")
+    required = schema.get("required")
     n_required = len(required) if isinstance(required, list) else 0
     if isinstance(least, int) and least > max(1, n_required):
         advice = "list the properties, and those that must be there as required"

@@ -39,7 +39,8 @@ class GrammarState:
     __slots__ = ("_after", "_before", "_has_matcher", "_n_ends", "_source", "active", "matcher", "vocabulary")
 
     def __init__(self, source: MatcherSource, after: tuple[int, ...] = ()):
-        self._source, self.vocabulary = source, source.vocabulary
+        self._source = source
+        self.vocabulary = source.vocabulary
         self._has_matcher = False
         self._after = after
         self._before: list[int] = []  # the tokens generated before the grammar began
@@ -77,9 +78,11 @@ class GrammarState:
         """The same state for another sequence."""
         other = GrammarState(self._source, self._after)
         if self._has_matcher:
-            other.matcher, other._has_matcher = self.matcher.fork(), True
+            other.matcher = self.matcher.fork()
+            other._has_matcher = True
         other._before = self._before.copy()
-        other._n_ends, other.active = self._n_ends, self.active
+        other._n_ends = self._n_ends
+        other.active = self.active
         return other
 
     def advance(self, token: int) -> None:

@@ -47,7 +47,8 @@ def trigger_of(begin: str, triggers: list[str]) -> str:
 
 
 def rule(i: int, structure: dict[str, Any], trigger: str, names: SpecialNames) -> str:
-    rest, end = structure["begin"][len(trigger) :], structure["end"]
+    rest = structure["begin"][len(trigger) :]
+    end = structure["end"]
     body = " ".join(filter(None, [quoted(rest), f"%json {json.dumps(json_rule(structure['schema']))}", quoted(end)]))
     if (token := names.id_of(trigger)) is not None:
         return f"tag_{i}: TEXT <[{token}]> {body}"

@@ -101,7 +101,8 @@ class GrammarVocabulary:
         from tahr import _native as native
 
         library = import_module("llguidance._lib").__file__
-        tokens, tokenize = token_texts(self._tokenizer), partial(continuation, self._tokenizer)
+        tokens = token_texts(self._tokenizer)
+        tokenize = partial(continuation, self._tokenizer)
         try:
             return native.GrammarIndex(str(library), tokens, self.eos_ids, slices(), tokenize)
         except RuntimeError as error:

@@ -134,7 +134,8 @@ def main() -> None:
     limit_memory(options.pop("memory_bytes"))
     cpu_s = options.pop("cpu_s")
     special_ids, n_vocab = json.loads(sys.stdin.readline())
-    names, trials = SpecialNames(special_ids), Trials(special_ids, n_vocab, options)
+    names = SpecialNames(special_ids)
+    trials = Trials(special_ids, n_vocab, options)
     wait_at_most(IDLE_S)
     for line in sys.stdin:
         wait_at_most(0)

@@ -178,7 +178,8 @@ def _fetch_sidecars(ref: Ref, progress: Progress) -> None:
 def _fetch(listing: RepoListing, names: Iterable[str], progress: Progress) -> None:
     from tahr.hub import transfer  # the network takes a while to import, and models already here do without
 
-    repo, snapshot = listing.repo, listing.repo.snapshot(listing.commit)
+    repo = listing.repo
+    snapshot = listing.repo.snapshot(listing.commit)
     for name in names:
         file = listing.files.get(name)
         if file is None:

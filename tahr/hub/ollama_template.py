@@ -69,17 +69,20 @@ def _translated(source: str, system: str) -> str:
 def _by_turns(parts: list[tuple[str, str]]) -> str:
     """A template of one turn: applied to every question with its answer, and to the last one up to the answer."""
     at = next((i for i, part in enumerate(parts) if part == ("tag", ".Response")), len(parts))
-    before, after = _Translator(parts[:at]).text, _Translator(parts[at + 1 :]).text
+    before = _Translator(parts[:at]).text
+    after = _Translator(parts[at + 1 :]).text
     rest = f"{{% if not last %}}{{{{ Response }}}}{after}{{% endif %}}"
     return f"{{% macro turn(System, Prompt, Response, last) %}}{before}{rest}{{% endmacro %}}{TURNS}"
 
 
 def _split(source: str) -> Iterator[tuple[str, str]]:
     """Texts and tags in order; white space that a tag trims is gone."""
-    at, trim = 0, False
+    at = 0
+    trim = False
     # Searched for by hand: an expression would try every place where a tag without an end may be cut.
     while (begin := source.find("{{", at)) >= 0 and (end := source.find("}}", begin + 2)) >= 0:
-        text, tag = source[at:begin], source[begin + 2 : end]
+        text = source[at:begin]
+        tag = source[begin + 2 : end]
         text = text.lstrip() if trim else text
         trims_before = tag[:1] == "-" and tag[1:2].isspace()
         yield "text", text.rstrip() if trims_before else text
@@ -141,7 +144,8 @@ class _Translator:
         names: list[str] = []
         if ":=" in tokens:
             cut = tokens.index(":=")
-            names, tokens = [_variable(token) for token in tokens[:cut] if token != ","], tokens[cut + 1 :]
+            names = [_variable(token) for token in tokens[:cut] if token != ","]
+            tokens = tokens[cut + 1 :]
         values = self._expression(tokens)
         self._blocks.append("for")
         element = names[-1] if names else f"item{len(self._dots)}"
@@ -174,7 +178,8 @@ class _Translator:
     def _command(self, tokens: list[str], piped: str | None) -> tuple[str, list[str]]:
         if not tokens:
             raise Untranslatable("an empty expression")
-        name, values = tokens[0], list[str]()
+        name = tokens[0]
+        values = list[str]()
         is_call = bool(re.fullmatch(r"[A-Za-z_]\w*", name)) and name not in _WORDS
         tokens = tokens[1:] if is_call else tokens
         while tokens and tokens[0] not in (")", "|"):
@@ -189,7 +194,8 @@ class _Translator:
         return values[0], tokens
 
     def _operand(self, tokens: list[str]) -> tuple[str, list[str]]:
-        token, rest = tokens[0], tokens[1:]
+        token = tokens[0]
+        rest = tokens[1:]
         if token == "(":
             value, rest = self._pipeline(rest)
             if not rest or rest[0] != ")":
@@ -208,7 +214,8 @@ class _Translator:
         if not base:
             if not fields or fields[0] not in ROOT:
                 raise Untranslatable(f"`{token}`")
-            base, fields = fields[0], fields[1:]
+            base = fields[0]
+            fields = fields[1:]
         unknown = [field for field in fields if field not in FIELDS]
         if unknown:
             raise Untranslatable(f"the field {unknown[0]}")

@@ -315,7 +315,8 @@ def _entry(directory: Path) -> ModelEntry:
     reference = read_text(directory / REFERENCE, MAX_REFERENCE_BYTES, errors="replace")
     names = [alias for alias, target in ALIASES.items() if target == reference]
     status: Status = "ready" if (directory / DIGESTS).exists() else "incomplete"
-    size_bytes, modified = store.disk_bytes(directory), directory.stat().st_mtime
+    size_bytes = store.disk_bytes(directory)
+    modified = directory.stat().st_mtime
     return ModelEntry(names[0] if names else reference, size_bytes, status, modified, "pypi")
 
 

@@ -34,7 +34,8 @@ class Progress:
 
     def start(self, label: str, total_bytes: int | None, done_bytes: int = 0) -> None:
         """Begin a new bar; `done_bytes` were there before and do not count for the rate."""
-        self._label, self._total_bytes = label, total_bytes
+        self._label = label
+        self._total_bytes = total_bytes
         self._done_bytes = self._resumed_bytes = done_bytes
         self._began_s = self._last_drawn_s = time.monotonic()
 

@@ -64,7 +64,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _keeps_credentials(old: str, new: str) -> bool:
-    before, after = urlsplit(old), urlsplit(new)
+    before = urlsplit(old)
+    after = urlsplit(new)
     return before.netloc == after.netloc and (before.scheme == after.scheme or after.scheme == "https")
 
 

@@ -54,7 +54,8 @@ class BlockHashes:
 
     def of(self, tokens: ListOf[int], index: int) -> bytes:
         """The hash of page `index`, which `tokens` fill; they may grow between calls but not change."""
-        hashes, size = self._hashes, self._page_size
+        hashes = self._hashes
+        size = self._page_size
         for page in range(len(hashes) - 1, index + 1):
             content = page_struct(size).pack(*tokens[page * size : (page + 1) * size])
             hashes.append(blake2b(hashes[-1] + content, digest_size=HASH_BYTES).digest())
@@ -114,7 +115,9 @@ class PrefixCache:
         """The most pages to begin with: of each pool, those that the tokens after them look at are cached; so is the
         state after them, where layers have one and it is not ignored.
         """
-        n_found, runs = 0, [0] * len(self.pools)  # of cached pages, up to the present one
+        # of cached pages, up to the present one
+        n_found = 0
+        runs = [0] * len(self.pools)
         for n_pages in range(1, len(tokens) // self.page_size + 1):
             block_hash = hashes.of(tokens, n_pages - 1)
             found = [pool.lookup(block_hash) is not None for pool in self.pools]

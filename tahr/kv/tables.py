@@ -41,7 +41,8 @@ class PageTable:
 
     def n_missing(self, n_computed: int, begin: int, n_tokens: int) -> int:
         """Pages to take before tokens from `begin` on are written: those not there yet, and one for a shared page."""
-        pool, n_held = self.pool, len(self.pages)
+        pool = self.pool
+        n_held = len(self.pages)
         n_fresh = max(0, pool.n_wanted(n_computed, n_tokens) - n_held)
         place = begin // pool.page_size
         return n_fresh if place >= n_held or pool.writable(self.pages[place]) else n_fresh + 1

@@ -44,7 +44,8 @@ class Stream:
 
     def __init__(self, llm: "AsyncLLM", queue: OutputQueue):
         assert queue.request
-        self._llm, self._queue = llm, queue
+        self._llm = llm
+        self._queue = queue
         self.request = queue.request  # to look at while it runs; only the engine's thread changes it
         self.id = queue.request.id
 
@@ -350,7 +351,8 @@ class AsyncLLM:
         with self._wake:
             while not self._has_work():
                 self._wake.wait()
-            commands, self._commands = self._commands, []
+            commands = self._commands
+            self._commands = []
             closing = self._closing
         for command in commands:
             try:
@@ -369,7 +371,8 @@ class AsyncLLM:
 
     def _settle(self) -> None:
         """Give the outcomes of commands and jobs to the tasks that wait for them."""
-        outcomes, self._outcomes = self._outcomes, {}
+        outcomes = self._outcomes
+        self._outcomes = {}
         for loop, each in outcomes.items():
             with suppress(RuntimeError):  # the loop has been closed: no task waits any more
                 loop.call_soon_threadsafe(settle, each)

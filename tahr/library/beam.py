@@ -105,7 +105,9 @@ class Search:
         sums = log_softmax(logits) + np.array([beam.logprob_sum for beam in live])[:, None]
         for row, before in zip(sums, self.states, strict=False):
             row[~before.allowed(len(row))] = -np.inf
-        following, choices, states = list[Hypothesis](), list[tuple[int, int]](), list[GrammarState]()
+        following = list[Hypothesis]()
+        choices = list[tuple[int, int]]()
+        states = list[GrammarState]()
         # Twice the width: even if every beam ends with its best token, enough are left to go on.
         for rank, (beam, token, total) in enumerate(best_choices(sums, 2 * width)):
             state = self._state_after(beam, token)
@@ -116,7 +118,8 @@ class Search:
                 following.append(live[beam].then(token, total, finished=False))
                 choices.append((beam, token))
                 states += [state] if state else []
-        self.states, self.finished = states, self.best([])
+        self.states = states
+        self.finished = self.best([])
         return following, choices
 
     def _state_after(self, beam: int, token: int) -> GrammarState | None:

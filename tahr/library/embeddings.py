@@ -125,7 +125,9 @@ class EmbeddingJob:
         self.width = facts.head_width or facts.width
         check_dimensions(self.options.dimensions, self.width)
         # Looked up once: an adapter that is removed or replaced meanwhile stays until the last text that uses it.
-        self._engine, self._texts, self._stack = engine, texts, engine.adapters.stack(lora)
+        self._engine = engine
+        self._texts = texts
+        self._stack = engine.adapters.stack(lora)
         pooling = self.options.pooling or own_pooling(facts.encoding)
         self._poolers = [Pooler(pooling) for _ in texts]
         self.sequences: list[Sequence] = []
@@ -139,8 +141,10 @@ class EmbeddingJob:
     def _submit_next(self) -> None:
         i = len(self.sequences)
         if i < len(self._texts):
-            first_row, sink = self._poolers[i].first_row, partial(self._take, i)
-            text, engine = self._texts[i], self._engine
+            first_row = self._poolers[i].first_row
+            sink = partial(self._take, i)
+            text = self._texts[i]
+            engine = self._engine
             self.sequences.append(engine.submit_rows(text, sink, Output.HIDDEN, first_row, lora=self._stack))
 
     def _take(self, i: int, states: Floats) -> None:

@@ -91,7 +91,8 @@ class Feeder:
 
     def check(self, n_before: int, tokens: ListOf[int]) -> None:
         """Refuse tokens that cannot be computed after so many others."""
-        n_vocab, context_size = self.engine.facts.n_logits, self.engine.context_size
+        n_vocab = self.engine.facts.n_logits
+        context_size = self.engine.context_size
         if not tokens:
             raise ConfigError("There are no tokens to compute: give at least one.")
         if min(tokens) < 0 or max(tokens) >= n_vocab:

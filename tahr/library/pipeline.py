@@ -81,7 +81,8 @@ class Pipeline:
 
     def __init__(self, llm: LLM, params: SamplingParams, on_token: OnToken | None = None):
         self.llm = llm
-        self._params, self._on_token = params, on_token
+        self._params = params
+        self._on_token = on_token
         self._running: dict[str, Request] = {}
         self._results: OrderedDict[str, Result] = OrderedDict()  # the oldest first
         self._numbers = count(1)

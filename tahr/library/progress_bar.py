@@ -13,7 +13,8 @@ class Bar:
     """`[=====>    ] 12/40 replies, 310 tokens/s`, redrawn a few times a second and wiped at the end."""
 
     def __init__(self, total: int, wanted: bool = True, out: TextIO | None = None):
-        self._total, self._out = total, out or sys.stderr
+        self._total = total
+        self._out = out or sys.stderr
         self._shown = wanted and total > 1 and is_terminal(self._out)
         self._began = time.perf_counter()
         self._drawn = 0.0
@@ -23,7 +24,8 @@ class Bar:
         now = time.perf_counter()
         if not self._shown or now - self._drawn < EVERY_S:
             return
-        self._drawn, (n_done, n_tokens) = now, count()
+        self._drawn = now
+        (n_done, n_tokens) = count()
         filled = WIDTH * n_done // self._total
         bar = ("=" * filled + ">")[:WIDTH].ljust(WIDTH)
         speed = n_tokens / max(now - self._began, 1e-9)

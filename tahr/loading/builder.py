@@ -83,9 +83,14 @@ def build_engine(
     memory for so many full texts. `n_row_tokens` is how many tokens of a step may have rows, see `SchedulerLimits`.
     """
     planned = plan_memory(backend, decoder, config, draft, whole_texts)
-    config, memory, dtype = planned.config, planned.shapes, planned.dtype
-    groups, room, n_decode_tokens = planned.groups, planned.room, planned.n_decode_tokens
-    sizes, n_pages_per_seq = step_sizes(config, room), pages_for(room.context_size, config.page_size)
+    config = planned.config
+    memory = planned.shapes
+    dtype = planned.dtype
+    groups = planned.groups
+    room = planned.room
+    n_decode_tokens = planned.n_decode_tokens
+    sizes = step_sizes(config, room)
+    n_pages_per_seq = pages_for(room.context_size, config.page_size)
     sizes = replace(
         sizes,
         n_row_tokens=n_row_tokens or sizes.n_row_tokens,
@@ -145,7 +150,8 @@ def assemble(
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
         logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
         backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
-    lora_rows, draft_files = kept_lora_rows(config, backend), open_draft(config, tokenizer, progress)
+    lora_rows = kept_lora_rows(config, backend)
+    draft_files = open_draft(config, tokenizer, progress)
     planned = plan_of(source, backend, config, lora_rows, draft_files)
     loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
     check_vocabulary(tokenizer, loaded.config, files.name)

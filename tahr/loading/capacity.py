@@ -173,7 +173,8 @@ def share_out(config: EngineConfig, groups: ListOf[KVGroup], n_full: int, budget
     Few texts become as long as the context, but all fill their windows: so windows get more places than there is room
     for full texts, if half of what is left beyond the first text pays for them.
     """
-    one_bytes, most = text_bytes(config, groups, n_full), n_places(config)
+    one_bytes = text_bytes(config, groups, n_full)
+    most = n_places(config)
     window_bytes = text_bytes(config, [group for group in groups if group.window], n_full)
     left = budget - one_bytes
     n_windows = min(most, 1 + max(left // one_bytes, left // 2 // window_bytes)) if window_bytes else 1

@@ -33,10 +33,12 @@ def plan_memory(
         config = encoder_config(config, backend)
         whole_texts = n_full_texts(config, decoder.config, backend)
     config = with_step_defaults(config, backend, state_bytes(decoder.memory))
-    memory, n_decode_tokens = decoder.memory, 1 + n_draft_tokens(config, draft)
+    memory = decoder.memory
+    n_decode_tokens = 1 + n_draft_tokens(config, draft)
     windows = [0] * len(memory) if whole_texts else list(decoder.config.windows)
     if draft:
-        memory, windows = memory + draft.decoder.memory, windows + draft_windows(draft, windows)
+        memory = memory + draft.decoder.memory
+        windows = windows + draft_windows(draft, windows)
     n_in_flight = min(max(config.prefill_chunk_size or 0, n_decode_tokens) * (2 if backend.overlaps else 1), MAX_CHUNK)
     asked = replace(
         config, max_batch_size=whole_texts or config.max_batch_size, prefill_chunk_size=n_in_flight

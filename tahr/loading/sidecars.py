@@ -16,7 +16,9 @@ from tahr.models.loader.load import OpenedModel, read_object
 TOKENIZER = "tokenizer.json"
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 GENERATION = "generation_config.json"
-OLLAMA_PARAMS, OLLAMA_TEMPLATE, OLLAMA_SYSTEM = "params.json", "template.txt", "system.txt"
+OLLAMA_PARAMS = "params.json"
+OLLAMA_TEMPLATE = "template.txt"
+OLLAMA_SYSTEM = "system.txt"
 MAX_TEXT_BYTES = 1 << 20
 # Ollama's names of sampling settings, and ours. Others of its params (num_ctx, num_gpu, ...) are about its own engine.
 OLLAMA_NAMES = {

@@ -38,7 +38,8 @@ class SizingBackend:
         n_bytes = self.backend.weight_bytes(tensor, self.n_taken)
         file_bytes = self.backend.file_bytes(tensor)
         self.n_taken += 0 if file_bytes else n_bytes
-        n_stack, (n_rows, n_cols) = prod(tensor.shape[:-2]), tensor.shape[-2:]
+        n_stack = prod(tensor.shape[:-2])
+        (n_rows, n_cols) = tensor.shape[-2:]
         return Weight(tensor.name, tensor.format.name, "", n_rows, n_cols, n_bytes, None, n_stack, file_bytes)
 
     def vector(self, values: "np.ndarray[Any, np.dtype[np.float32]]") -> Vector:
@@ -79,12 +80,14 @@ def plan_of(
     """Homes and sizes of everything that a load of these files will take; no matrix is read."""
     sizing = SizingBackend(backend)
     loaded = size_up(source, sizing, config.quantize, lora_rows)
-    sizes, drafted = tensor_sizes(loaded), None
+    sizes = tensor_sizes(loaded)
+    drafted = None
     if draft:
         small = size_up(draft, sizing)
         drafted = Draft(draft.name, small.decoder, small.n_weight_bytes)
         sizes |= {f"draft.{name}": size for name, size in tensor_sizes(small).items()}
-    devices, least = [device_of(backend)], least_pool_bytes(loaded.decoder, config, backend)
+    devices = [device_of(backend)]
+    least = least_pool_bytes(loaded.decoder, config, backend)
     refuse_too_large(place(sizes, devices), least)
     memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted)
     return place(sizes, devices, pools_of(memory, sizing.n_lora_bytes))

@@ -15,7 +15,9 @@ from tahr.executor.local import LocalExecutor
 from tahr.models.decoder import Decoder
 from tahr.text.tokens.tokenizer import Tokenizer
 
-NGRAM_TOKENS, DRAFT_TOKENS = 8, 4  # guesses of a sequence in one step where the configuration does not say
+# guesses of a sequence in one step where the configuration does not say
+NGRAM_TOKENS = 8
+DRAFT_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def make_speculator(
 
 def draft_proposer(draft: Draft, executor: LocalExecutor, scheduler: Scheduler) -> DraftModelProposer:
     """A draft model that runs beside the model of an executor, in the last layers of its KV store."""
-    sizes, n_pages = scheduler.limits, executor.inputs().limits.n_pages_per_seq
+    sizes = scheduler.limits
+    n_pages = executor.inputs().limits.n_pages_per_seq
     n_chunk = max(sizes.prefill_chunk, 2 * sizes.n_seqs)
     limits = StepLimits(n_chunk, sizes.n_seqs, sizes.n_seqs, n_pages)
     view = last_layers(executor.kv, len(draft.decoder.memory))

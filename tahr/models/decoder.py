@@ -28,7 +28,8 @@ class Decoder:
         self.norm = w.norm("model.norm") if cfg.final_norm else None
         self.table = w.matrix("model.embed_tokens.weight", cfg.n_vocab, cfg.width)
         self.embed_norm = w.norm("model.embed_norm") if w.has("model.embed_norm.weight") else None
-        n_positions, name = cfg.n_positions, "model.embed_positions.weight"
+        n_positions = cfg.n_positions
+        name = "model.embed_positions.weight"
         self.positions = w.matrix(name, n_positions, cfg.width) if n_positions else None
         # What a step still reads of the model's files.
         tables = [w.tensors[name].source for name in TABLES if w.backend.maps_tables and w.has(name)]
@@ -100,7 +101,8 @@ class Decoder:
     def _stream(self, run: ForwardPass, carried: Carried | None) -> ResidualStream:
         """What the first layer of a stage reads. The stream alone keeps it: its memory is free after one addition."""
         if carried:
-            run.per_layer, rows = carried.per_layer, carried.rows
+            run.per_layer = carried.per_layer
+            rows = carried.rows
         else:
             rows = self.embedded(run.backend, run.step)
             self.prepare(run, rows)

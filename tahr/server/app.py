@@ -22,10 +22,8 @@ class App:
 
     def __init__(self, state: ServerState):
         self.state = state
-        settings, memory = (
-            state.settings,
-            BodyMemory(max(state.settings.max_body_bytes, host_total_bytes() // BODY_SHARE)),
-        )
+        settings = state.settings
+        memory = BodyMemory(max(state.settings.max_body_bytes, host_total_bytes() // BODY_SHARE))
         arriving = state.admission.arriving
         self._limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s, memory, arriving)
 
@@ -56,7 +54,9 @@ class App:
         finally:
             request.release_body()
         record.route = route.path if route else record.route
-        record.body, record.status, record.ended = request.data, request.status, perf_counter()
+        record.body = request.data
+        record.status = request.status
+        record.ended = perf_counter()
         self.state.observers.notify("request_finished", record)
 
     async def _handle(self, request: HttpRequest, route: Route | None) -> None:
@@ -81,7 +81,8 @@ class App:
 
     async def _respond(self, request: HttpRequest, route: Route) -> None:
         """A handler that meets a model that is not loaded has not sent anything yet: it is run again, once it is."""
-        state, began = self.state, perf_counter()
+        state = self.state
+        began = perf_counter()
         try:
             return await route.handler(request, state)
         except UnloadedModel as missing:

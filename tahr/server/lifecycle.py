@@ -52,7 +52,8 @@ class HttpServer:
     def __init__(self, settings: Settings, load: Load, announce: Announce, make_model: MakeModel | None = None):
         self.settings = settings
         self.state = ServerState(settings, make_model)
-        self._load, self._announce = load, announce
+        self._load = load
+        self._announce = announce
         self._listener = bind(settings)
         self._uvicorn = UvicornServer(uvicorn_config(self.state))
         self._switch_s = sys.getswitchinterval()

@@ -71,7 +71,8 @@ class Result:
 
     def line(self) -> str:
         """For people: `pp512: 134.5 t/s (5 reps, 131.0-136.2, spread 3.9 %)`."""
-        low, high = min(self.rates), max(self.rates)
+        low = min(self.rates)
+        high = max(self.rates)
         reps = f"{len(self.seconds)} reps, {low:.1f}-{high:.1f}, spread {100 * self.spread:.1f} %"
         return f"{self.shape.label}: {statistics.fmean(self.rates):.1f} t/s ({reps})"
 

@@ -53,7 +53,8 @@ class Neighbours:
         now = ticks()
         if now is None or self._before is None:
             return None
-        wanted, stolen = now[0] - self._before[0], now[1] - self._before[1]
+        wanted = now[0] - self._before[0]
+        stolen = now[1] - self._before[1]
         return stolen / wanted if wanted > 0 else 0.0
 
     def warning(self) -> str:

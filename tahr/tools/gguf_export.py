@@ -91,7 +91,8 @@ def export(
 
 def refuse_overwriting(read: Iterable[Path | None], out: Path) -> None:
     """`read` are files, and folders whose files are read; a GGUF in such a folder is none of them."""
-    place, sources = link_end(out), {path.resolve(): path for path in read if path}
+    place = link_end(out)
+    sources = {path.resolve(): path for path in read if path}
     if place in sources and not out.is_dir():
         raise ConfigError(f"{out} is the file that is read. Give another name to write to.")
     if (folder := sources.get(place.parent)) and out.is_file() and place.suffix != ".gguf":

@@ -24,14 +24,18 @@ class LlamaModel:
         if not model:
             raise RuntimeError("llama.cpp cannot load the model")
         params = self.lc.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_context * n_seqs, n_batch, n_batch, n_seqs
+        params.n_ctx = n_context * n_seqs
+        params.n_batch = n_batch
+        params.n_ubatch = n_batch
+        params.n_seq_max = n_seqs
         params.n_threads = params.n_threads_batch = n_threads
         self.context = self.lc.llama_init_from_model(model, params)
         if not self.context:
             raise RuntimeError(f"llama.cpp cannot make a context of {n_context * n_seqs} tokens")
         self.memory = self.lc.llama_get_memory(self.context)
         self.n_vocab = self.lc.llama_vocab_n_tokens(self.lc.llama_model_get_vocab(model))
-        self.n_batch, self.n_seqs = n_batch, n_seqs
+        self.n_batch = n_batch
+        self.n_seqs = n_seqs
         self.n_stored = [0] * n_seqs  # tokens of each sequence that need not be read again
 
     def time(self, n_prompt: int, n_gen: int, n_depth: int, n_seqs: int) -> float:
@@ -68,7 +72,9 @@ class LlamaModel:
         batch.n_tokens = len(tokens)
         for i, (sequence, position, wanted) in enumerate(tokens):
             batch.token[i] = (position * 7919 + sequence * 104729) % self.n_vocab
-            batch.pos[i], batch.n_seq_id[i], batch.logits[i] = position, 1, wanted
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.logits[i] = wanted
             batch.seq_id[i][0] = sequence
         return batch
 

@@ -30,7 +30,8 @@ class Perplexity:
     @staticmethod
     def of(surprise: NDArray[np.float64]) -> "Perplexity":
         """From the negative logarithms of the tokens' probabilities."""
-        value, spread = math.exp(surprise.mean()), float(surprise.std())
+        value = math.exp(surprise.mean())
+        spread = float(surprise.std())
         return Perplexity(value, value * spread / math.sqrt(len(surprise)), len(surprise))
 
 

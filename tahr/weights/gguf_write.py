@@ -24,7 +24,10 @@ from tahr.weights.tensor import HostTensor
 VERSION = 3
 KINDS = {np.dtype("<" + code): kind for kind, code in NUMBERS.items()}
 LISTED = {bool: np.bool_, int: np.int32, float: np.float32}
-UINT32, INT32, FLOAT32, UINT64 = 4, 5, 6, 10
+UINT32 = 4
+INT32 = 5
+FLOAT32 = 6
+UINT64 = 10
 Advance = Callable[[int], None]  # called with the number of bytes written
 
 

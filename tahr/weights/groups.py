@@ -20,7 +20,9 @@ from tahr.weights.tensor import HostTensor
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
 
-BLOCK, FLOAT_BLOCK = 32, 128  # columns
+# columns
+BLOCK = 32
+FLOAT_BLOCK = 128
 VALUES_AT_ONCE = 1 << 20
 
 
@@ -80,7 +82,9 @@ def four_bit_blocks(matrix: IntGroups) -> HostTensor:
 
     def fill(rows: slice) -> None:
         halves = matrix.bytes_of(rows).reshape(-1, blocks.shape[1], 2, 8)
-        first, last = halves[:, :, 0], halves[:, :, 1]  # bytes of the first and of the last 16 columns of each block
+        # bytes of the first and of the last 16 columns of each block
+        first = halves[:, :, 0]
+        last = halves[:, :, 1]
         body = blocks[rows, :, form.block_bytes - 16 :]
         body[:, :, ::2] = (first & 15) | (last << 4)
         body[:, :, 1::2] = (first >> 4) | (last & 0xF0)
@@ -103,7 +107,8 @@ def eight_bit_blocks(matrix: IntGroups) -> HostTensor:
 
 
 def dense_groups(matrix: IntGroups) -> HostTensor:
-    n_rows, n_cols = len(matrix.codes), matrix.n_cols
+    n_rows = len(matrix.codes)
+    n_cols = matrix.n_cols
     n_groups = matrix.scales.shape[1]
     group_of = np.arange(n_cols) * n_groups // n_cols if matrix.group_of is None else matrix.group_of
     values = np.empty((n_rows, n_cols), np.float16)
@@ -119,7 +124,8 @@ def dense_groups(matrix: IntGroups) -> HostTensor:
 
 def by_rows(matrix: IntGroups, fill: Callable[[slice], None]) -> None:
     """Fill some rows after others, on all cores: a few that stay in a core's cache are twice as fast as all at once."""
-    n_rows, n_at_once = len(matrix.codes), max(1, VALUES_AT_ONCE // matrix.n_cols)
+    n_rows = len(matrix.codes)
+    n_at_once = max(1, VALUES_AT_ONCE // matrix.n_cols)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(fill, (slice(at, at + n_at_once) for at in range(0, n_rows, n_at_once))))
 
@@ -135,7 +141,8 @@ def empty_blocks(matrix: IntGroups, form: Format) -> Bytes:
 
 def per_block(matrix: IntGroups, numbers: Floats) -> Bytes:
     """Numbers [n_rows, n_groups] as the bytes of f16, for every block."""
-    n_rows, n_blocks = len(numbers), matrix.n_cols // BLOCK
+    n_rows = len(numbers)
+    n_blocks = matrix.n_cols // BLOCK
     repeated = np.repeat(numbers.astype("<f2"), n_blocks // numbers.shape[1], axis=1)
     return repeated.view(np.uint8).reshape(n_rows, n_blocks, 2)
 
@@ -151,7 +158,8 @@ def float_blocks(name: str, codes: Bytes, scales: Floats, group: int) -> HostTen
         values = FORMATS["F8_E4M3"].dequantise(codes.reshape(-1, 1)).reshape(codes.shape)
         dense = (values * scales[:, np.arange(n_cols) // group]).astype(np.float16)
         return HostTensor(name, FORMATS["F16"], (n_rows, n_cols), dense.reshape(-1).view(np.uint8))
-    form, n_blocks = FORMATS["FP8_128"], n_cols // FLOAT_BLOCK
+    form = FORMATS["FP8_128"]
+    n_blocks = n_cols // FLOAT_BLOCK
     blocks = np.empty((n_rows, n_blocks, form.block_bytes), np.uint8)
     of_blocks = scales[:, np.arange(n_blocks) * FLOAT_BLOCK // group].astype("<f4")
     blocks[:, :, :4] = np.ascontiguousarray(of_blocks).view(np.uint8).reshape(n_rows, n_blocks, 4)

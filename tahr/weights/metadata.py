@@ -14,7 +14,9 @@ from tahr.weights.source import Source
 
 # The number of a value type in the file -> its code, which `struct` and NumPy share.
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-BOOL, STRING, ARRAY = 7, 8, 9
+BOOL = 7
+STRING = 8
+ARRAY = 9
 
 MAX_NAME_BYTES = 65535
 MAX_DEPTH = 4  # of arrays in arrays
@@ -190,7 +192,9 @@ class Cursor:
 
     def _short_ends(self, n_items: int) -> NDArray[np.uint64] | None:
         """Where strings end; None unless all are shorter than 256 bytes, so that a length is one byte and zeros."""
-        at, head, view = self.at, self.size.size, self.view
+        at = self.at
+        head = self.size.size
+        view = self.view
         ends = array("Q")
         append = ends.append
         try:
@@ -207,7 +211,10 @@ class Cursor:
 
     def _any_ends(self, n_items: int, field: str) -> NDArray[np.uint64]:
         """The same for strings of any length."""
-        head, unpack, view, end = self.size.size, self.size.unpack_from, self.view, len(self.view)
+        head = self.size.size
+        unpack = self.size.unpack_from
+        view = self.view
+        end = len(self.view)
         at = self.at
         ends = array("Q")
         try:
@@ -235,7 +242,8 @@ def _decode_strings(stored: NDArray[np.uint8], ends: NDArray[np.uint64], head: i
     """Strings that lie one after the other, each behind its length; `ends` counts from the first byte of `stored`."""
     # All at once: a zero in place of each length, and then cut there.
     begins = np.append(np.uint64(0), ends[:-1])
-    marked, kept = stored.copy(), np.ones(len(stored), np.bool_)
+    marked = stored.copy()
+    kept = np.ones(len(stored), np.bool_)
     marked[begins] = 0
     for i in range(1, head):
         kept[begins + np.uint64(i)] = False

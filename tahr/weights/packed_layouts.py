@@ -62,8 +62,11 @@ def gptq(name: str, parts: Parts, n_bits: int, group_size: int, zero_offset: int
     [n_groups, n_rows]. Zero points are stored less `zero_offset`: 1 in files of the first version."""
     stored, zeros, scales = needed(name, parts, "qweight", "qzeros", "scales")
     n_per_word = 32 // n_bits
-    codes, by_group = words(name, stored), numbers(name, scales)
-    n_cols, n_rows, n_groups = codes.shape[0] * n_per_word, codes.shape[1], len(by_group)
+    codes = words(name, stored)
+    by_group = numbers(name, scales)
+    n_cols = codes.shape[0] * n_per_word
+    n_rows = codes.shape[1]
+    n_groups = len(by_group)
     check_groups(name, n_cols, n_groups, group_size)
     if n_rows % n_per_word or by_group.shape[1] != n_rows:
         raise damaged(name, f"{list(by_group.shape)} scales do not fit {n_rows} rows")
@@ -101,8 +104,10 @@ def awq(name: str, parts: Parts, group_size: int) -> HostTensor:
     """qweight [n_cols, n_rows / 8] and qzeros [n_groups, n_rows / 8] have eight rows to a word, in AWQ_COLUMNS' order;
     scales [n_groups, n_rows]."""
     stored, scales = needed(name, parts, "qweight", "scales")
-    codes, by_group = words(name, stored), numbers(name, scales)
-    (n_cols, n_words), n_groups = codes.shape, len(by_group)
+    codes = words(name, stored)
+    by_group = numbers(name, scales)
+    (n_cols, n_words) = codes.shape
+    n_groups = len(by_group)
     check_groups(name, n_cols, n_groups, group_size)
     if n_cols % 2:
         raise damaged(name, f"it has {n_cols} columns, not an even number")
@@ -126,11 +131,14 @@ def awq_codes(packed: Words) -> Bytes:
     """Codes of words [n_cols, n_words] by rows: bytes [8 * n_words, n_cols / 2]."""
     n_cols, n_words = packed.shape
     stored = np.ascontiguousarray(packed).view(np.uint8).reshape(n_cols // 2, 2, n_words, 4)
-    even, odd = stored[:, 0], stored[:, 1]
+    even = stored[:, 0]
+    odd = stored[:, 1]
     rows = np.empty((n_words, 8, n_cols // 2), np.uint8)
     for byte in range(4):
-        low, high = AWQ_COLUMNS[2 * byte], AWQ_COLUMNS[2 * byte + 1]
-        first, second = even[:, :, byte], odd[:, :, byte]
+        low = AWQ_COLUMNS[2 * byte]
+        high = AWQ_COLUMNS[2 * byte + 1]
+        first = even[:, :, byte]
+        second = odd[:, :, byte]
         rows[:, low] = ((first & 15) | (second << 4)).T
         rows[:, high] = ((first >> 4) | (second & 0xF0)).T
     return rows.reshape(8 * n_words, -1)
@@ -143,7 +151,8 @@ def pack_quantized(name: str, parts: Parts) -> HostTensor:
     """weight_packed [n_rows, n_cols / n] of codes moved up by the middle one, weight_scale [n_rows, n_groups], and
     where they are not symmetric weight_zero_point [n_rows / n, n_groups], packed along the rows."""
     stored, scales, shape = needed(name, parts, "weight_packed", "weight_scale", "weight_shape")
-    codes, by_row = words(name, stored), numbers(name, scales)
+    codes = words(name, stored)
+    by_row = numbers(name, scales)
     n_rows, n_cols = stated_shape(name, shape)
     n_bits = 32 * codes.shape[1] // n_cols if n_cols else 0
     if n_bits not in (4, 8) or codes.shape != (n_rows, n_cols * n_bits // 32) or len(by_row) != n_rows:
@@ -208,11 +217,13 @@ def fp8(name: str, parts: Parts, block: tuple[int, int] | None) -> HostTensor:
     stored, scales = needed(name, parts, "weight", kind)
     n_rows, n_cols = two_sizes(name, stored)
     if block is None or scales.n_values == 1:
-        by_row, group = scales_by_row(name, scales, n_rows), n_cols
+        by_row = scales_by_row(name, scales, n_rows)
+        group = n_cols
         if by_row.shape[1] != 1:
             raise damaged(name, f"{list(scales.shape)} scales are neither one for the matrix nor one for each row")
     else:
-        by_row, group = scales_by_block(name, scales, (n_rows, n_cols), block), block[1]
+        by_row = scales_by_block(name, scales, (n_rows, n_cols), block)
+        group = block[1]
     if not bool(np.isfinite(by_row).all()):
         raise damaged(name, f"{scales.name} holds scales that are no numbers")
     return float_blocks(name, stored.data.reshape(n_rows, n_cols), by_row, group)

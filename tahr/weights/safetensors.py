@@ -140,7 +140,9 @@ def _file_metadata(path: Path, metadata: Any) -> dict[str, str]:
 def _tensor(source: Source, data_start: int, name: str, entry: Any) -> HostTensor:
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise _damage(source, name, "has no dtype, shape and data_offsets")
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    dtype = entry["dtype"]
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
     if not _is_shape(shape) or not _are_offsets(offsets):
         raise _damage(source, name, "has a shape or data_offsets that are no lists of whole numbers")
     if dtype not in DTYPES:

@@ -12,13 +12,15 @@ BLOCK = 256  # values of a TQ2_0 block
 
 def ternary(name: str, parts: Parts, divides: bool) -> HostTensor:
     """A matrix of packed codes [n_rows / 4, n_cols] as TQ2_0; `divides`: the factor is stored inverted."""
-    stored, factor = parts["weight"], parts.get("weight_scale")
+    stored = parts["weight"]
+    factor = parts.get("weight_scale")
     if factor is None or factor.shape not in ((), (1,)) or len(stored.shape) != 2:
         raise damaged(name, "it is not a matrix with one factor")
     scale = float(factor.dense().reshape(-1)[0])
     if not np.isfinite(scale) or (divides and scale == 0):
         raise damaged(name, f"its factor is {scale}")
-    packed, scale = stored.data.reshape(stored.shape), 1 / scale if divides else scale
+    packed = stored.data.reshape(stored.shape)
+    scale = 1 / scale if divides else scale
     codes = np.concatenate([packed >> 2 * i & 3 for i in range(4)])
     if codes.max(initial=0) > 2:
         raise damaged(name, "a code stands for none of -1, 0 and 1")

@@ -48,7 +48,8 @@ class FileWatch:
 
 class _Watched:
     def __init__(self, opened: OpenFile) -> None:
-        self.opened, self.descriptor = opened, opened.descriptor
+        self.opened = opened
+        self.descriptor = opened.descriptor
         self.stamp = opened.first_stamp
         self.digest = _digest(opened, self.stamp[0])
         self._refused: Stamp | None = None  # with other content, which need not be looked at again

@@ -70,7 +70,9 @@ class Memory(Device):
 
     def kv_store(self, layout: MemoryLayout) -> KVStore:
         """Room for the pages and the states of a layout, all zero."""
-        group_of, made, n_bytes = layout.group_of(), [], 0
+        group_of = layout.group_of()
+        made = []
+        n_bytes = 0
         for shape, group in zip(layout.layers, group_of, strict=True):
             if isinstance(shape, StateShape):
                 made.append(self.state_layer(shape, layout.n_slots))

@@ -62,7 +62,8 @@ class LoraRows:
     @staticmethod
     def empty(n: int) -> "LoraRows":
         """Arrays for so many rows, in ordinary memory."""
-        n_tiles, tiles = np.zeros(MAX_STACK, np.int32), np.zeros((MAX_STACK, n, 3), np.int32)
+        n_tiles = np.zeros(MAX_STACK, np.int32)
+        tiles = np.zeros((MAX_STACK, n, 3), np.int32)
         return LoraRows(n_tiles, tiles, np.zeros((MAX_STACK, n), np.int32), np.zeros((MAX_STACK, n), np.float32))
 
 

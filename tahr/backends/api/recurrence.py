@@ -44,13 +44,15 @@ def convolved(x: Floats, net: DeltaNet | StateSpace, state: Floats) -> Floats:
 def learn(parts: Sequence[Floats], net: DeltaNet, state: Floats) -> Floats:
     """What comes out for a token; `state` goes on to the next."""
     qkv, z, beta, alpha = parts
-    n_keys, memories = net.n_k_heads * net.k_dim, matrices(net, state).reshape(-1, net.k_dim, net.v_dim)
+    n_keys = net.n_k_heads * net.k_dim
+    memories = matrices(net, state).reshape(-1, net.k_dim, net.v_dim)
     mixed = silu(convolved(qkv, net, state))
     q, k = (units(mixed[i * n_keys : (i + 1) * n_keys].reshape(-1, net.k_dim)) for i in (0, 1))
     v = mixed[2 * n_keys :].reshape(-1, net.v_dim)
     heads = np.arange(net.n_v_heads)
     key_of = heads % net.n_k_heads if net.tiled else heads // (net.n_v_heads // net.n_k_heads)
-    q, k = q[key_of] / np.float32(net.k_dim**0.5), k[key_of]
+    q = q[key_of] / np.float32(net.k_dim**0.5)
+    k = k[key_of]
     memories *= np.exp(net.decay.data * np.logaddexp(0, alpha + net.dt_bias.data))[:, None, None]
     delta = (v - np.einsum("hkv,hk->hv", memories, k)) * (1 / (1 + np.exp(-beta)))[:, None]
     memories += k[:, :, None] * delta[:, None, :]
@@ -63,7 +65,8 @@ def learn(parts: Sequence[Floats], net: DeltaNet, state: Floats) -> Floats:
 def take_in(parts: Sequence[Floats], net: StateSpace, state: Floats) -> Floats:
     """What comes out for a token; `state` goes on to the next."""
     z, xbc, dt = parts
-    memories, n_shared = matrices(net, state).reshape(-1, net.state_dim, net.head_dim), net.n_heads // net.n_groups
+    memories = matrices(net, state).reshape(-1, net.state_dim, net.head_dim)
+    n_shared = net.n_heads // net.n_groups
     mixed = convolved(xbc, net, state)
     mixed = silu(mixed if net.conv_bias is None else mixed + net.conv_bias.data)
     x = mixed[: net.width].reshape(-1, net.head_dim)

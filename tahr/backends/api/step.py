@@ -71,7 +71,9 @@ class StepInputs:
     @staticmethod
     def empty(limits: StepLimits) -> "StepInputs":
         """Arrays of the largest size, in ordinary memory."""
-        n, s, g = limits.n_tokens, limits.n_seqs, limits.n_groups
+        n = limits.n_tokens
+        s = limits.n_seqs
+        g = limits.n_groups
         shapes = [(3,), (n,), (n,), (g, n), (s + 1,), (s,), (s,), (g, s, limits.n_pages_per_seq), (limits.n_rows,)]
         return StepInputs(limits, *(np.zeros(shape, np.int32) for shape in shapes))
 

@@ -46,7 +46,9 @@ class CpuBackend(RowOps):
     def weight(self, tensor: HostTensor) -> Weight:
         matrix = PackedMatrix(tensor, self.isa, self.pool)
         n_stack, n_rows, n_cols = matrix.shape
-        name, form, in_file = tensor.name, tensor.format.name, table_bytes(tensor)
+        name = tensor.name
+        form = tensor.format.name
+        in_file = table_bytes(tensor)
         return Weight(name, form, matrix.kernel, n_rows, n_cols, matrix.n_bytes, matrix, n_stack, in_file)
 
     def weight_bytes(self, tensor: HostTensor, n_taken: int = 0) -> int:
@@ -131,7 +133,8 @@ class CpuBackend(RowOps):
             self._eager.clear()
 
     def record(self, step: Callable[[], Tensor], inputs: api.StepInputs) -> api.Plan:
-        queue, before = Queue(self.isa), self._queue
+        queue = Queue(self.isa)
+        before = self._queue
         self._queue = queue
         try:
             result = step()
@@ -196,7 +199,8 @@ class CpuBackend(RowOps):
 
     def head_linears(self, x: Tensor, stack: api.Linear) -> Tensor:
         """As with experts: row r has one pair per head, and all of a head's pairs meet its matrix."""
-        n_heads, out = stack.weight.n_stack, self._like(x, stack.weight.n_stack * stack.weight.n_rows)
+        n_heads = stack.weight.n_stack
+        out = self._like(x, stack.weight.n_stack * stack.weight.n_rows)
         assert x.width == n_heads * stack.weight.n_cols
         heads = all_heads(n_heads, max(1, x.data.count.limit))
         self._queue.keep(heads)
@@ -321,7 +325,8 @@ class CpuBackend(RowOps):
         return outs
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
-        (q, *kv), norms = qkv, rotation.norms
+        (q, *kv) = qkv
+        norms = rotation.norms
         k, v = (*map(self._use, kv), 0, 0)[:2]
         out = self._like(q)
         self._keep_memory(memory)
@@ -345,7 +350,8 @@ class CpuBackend(RowOps):
         return out
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
-        step, shape = memory.step, memory.kv_shape
+        step = memory.step
+        shape = memory.kv_shape
         n_q_heads = q.width // shape.head_dim
         out = self._like(q, n_q_heads * shape.value_dim)
         n_spans = -(-step.limits.n_pages_per_seq * memory.store.page_size // native.KV_SPAN)

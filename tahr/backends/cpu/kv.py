@@ -37,7 +37,8 @@ class PagedLayer:
 
     def by_token(self) -> list[NDArray[Any]]:
         """Views of the parts of keys, then of values: [n_pages, page_size, n_heads, n_items]."""
-        keys, values = self.keys, self.values
+        keys = self.keys
+        values = self.values
         parts = [keys[name].transpose(0, 3, 1, 2) for name in keys.dtype.fields or ()]
         if values is not None:
             parts += [values[name].transpose(0, 2, 1, 3) for name in values.dtype.fields or ()]
@@ -52,7 +53,8 @@ class PagedLayer:
 
     def write(self, pages: Sequence[int], content: Bytes) -> None:
         """The reverse of `read`."""
-        at, begin = np.array(pages, np.int64), 0
+        at = np.array(pages, np.int64)
+        begin = 0
         for part in self.by_token():
             end = begin + part.shape[3] * part.itemsize
             items = np.ascontiguousarray(content[..., begin:end]).view(part.dtype)
@@ -69,7 +71,8 @@ def head_items(dtype: str, head_dim: int) -> list[tuple[str, type, int]]:
 
 def make_layer(shape: KVShape, n_pages: int, page_size: int, dtype: str) -> PagedLayer:
     """Zeroed keys and values; pages nobody writes to take no memory."""
-    key_type, value_type = shape.sides(dtype)[0], kv_sides(dtype)[1]
+    key_type = shape.sides(dtype)[0]
+    value_type = kv_sides(dtype)[1]
     key_items = [(name, item, (n, page_size)) for name, item, n in head_items(key_type, shape.head_dim)]
     value_items = [(name, item, (page_size, n)) for name, item, n in head_items(value_type, shape.head_dim)]
     keys: NDArray[Any] = np.zeros((n_pages, shape.n_heads), np.dtype(key_items))
@@ -94,7 +97,8 @@ def task_heads(n_q_heads: int, shape: KVShape) -> int:
 
     The many heads of a latent layer share one key, and are shared out for the sake of the other threads.
     """
-    group, most = n_q_heads // shape.n_heads, MOST_LATENT_HEADS if shape.latent else native.MAX_QUERY_TILE
+    group = n_q_heads // shape.n_heads
+    most = MOST_LATENT_HEADS if shape.latent else native.MAX_QUERY_TILE
     return next(n for n in range(min(group, most), 0, -1) if group % n == 0)
 
 

@@ -37,7 +37,8 @@ class PackedFactors:
 
     def __init__(self, factors: LoraFactors, memory: "FactorMemory"):
         number, code = type_of(factors)
-        self.a, self.b = padded_columns(values_of(factors.a, code), memory), panels(values_of(factors.b, code), memory)
+        self.a = padded_columns(values_of(factors.a, code), memory)
+        self.b = panels(values_of(factors.b, code), memory)
         self.rank = factors.rank
         self.row = address_of(self.a), address_of(self.b), factors.rank, number, factors.scale, 0
 
@@ -47,7 +48,8 @@ class FactorMemory:
     reads every byte of an adapter once, and page walks would show."""
 
     def __init__(self, n_bytes: int):
-        self._block, self._taken = MemoryBlock(n_bytes), 0
+        self._block = MemoryBlock(n_bytes)
+        self._taken = 0
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         n_bytes = math.prod(shape) * dtype.itemsize

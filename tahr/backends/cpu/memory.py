@@ -49,7 +49,9 @@ class Count:
     __slots__ = ("_numbers", "address", "index", "limit")
 
     def __init__(self, array: Ints, index: int, limit: int):
-        self._numbers, self.index, self.limit = array.data, index, limit
+        self._numbers = array.data
+        self.index = index
+        self.limit = limit
         self.address = address_of(array) + 4 * index
 
     @property
@@ -64,7 +66,9 @@ class Buffer:
     __slots__ = ("_live", "_rows", "address", "arena", "block", "count", "quantised", "row_bytes")
 
     def __init__(self, arena: Arena, count: Count, row_bytes: int):
-        self.arena, self.count, self.row_bytes = arena, count, row_bytes
+        self.arena = arena
+        self.count = count
+        self.row_bytes = row_bytes
         self.block = arena.take(max(1, count.limit) * row_bytes)
         self.address = self.block.address
         self.quantised: Any = None  # the QuantisedRows of these rows, if any

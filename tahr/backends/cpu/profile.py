@@ -88,7 +88,8 @@ class TimedTape:
     """A tape that remembers what its ops are and books their time."""
 
     def __init__(self, isa: str, profile: Profile):
-        self._tape, self._profile = native.Tape(isa), profile
+        self._tape = native.Tape(isa)
+        self._profile = profile
         self._labels: list[Label] = []
 
     def __getattr__(self, op: str) -> Callable[..., Any]:

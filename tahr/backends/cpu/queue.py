@@ -108,7 +108,8 @@ class CpuPlan:
 
     def __init__(self, queue: Queue, pool: native.Pool, result: Tensor):
         self.result = result
-        self._queue, self._pool = queue, pool
+        self._queue = queue
+        self._pool = pool
 
     def run(self) -> None:
         self._queue.run(self._pool)

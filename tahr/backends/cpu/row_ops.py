@@ -51,7 +51,8 @@ class RowOps(api.Backend):
         return out
 
     def add_rms_norm(self, x: Tensor, y: Tensor, gain: Vector, eps: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        total, out = self._like(x), self._like(x)
+        total = self._like(x)
+        out = self._like(x)
         self._norm(x, y, gain, total, out, eps, scale)
         return total, out
 
@@ -90,7 +91,8 @@ class RowOps(api.Backend):
     def add_layer_norm(
         self, x: Tensor, y: Tensor, gain: Vector, bias: Vector | None, eps: float, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        total, out = self._like(x), self._like(x)
+        total = self._like(x)
+        out = self._like(x)
         self._layer_norm(x, y, (gain, bias), total, out, eps, scale)
         return total, out
 

@@ -25,7 +25,8 @@ class Results:
     """Where some samples are read from and written to. It is kept: finding an address takes longer than using it."""
 
     def __init__(self, rows: SampleRows):
-        self.params, self.source = rows.params, rows.source
+        self.params = rows.params
+        self.source = rows.source
         self.sampled = SampledTokens(np.empty(len(rows), np.int32), np.empty(len(rows), np.float64))
         arrays = {"params": rows.params, "source": rows.source, **self.sampled._asdict()}
         addresses = {name: address_of(array) for name, array in arrays.items() if array is not None}
@@ -63,12 +64,14 @@ class NativeSampler:
         native.sample(self._isa, self._pool, **arguments)
         if rows.n_logprobs is None:
             return results.sampled
-        tokens, n_top = np.maximum(results.sampled.tokens, 0), np.maximum(rows.n_logprobs, 0)
+        tokens = np.maximum(results.sampled.tokens, 0)
+        n_top = np.maximum(rows.n_logprobs, 0)
         return results.sampled._replace(logprobs=self.logprobs(logits, rows.n_vocab, rows.source, tokens, n_top))
 
     def logprobs(self, logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: Ints) -> Logprobs:
         """How likely tokens are, and the likeliest of each row."""
-        n, width = len(tokens), int(n_top.max(initial=0))
+        n = len(tokens)
+        width = int(n_top.max(initial=0))
         found = Logprobs(np.empty(n), np.empty((n, width), np.int32), np.empty((n, width)))
         logits = plain(logits)
         native.logprobs(

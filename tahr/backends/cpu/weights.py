@@ -44,7 +44,9 @@ class PackedMatrix:
             raise QuantError(
                 f"{host.name} has the shape {list(host.shape)}, but a weight matrix has two axes, or three if stacked."
             )
-        self.host, self.isa, self.pool = host, isa, pool
+        self.host = host
+        self.isa = isa
+        self.pool = pool
         self.shape = stack_shape(host.shape)
         self.native = native.has_format(host.format.name)
         self.format = packed_format(host.format)

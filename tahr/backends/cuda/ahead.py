@@ -33,7 +33,8 @@ class Ahead:
 
     def __init__(self, n_vocab: int, width: int) -> None:
         """`width` is that of a row of logits, the first `n_vocab` of which are tokens."""
-        self.n_vocab, self.width = n_vocab, width
+        self.n_vocab = n_vocab
+        self.width = width
         Thread(target=make_context, name="tahr-cuda-context").start()
         self._compilers: list[subprocess.Popen[bytes]] = []
         with suppress(Exception):  # a Python that cannot be started again, a Triton that is not a package
@@ -60,7 +61,8 @@ class Ahead:
 def begin(arguments: tuple[int, ...]) -> "subprocess.Popen[bytes]":
     """A process that compiles one kernel; it finds the modules that this one does."""
     command = [sys.executable, "-P", "-m", "tahr.backends.cuda.ahead", *map(str, arguments)]
-    environ, nowhere = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, subprocess.DEVNULL
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    nowhere = subprocess.DEVNULL
     return subprocess.Popen(command, env=environ, stdin=nowhere, stdout=nowhere, stderr=nowhere)
 
 
@@ -96,7 +98,8 @@ def compile_kernel(kernel: Any, arguments: list[Any], n_warps: int, arch: int) -
     from triton.compiler.compiler import make_backend
     from triton.runtime.jit import MockTensor, create_function_from_signature
 
-    target, options = GPUTarget("cuda", arch, 32), {"num_warps": n_warps}
+    target = GPUTarget("cuda", arch, 32)
+    options = {"num_warps": n_warps}
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     given = [MockTensor(each) if isinstance(each, triton.language.dtype) else each for each in arguments]

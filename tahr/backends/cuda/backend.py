@@ -63,7 +63,8 @@ class CudaBackend(api.Backend):
 
     def __init__(self, device: str = "cuda", deterministic: bool = False) -> None:
         self.device = torch.device(device)
-        self.deterministic, self.has_own_memory = deterministic, self.device.type == "cuda"
+        self.deterministic = deterministic
+        self.has_own_memory = self.device.type == "cuda"
         self.keeps_lora_rows = not deterministic
         self._products = Products(deterministic)
         self.rounds_to = ("fp8",) if converts_fp8(self.device) and not deterministic else ()
@@ -203,13 +204,15 @@ class CudaBackend(api.Backend):
     # ---- ops --------------------------------------------------------------------------------------------------
 
     def embed(self, table: Weight, step: api.StepInputs, scale: float = 1.0) -> Tensor:
-        inputs, n = self.context.enter(step), self._n_tokens(step)
+        inputs = self.context.enter(step)
+        n = self._n_tokens(step)
         embed = packed.packed_embed if isinstance(table.data, CodedMatrix) else rows.embed
         found = embed(table.data, inputs, n, scale)
         return made(found, Rows.TOKENS, table.data.dtype)
 
     def embed_positions(self, table: Weight, step: api.StepInputs) -> Tensor:
-        inputs, n = self.context.enter(step), self._n_tokens(step)
+        inputs = self.context.enter(step)
+        n = self._n_tokens(step)
         dense = packed.unpacked_matrix(table.data, F32) if isinstance(table.data, CodedMatrix) else table.data
         return made(rows.embed_positions(dense, inputs, n), Rows.TOKENS, table.data.dtype)
 
@@ -260,7 +263,8 @@ class CudaBackend(api.Backend):
         """The outputs of linears, which lie side by side, with what adapters add to them."""
         if not isinstance(self.lora, CudaLoraBank):
             return self._products.multiply(x, w, bias)
-        heights, names = [linear.weight.n_rows for linear in linears], [linear.name for linear in linears]
+        heights = [linear.weight.n_rows for linear in linears]
+        names = [linear.name for linear in linears]
         if room := self.lora.room_of(names):
             found = self._products.multiply(x, *room.begin(self.lora.n_used))
             self.lora.finish_behind(found, x.rows, names, heights)
@@ -304,10 +308,13 @@ class CudaBackend(api.Backend):
         return like(gate, rows.activate(values(gate), None if up is None else values(up), act, gate.data.math))
 
     def experts(self, x: Tensor, scores: Tensor, mlps: api.ExpertMLPs) -> Tensor:
-        gate, up, down = mlps.gate, mlps.up, mlps.down
+        gate = mlps.gate
+        up = mlps.up
+        down = mlps.down
         biases = (gate.bias.data, up.bias.data, down.bias.data) if gate.bias and up.bias and down.bias else None
         stacks = experts.ExpertStacks(gate.weight.data, up.weight.data, down.weight.data, mlps.act, biases)
-        dtype, n_rows = wider(x.data.math, *(s.dtype for s in (stacks.gate, stacks.up, stacks.down))), len(values(x))
+        dtype = wider(x.data.math, *(s.dtype for s in (stacks.gate, stacks.up, stacks.down)))
+        n_rows = len(values(x))
         if n_rows <= linear.N_VECTORS and dtype != F32 and not self.deterministic:
             return like(x, experts.run_few(values(x), values(scores), mlps.routing, stacks, dtype))
         tile_size = experts.tile_size_for(values(scores), mlps.routing, self.deterministic)
@@ -328,8 +335,10 @@ class CudaBackend(api.Backend):
     def _rope_and_cache(
         self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory, new_keys: torch.Tensor | None
     ) -> Tensor:
-        inputs, (q, *kv) = self.context.enter(memory.step), qkv
-        heads, slots = (values(q), [values(x) for x in kv]), inputs.slot_mapping[memory.group]
+        inputs = self.context.enter(memory.step)
+        (q, *kv) = qkv
+        heads = (values(q), [values(x) for x in kv])
+        slots = inputs.slot_mapping[memory.group]
         found = rope_kv.rope_and_cache(*heads, rotation, memory.data, slots, inputs.counts, q.data.math, new_keys)
         return like(q, found)
 
@@ -355,7 +364,8 @@ class CudaBackend(api.Backend):
         return attention.AttentionCall(values(q), memory.data, inputs.page_tables[memory.group], inputs, spec, dtype)
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
-        call, step = self._attention_call(q, spec, memory), memory.step
+        call = self._attention_call(q, spec, memory)
+        step = memory.step
         if memory.kv_shape.latent:
             return like(q, latent.attend_latent(call, memory.kv_shape.latent))
         n_seqs = self._n_seqs(step)
@@ -365,13 +375,15 @@ class CudaBackend(api.Backend):
         return like(q, attention.attend_decode(call) if one_each else attention.attend_mixed(call, n_seqs))
 
     def delta_net(self, parts: Sequence[Tensor], net: api.DeltaNet, memory: api.LayerMemory) -> Tensor:
-        inputs, step = self.context.enter(memory.step), memory.step
+        inputs = self.context.enter(memory.step)
+        step = memory.step
         n_seqs = self._n_seqs(step)
         found = recurrence.run_delta_net([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))
 
     def state_space(self, parts: Sequence[Tensor], net: api.StateSpace, memory: api.LayerMemory) -> Tensor:
-        inputs, step = self.context.enter(memory.step), memory.step
+        inputs = self.context.enter(memory.step)
+        step = memory.step
         n_seqs = self._n_seqs(step)
         found = recurrence.run_state_space([values(part) for part in parts], net, memory.data, inputs, n_seqs)
         return like(parts[0], found.to(parts[0].data.math))

@@ -9,7 +9,9 @@ class LateRows:
     """The rows of a product that nobody has read yet; see `DeviceRows`."""
 
     def __init__(self, math: torch.dtype, multiply: Callable[[], torch.Tensor], in_parts: Callable[[], torch.Tensor]):
-        self.math, self.multiply, self.in_parts = math, multiply, in_parts
+        self.math = math
+        self.multiply = multiply
+        self.in_parts = in_parts
         self._values: torch.Tensor | None = None
 
     @property

@@ -22,7 +22,8 @@ class PendingLogprobs:
 
     def collect(self) -> Logprobs:
         """What has come; the caller has waited for it."""
-        own, rest = self.values.numpy()[:, 0], self.values.numpy()[:, 1:]
+        own = self.values.numpy()[:, 0]
+        rest = self.values.numpy()[:, 1:]
         width = rest.shape[1] // 2
         listed = (np.arange(width) < self.n_top[:, None]) & np.isfinite(rest[:, :width]) & ~np.isnan(own)[:, None]
         ids = np.where(listed, np.ascontiguousarray(rest[:, width:]).view(np.int32), -1)
@@ -33,7 +34,8 @@ def begin_logprobs(
     logits: torch.Tensor, n_vocab: int, source: Ints, tokens: torch.Tensor, n_top: Ints
 ) -> PendingLogprobs:
     """Enqueue the log-probability of each token by row `source[i]`, and the `n_top[i]` likeliest tokens there."""
-    n, width = len(source), min(int(n_top.max(initial=0)), n_vocab)
+    n = len(source)
+    width = min(int(n_top.max(initial=0)), n_vocab)
     at = torch.from_numpy(source.astype(np.int64)).to(logits.device, non_blocking=True)
     found = torch.empty((n, 1 + 2 * width), dtype=torch.float32, device=logits.device)
     n_at_once = max(1, MOST_BYTES // (LOGIT_BYTES * n_vocab))

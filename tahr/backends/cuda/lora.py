@@ -55,7 +55,9 @@ class DeviceLoraRows:
 
     def __init__(self, n: int, n_seqs: int, runs: Ints, device: torch.device):
         """`runs` says of each slot which rows it has behind linears: the first, and how many."""
-        self.host, self._runs, n_most = LoraRows.empty(n), runs, most_tiles(n, n_seqs)
+        self.host = LoraRows.empty(n)
+        self._runs = runs
+        n_most = most_tiles(n, n_seqs)
         self._numbers = np.zeros(HEADER + MAX_STACK * n_most * RECORD, np.int32)
         self._there = torch.zeros(len(self._numbers), dtype=torch.int32, device=device)
         self._staging = [Staging(len(self._numbers)) for _ in range(N_STAGING)] if device.type == "cuda" else []
@@ -92,10 +94,12 @@ class DeviceLoraRows:
         found = np.zeros((n, RECORD), np.int32)
         slots, first, n_rows = self.host.tiles[k, : self.host.n_tiles[k]].T
         places = np.arange(LORA_TILE)
-        live, entries = places < n_rows[:, None], first[:, None] + places
+        live = places < n_rows[:, None]
+        entries = first[:, None] + places
         entries = np.where(live, entries, 0)
         tiles = found[: len(slots)]
-        tiles[:, 0], tiles[:, 1:3] = slots, self._runs[slots]
+        tiles[:, 0] = slots
+        tiles[:, 1:3] = self._runs[slots]
         tiles[:, ROWS : ROWS + LORA_TILE] = np.where(live, self.host.rows[k][entries], -1)
         tiles[:, SCALES:] = self.host.scales[k][entries].view(np.int32)
         return found
@@ -162,7 +166,8 @@ class CudaLoraBank(LoraBank):
 
     @property
     def note(self) -> str:
-        n, n_room = sum(whole_tiles(rank_of(each)) for each in self._kept.values()), self._free.n_rows
+        n = sum(whole_tiles(rank_of(each)) for each in self._kept.values())
+        n_room = self._free.n_rows
         if self.n_used:
             behind = f"behind the matrices of {len(self._rooms)} of {len(self.shapes)} linears"
             return f"Adapters: first factors are rows {behind}, {n} of {n_room} taken"
@@ -250,7 +255,8 @@ class CudaLoraBank(LoraBank):
                     yield begin + sum(heights[:i]), call
             return
         there = self._there[Rows.LOGITS if rows is Rows.LOGITS else Rows.TOKENS]
-        first, n_most = self._index[names[0]], most_tiles(n, self._n_seqs)
+        first = self._index[names[0]]
+        n_most = most_tiles(n, self._n_seqs)
         for k in range(self.n_rounds):
             yield 0, LoraCall(there.round(k, self._table), first, n_most, heights, self.most_rank, self.dtype)
 

@@ -45,7 +45,8 @@ class LoraRoom:
 def lora_room(linears: Sequence[Linear], n_rows: int) -> LoraRoom:
     """Copies the matrices of linears to where there is room behind them."""
     matrices = [linear.weight.data for linear in linears]
-    n_out, n_behind = sum(len(matrix) for matrix in matrices), len(linears) * n_rows
+    n_out = sum(len(matrix) for matrix in matrices)
+    n_behind = len(linears) * n_rows
     whole = matrices[0].new_zeros((n_out + n_behind, matrices[0].shape[1]))
     torch.cat(matrices, out=whole[:n_out])
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
@@ -75,7 +76,8 @@ class RowRuns:
 
     def find(self, rank: int) -> RowRun | None:
         """A run that an adapter of that rank may take; None if none is free."""
-        n, first = whole_tiles(rank), 0
+        n = whole_tiles(rank)
+        first = 0
         for run in sorted(self.by_slot.values(), key=lambda run: run.first):
             if run.first - first >= n:
                 break

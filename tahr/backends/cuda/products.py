@@ -33,7 +33,8 @@ class Products:
         """x @ w.T + bias: f32 in our own tiles and for gathered rows, which become logits; else the type of w."""
         if not isinstance(w, torch.Tensor):
             return self._multiply_compact(x, w, bias)
-        rows, dtype = x.data.values, wider(x.data.math, w.dtype)
+        rows = x.data.values
+        dtype = wider(x.data.math, w.dtype)
         if self.is_vector(x, w):
             return linear.vector_linear(rows, w, bias, dtype)
         if self.deterministic or dtype == F32 or len(rows) <= linear.FEW:
@@ -52,18 +53,21 @@ class Products:
 
     def _in_parts(self, x: Tensor, w: torch.Tensor | Compact, bias: Bias) -> Callable[[], torch.Tensor] | None:
         """What computes a product in parts, where that is faster than the whole."""
-        rows, math = x.data.values, x.data.math
+        rows = x.data.values
+        math = x.data.math
         if isinstance(w, Fp8Matrix):
             n_parts = fp8_few.parts_of(rows, w, bias) if math != F32 else 0
             return partial(fp8_few.few_in_parts, rows, w, math, n_parts) if n_parts else None
         if not isinstance(w, torch.Tensor) or wider(math, w.dtype) == F32:
             return None
-        n_parts, tile = narrow_linear.parts_of(rows, w), narrow_linear.PARTS_TILE
+        n_parts = narrow_linear.parts_of(rows, w)
+        tile = narrow_linear.PARTS_TILE
         return partial(narrow_linear.narrow_linear, rows, w, bias, tile, n_parts=n_parts) if n_parts else None
 
     def _multiply_compact(self, x: Tensor, w: Compact, bias: Bias) -> torch.Tensor:
         """The same; a model in f32 has its packed matrices made dense in f32."""
-        rows, dtype = x.data.values, x.data.math
+        rows = x.data.values
+        dtype = x.data.math
         if self.is_vector(x, w):
             return vector_product(w)(rows, w, bias, dtype)
         out_dtype = F32 if x.rows is Rows.LOGITS else dtype

@@ -46,7 +46,8 @@ class HostBuffers:
     """What one call of `sample` sends and gets back."""
 
     def __init__(self, pinned: bool):
-        self.sent, self.tokens = HostBuffer(pinned), HostBuffer(pinned)
+        self.sent = HostBuffer(pinned)
+        self.tokens = HostBuffer(pinned)
         self.done = torch.cuda.Event() if pinned else None  # the device has written the tokens
 
 
@@ -57,7 +58,8 @@ class Upload:
     parts: dict[str, NDArray[np.int32]]
 
     def begins(self) -> dict[str, int]:
-        found, at = {}, 0
+        found = {}
+        at = 0
         for name, part in self.parts.items():
             found[name] = at
             at += -(-part.size // ALIGN) * ALIGN
@@ -71,7 +73,9 @@ class KeptFields:
     """
 
     def __init__(self, rows: SampleRows, device: torch.device):
-        self._params, self._source, self._n_logprobs = rows.params, rows.source, rows.n_logprobs
+        self._params = rows.params
+        self._source = rows.source
+        self._n_logprobs = rows.n_logprobs
         self._masked = rows.masked
         self.on_host = host_rows(rows)
         mask_rows = np.full(len(rows), -1, np.int32)
@@ -93,7 +97,8 @@ class KeptFields:
 
         Without masks, theirs are empty.
         """
-        fields, sent = self._fields, by.take(self._fields.size)
+        fields = self._fields
+        sent = by.take(self._fields.size)
         fields[2] = rows.params["counter"]
         fields[3] = rows.source
         fields[10] = rows.slots
@@ -206,7 +211,10 @@ class CudaSampler:
         """Memory for what the kernels leave each other; the stream keeps one call's use of it apart from the next's."""
         if self._rooms[0] == (n, n_tiles, n_groups):
             return self._rooms[1]
-        f32, i32, n_scan, n_listed = torch.float32, torch.int32, n * n_tiles, n * kernels.CANDIDATES
+        f32 = torch.float32
+        i32 = torch.int32
+        n_scan = n * n_tiles
+        n_listed = n * kernels.CANDIDATES
         types = [f32, i32, f32, i32, f32, f32, i32, i32]  # in the order of `_run`
         sizes = [n_scan, n_scan, n_scan, n_scan, n * n_groups, n_listed, n_listed, n * n_groups]
         padded = [-(-size // ALIGN) * ALIGN for size in sizes]
@@ -231,8 +239,12 @@ class PendingSamples:
         scores: tuple[NDArray[np.intp], PendingLogprobs] | None,
     ):
         self.on_host = on_host
-        self._free, self._buffers, self._tokens = free, buffers, tokens
-        self._rows, self._host_logits, self._scores = own(rows, on_host), host_logits, scores
+        self._free = free
+        self._buffers = buffers
+        self._tokens = tokens
+        self._rows = own(rows, on_host)
+        self._host_logits = host_logits
+        self._scores = scores
 
     def collect(self) -> SampledTokens:
         """Wait for the tokens, and take the samples that are the host's."""
@@ -244,7 +256,8 @@ class PendingSamples:
         scores = [(self._scores[0], self._scores[1].collect())] if self._scores else []
         if self._rows is not None and self._host_logits is not None:
             taken = host_sampler()(self._host_logits.numpy(), self._rows)
-            result.tokens[self.on_host], result.probabilities[self.on_host] = taken.tokens, taken.probabilities
+            result.tokens[self.on_host] = taken.tokens
+            result.probabilities[self.on_host] = taken.probabilities
             if taken.logprobs is not None:
                 scores.append((np.array(self.on_host), taken.logprobs))
         return result._replace(logprobs=merged(scores, n))
@@ -312,7 +325,8 @@ def fields_of(
     rows: SampleRows, source: NDArray[np.int32], on_host: list[int], mask_rows: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """The fields of the samples: [n_fields, n]."""
-    p, fields = rows.params, np.zeros((len(kernels.FIELDS), len(rows)), np.int32)
+    p = rows.params
+    fields = np.zeros((len(kernels.FIELDS), len(rows)), np.int32)
     floats = fields.view(np.float32)
     temperature = p["temperature"]
     plain = (p["top_k"] == 0) & (p["min_p"] == 0) & (p["top_p"] == 1)
@@ -376,13 +390,15 @@ class Edits:
     """Edits made in place and taken back: rows of logits are many megabytes, edits a few kilobytes."""
 
     def __init__(self, logits: torch.Tensor, views: dict[str, torch.Tensor]):
-        self._logits, self._views = logits, views
+        self._logits = logits
+        self._views = views
         self._n = views["ids"].numel()
         self._saved = torch.empty(self._n, dtype=logits.dtype, device=logits.device)
         self._grid = (triton.cdiv(self._n, EDITS_AT_ONCE),)
 
     def apply(self) -> None:
-        v, f32 = self._views, torch.float32
+        v = self._views
+        f32 = torch.float32
         kernels.edit_kernel[self._grid](
             self._logits, self._saved, v["sources"], v["ids"], v["before"].view(f32), v["penalty"].view(f32),
             v["after"].view(f32), self._logits.stride(0), self._n, EDITS_AT_ONCE,

@@ -22,7 +22,9 @@ log = logging.getLogger("tahr.backends")
 POWERS = [1 << i for i in range(31)]
 # Tokens of a step. Small ones: half as many again between powers of two, because launches cost more than padding. Where
 # products take the time, padding costs a sixteenth at most; they are cut into tiles of 128 rows anyway.
-FINE, ROW_TILE = 10, 128  # the power of two from which sizes lie close together
+# the power of two from which sizes lie close together
+FINE = 10
+ROW_TILE = 128
 TOKENS = [
     *(16, 32, 64),
     *(n for i in range(7, FINE) for n in (1 << i, 3 << (i - 1))),
@@ -30,13 +32,15 @@ TOKENS = [
 ]
 # Sequences of a step of any kind. Large steps lose little by 64 in place of 8: programs of sequences that are not there
 # end at once, and the keys of those that are there are shared out no less.
-SEQ_COUNTS, FEW_SEQ_COUNTS = [1, 8, 64], [1, 64]
+SEQ_COUNTS = [1, 8, 64]
+FEW_SEQ_COUNTS = [1, 64]
 LONGEST = 4096  # tokens of a step that one sequence may have for itself: longer prompts are cut into such steps
 ALIGN = 4  # int32 numbers: arrays start at multiples of 16 bytes, as wide loads want
 LEAST_FREE_BYTES = 2 << 30  # of the device, for a capture
 # Steps of new sizes in a row without a new kernel, before kernels are compiled when they are launched: where someone
 # waits for the step, and where nobody does. Then small steps, which have the most kinds, are looked at in any case.
-MAX_MISSES, MAX_MISSES_IDLE = 4, 32
+MAX_MISSES = 4
+MAX_MISSES_IDLE = 32
 MOST_MULTIPLIED = 512  # tokens of a step whose products run while its kernels are compiled: that opens the library
 N_STAGING = 2  # copies of the inputs that may be on their way to the device
 
@@ -84,7 +88,8 @@ class DeviceInputs:
 
     def upload(self, inputs: StepInputs) -> None:
         """Send what a step needs, of page tables the pages that have tokens. The host arrays may change afterwards."""
-        n_seqs, n_fixed = inputs.n_seqs, len(self.host) - self.host_tables.size
+        n_seqs = inputs.n_seqs
+        n_fixed = len(self.host) - self.host_tables.size
         self._sort(inputs.seq_lens[:n_seqs])
         n = n_fixed + self.host_tables[:n_seqs].size
         if not self.staging:
@@ -106,11 +111,15 @@ class DeviceInputs:
 
 def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -> StepInputs:
     """Host arrays with their device copies behind them."""
-    device, n, s, g = last_tokens.device, limits.n_tokens, limits.n_seqs, limits.n_groups
+    device = last_tokens.device
+    n = limits.n_tokens
+    s = limits.n_seqs
+    g = limits.n_groups
     shapes = {"counts": (3,), "ids": (n,), "positions": (n,), "slot_mapping": (g, n), "query_start": (s + 1,),
               "seq_lens": (s,), "state_slots": (s,), "logit_rows": (limits.n_rows,), "order": (s,),
               "page_table": (s, g, limits.n_pages_per_seq)}  # fmt: skip
-    begins, at = {}, 0
+    begins = {}
+    at = 0
     for name, shape in shapes.items():
         begins[name] = at = -(-at // ALIGN) * ALIGN
         at += prod(shape)
@@ -122,7 +131,8 @@ def make_inputs(limits: StepLimits, last_tokens: torch.Tensor, page_size: int) -
         return {**found, "page_table": found["page_table"].transpose(0, 1)}
 
     there = views(buffer)
-    slots, tables = there.pop("slot_mapping").unbind(), there.pop("page_table").unbind()
+    slots = there.pop("slot_mapping").unbind()
+    tables = there.pop("page_table").unbind()
     staging = [Staging(at) for _ in range(N_STAGING)] if device.type == "cuda" else []
     numbers = host.numpy()
     host_tables = numbers[begins["page_table"] :].reshape(shapes["page_table"])
@@ -238,7 +248,9 @@ class EagerPlan:
     """Calls the function again at each run, padded as a captured graph would be: where kernels are interpreted."""
 
     def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs):
-        self._context, self._step, self._inputs = context, step, inputs
+        self._context = context
+        self._step = step
+        self._inputs = inputs
         self._result: Tensor | None = None
 
     @property
@@ -315,7 +327,8 @@ class GraphPlan:
 
     def __init__(self, context: RecordingContext, step: Callable[[], Tensor], inputs: StepInputs, memory: GraphMemory):
         self._run_ops = partial(context.run, step)
-        self._inputs, self._memory = inputs, memory
+        self._inputs = inputs
+        self._memory = memory
         self._graph: torch.cuda.CUDAGraph | None = None
         self._has_room = True
         self._kernels: list[FutureKernel] | None = None  # that are being compiled; None: they are not known yet

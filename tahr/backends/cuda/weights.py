@@ -75,7 +75,8 @@ def take(tensor: HostTensor, device: torch.device, packs: bool, free_share: floa
     tensor.forget()
     kernel = f"packed {packed.kind.name}"
     if has_room(device, packed, free_share):
-        packed, kernel = replace(packed, dense=unpacked_matrix(packed, packed.dtype)), f"{kernel} and dense bf16"
+        packed = replace(packed, dense=unpacked_matrix(packed, packed.dtype))
+        kernel = f"{kernel} and dense bf16"
     return Weight(tensor.name, tensor.format.name, kernel, *packed.shape, packed.n_bytes, packed)
 
 
@@ -84,7 +85,8 @@ def take_fp8(tensor: HostTensor, device: torch.device, free_share: float) -> Wei
     matrix = stored_fp8(tensor, device)
     kernel = "fp8 blocks" if matrix.grouped else "fp8 rows"
     if matrix.grouped and has_room(device, matrix, free_share):
-        matrix, kernel = with_copy(matrix), f"{kernel} and dense bf16"
+        matrix = with_copy(matrix)
+        kernel = f"{kernel} and dense bf16"
     n_rows, n_cols = matrix.shape
     return Weight(tensor.name, tensor.format.name, kernel, n_rows, n_cols, matrix.n_bytes, matrix)
 
@@ -95,7 +97,9 @@ def taken_bytes(tensor: HostTensor, device: torch.device, packs: bool, free_shar
     Scales that do not fit a packed form, which makes a matrix dense, and rows of 8-bit floats that share one scale are
     known when they are read: such a matrix takes more, or a little less.
     """
-    form, n_values, is_matrix = tensor.format.name, tensor.n_values, len(tensor.shape) == 2
+    form = tensor.format.name
+    n_values = tensor.n_values
+    is_matrix = len(tensor.shape) == 2
     dense: int = n_values * (KEPT[form][0] if form in KEPT else torch.bfloat16).itemsize
     if tensor.stored_as == "fp8":
         return n_values + 4 * tensor.shape[0]
@@ -182,7 +186,8 @@ def join(linears: Sequence[Linear], lora_rows: int) -> JoinedLinears:
         one = room.matrix[: room.n_out] if room else torch.cat(matrices)
         views = list(one.split(heights))
     else:
-        one, ends = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices), accumulate(heights)
+        one = (joined_fp8 if isinstance(matrices[0], Fp8Matrix) else joined)(matrices)
+        ends = accumulate(heights)
         views = [one.rows(end - height, end) for end, height in zip(ends, heights, strict=True)]
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
     parts = (

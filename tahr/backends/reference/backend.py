@@ -33,7 +33,8 @@ class ReferenceBackend(api.Backend):
 
     def weight(self, tensor: HostTensor) -> api.Weight:
         values = tensor.dense()
-        stack, (n_rows, n_cols) = math.prod(values.shape[:-2]), values.shape[-2:]
+        stack = math.prod(values.shape[:-2])
+        (n_rows, n_cols) = values.shape[-2:]
         matrix = DenseMatrix(values, int8=tensor.format.block > 1 and not tensor.format.floats)
         return api.Weight(tensor.name, tensor.format.name, "numpy", n_rows, n_cols, values.nbytes, matrix, stack)
 
@@ -125,7 +126,8 @@ class ReferenceBackend(api.Backend):
         return Tensor(turned.shape[1], Rows.TOKENS, turned.astype(np.float32))
 
     def rope_and_cache(self, qkv: Sequence[Tensor], rotation: api.Rotation, memory: api.LayerMemory) -> Tensor:
-        step, norms = memory.step, rotation.norms
+        step = memory.step
+        norms = rotation.norms
         key_type, value_type = api.kv_sides(memory.store.dtype)
         q, *kv = (split_heads(x.data, memory.kv_shape.head_dim) for x in qkv)
         q = rms_norm(q, norms.query.data, norms.eps) if norms else q
@@ -142,12 +144,15 @@ class ReferenceBackend(api.Backend):
         return Tensor(qkv[0].width, qkv[0].rows, q.reshape(len(q), qkv[0].width))
 
     def attention(self, q: Tensor, spec: api.AttentionSpec, memory: api.LayerMemory) -> Tensor:
-        step, store, shape = memory.step, memory.store, memory.kv_shape
+        step = memory.step
+        store = memory.store
+        shape = memory.kv_shape
         out = np.zeros((len(q.data), q.width // shape.head_dim * shape.value_dim), np.float32)
         key_type, value_type = api.kv_sides(store.dtype)
         key_bytes = api.stored_head_bytes(key_type, shape.head_dim)
         for seq in range(step.n_seqs):
-            first, end = step.query_start[seq], step.query_start[seq + 1]
+            first = step.query_start[seq]
+            end = step.query_start[seq + 1]
             positions = step.positions[first:end]
             seen = np.arange(max(0, positions[0] - spec.window + 1) if spec.window else 0, step.seq_lens[seq])
             slots = sequence_slots(memory.page_table[seq], seen, store.page_size)
@@ -252,7 +257,8 @@ ACTIVATIONS |= {"sigmoid": sigmoid, "relu2": lambda x: np.square(np.maximum(x, 0
 def activated(gate: Floats, up: Floats | None, act: api.Activation) -> Floats:
     if act == "clamped_swiglu":
         assert up is not None
-        g, u = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
+        g = np.minimum(gate, np.float32(7))
+        u = np.clip(up, np.float32(-7), np.float32(7))
         clamped: Floats = g * sigmoid(np.float32(1.702) * g) * (u + np.float32(1))
         return clamped
     return ACTIVATIONS[act](gate) if up is None else ACTIVATIONS[act](gate) * up
@@ -280,7 +286,8 @@ def route(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
 
 def mixed_sparsely(scores: Floats, routing: api.Routing) -> list[tuple[int, np.float32]]:
     """The same where experts are chosen one after the other, each against those that are nearly as good."""
-    left, found = scores.copy(), []
+    left = scores.copy()
+    found = []
     for _ in range(routing.n_active):
         best = int(left.argmax())
         near = (left[best] - scores) / np.maximum(np.abs(scores), left[best]) <= np.float32(2 * routing.jitter)
@@ -307,7 +314,8 @@ def split_heads(x: Floats, head_dim: int) -> Floats:
 def rope(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
     """Rotate `[n, heads, head_dim]` by `[n, cos | sin]`."""
     half = cos_sin.shape[1] // 2
-    cos, sin = cos_sin[:, None, :half], cos_sin[:, None, half:]
+    cos = cos_sin[:, None, :half]
+    sin = cos_sin[:, None, half:]
     first, second = (
         (slice(0, half), slice(half, 2 * half)) if style == "halves" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
     )
@@ -320,7 +328,8 @@ def rope(heads: Floats, cos_sin: Floats, style: api.RopeStyle) -> Floats:
 def hadamard(heads: Floats) -> Floats:
     """Heads `[n, heads, head_dim]` rotated by a Hadamard matrix, which is its own inverse."""
     n = api.rotated_together(heads.shape[2])
-    x, stride = heads.reshape(-1, n), 1
+    x = heads.reshape(-1, n)
+    stride = 1
     while stride < n:
         pairs = x.reshape(-1, n // (2 * stride), 2, stride)
         x = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(-1, n)
@@ -379,7 +388,8 @@ def attend(queries: Floats, keys: Floats, values: Floats, distance: np.ndarray, 
     `distance` is how far each key stands behind (above 0: ahead of) each query.
     """
     group = queries.shape[1] // keys.shape[1]
-    keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
+    keys = np.repeat(keys, group, axis=1)
+    values = np.repeat(values, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", queries, keys) * np.float32(spec.scale)
     if spec.softcap:
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))

@@ -84,7 +84,8 @@ class Candidates:
 
     def draw(self) -> tuple[Ints, Doubles]:
         """A token of each row by its weight, and the probability it had."""
-        sums, mass = running_sums(self.weights), self.mass()[:, 0]
+        sums = running_sums(self.weights)
+        mass = self.mass()[:, 0]
         target = self.uniforms[:, 1] * mass
         self.unsure |= self.open & ~(target < sums[:, -1])
         # A row that is not sure may have nothing left; it is drawn from again, so any place will do.

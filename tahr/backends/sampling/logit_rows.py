@@ -30,7 +30,8 @@ class LogitRows:
 
     def load(self, logits: Floats) -> None:
         """Take in at most as many rows as there is room for."""
-        self._padded, self._scratch = self._room[: len(logits)], self._work[: len(logits)]
+        self._padded = self._room[: len(logits)]
+        self._scratch = self._work[: len(logits)]
         self.logits = self._padded[:, : self.n_vocab]
         self.logits[:] = logits
 
@@ -38,7 +39,10 @@ class LogitRows:
         """Apply the edits of a row."""
         ids, before, penalty, after = edits.of(row)
         known = ids < self.n_vocab
-        ids, before, penalty, after = ids[known], before[known], penalty[known], after[known]
+        ids = ids[known]
+        before = before[known]
+        penalty = penalty[known]
+        after = after[known]
         values = self.logits[row, ids] + before
         values = np.where(values > 0, values / penalty, values * penalty) + after
         values[np.isneginf(before) | np.isneginf(after)] = -np.inf

@@ -23,7 +23,8 @@ def logprobs(logits: Floats, n_vocab: int, source: Ints, tokens: Ints, n_top: In
 def of_part(rows: LogitRows, tokens: Ints, n_top: Ints, width: int) -> Logprobs:
     base = rows.top + np.log(rows.totals(np.ones(len(tokens))))
     own = np.where(rows.unusable, np.nan, rows.logits[np.arange(len(tokens)), tokens] - base)
-    ids, values = np.full((len(tokens), width), -1, np.int32), np.zeros((len(tokens), width))
+    ids = np.full((len(tokens), width), -1, np.int32)
+    values = np.zeros((len(tokens), width))
     best, logits = rows.best_first(max(1, width))
     n = min(width, best.shape[1])
     listed = (np.arange(n) < n_top[:, None]) & np.isfinite(logits[:, :n]) & ~rows.unusable[:, None]

@@ -22,7 +22,8 @@ Drawn = tuple[Ints, Doubles]  # tokens (or error codes) and the probabilities th
 
 def sample(logits: Floats, rows: SampleRows) -> SampledTokens:
     """Take the samples; a row gives the same token in any batch."""
-    tokens, probabilities = np.zeros(len(rows), np.int32), np.ones(len(rows))
+    tokens = np.zeros(len(rows), np.int32)
+    probabilities = np.ones(len(rows))
     with np.errstate(over="ignore"):  # what a tiny temperature or penalty sends to infinity is meant to go there
         for chain, at in groups(rows).items():
             tokens[at], probabilities[at] = sample_group(logits, rows.take(at), chain)
@@ -57,7 +58,9 @@ def widths_for(n_vocab: int) -> tuple[int, ...]:
 
 def from_candidates(logits: Floats, rows: SampleRows, chain: Chain, widths: ListOf[int]) -> Drawn:
     """Run the stages on few candidates; where these do not settle it, on more."""
-    tokens, probabilities, unsure = np.zeros(len(rows), np.int64), np.ones(len(rows)), np.zeros(len(rows), bool)
+    tokens = np.zeros(len(rows), np.int64)
+    probabilities = np.ones(len(rows))
+    unsure = np.zeros(len(rows), bool)
     for at in spans(len(rows), widths[0]):
         some = rows.take(range(*at.indices(len(rows))))
         tokens[at], probabilities[at], unsure[at] = from_best(logits, some, chain, widths[0])

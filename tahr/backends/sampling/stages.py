@@ -61,7 +61,8 @@ def temperature(s: Candidates) -> None:
 
 def top_k(s: Candidates) -> None:
     """Keep the k best."""
-    rank, k = np.cumsum(s.alive, axis=1), s.parameter("top_k")
+    rank = np.cumsum(s.alive, axis=1)
+    k = s.parameter("top_k")
     s.cut(rank <= k, beyond=rank[:, -1] < k[:, 0])
 
 

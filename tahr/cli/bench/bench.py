@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     baseline = read_baseline(args.baseline) if args.baseline else {}
     if args.profile:
         os.environ["TAHR_PROFILE"] = "1"
-    wanted, facts = shapes(args), environment()
+    wanted = shapes(args)
+    facts = environment()
     opened = open_bench(args.model, engine(args), wanted)
     neighbours = Neighbours()
     note(f"{opened.name} on {opened.backend_summary}; {line(facts)}")

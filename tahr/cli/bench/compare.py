@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     from tahr.tools.comparison import compare, matrix, table, worst_first
     from tahr.tools.environment import Neighbours, environment, line
 
-    facts, wanted, neighbours = environment(), wanted_shapes(args), Neighbours()
+    facts = environment()
+    wanted = wanted_shapes(args)
+    neighbours = Neighbours()
     note(line(facts))
     rows: list[Compared] = []
     failed = 0

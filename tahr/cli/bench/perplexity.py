@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from tahr.tools.full_logits import FullLogits
     from tahr.tools.perplexity import measure, windows
 
-    config, text = engine(args), read(args.file)
+    config = engine(args)
+    text = read(args.file)
     files = find(args.model)
     source = open_model(files.weights, files.directory)
     tokenizer = open_tokenizer(files, source)

@@ -131,7 +131,8 @@ def load(conversation: Conversation, argument: str) -> None:
     if conversation.raw:
         raise ConfigError("With --raw there is no conversation to go on with: start again without it.")
     n_tokens = restore_kv(conversation, path, found.kv_sha256) if found.kv_sha256 else 0
-    conversation.messages, conversation.asked = list(found.messages), found.sampling
+    conversation.messages = list(found.messages)
+    conversation.asked = found.sampling
     if found.model != conversation.llm.name:
         note(f"warning: This conversation was held with {found.model}; {conversation.llm.name} will go on with it.")
     restored = f", with keys and values of {counted(n_tokens, 'token')}" if n_tokens else ""

@@ -130,7 +130,8 @@ class Conversation:
         return False
 
     def _stream(self, text: str) -> tuple[str, list[Message], bool]:
-        pieces, n_tokens = [], 0
+        pieces = []
+        n_tokens = 0
         chunks = cast("Generator[Chunk, None, None]", self._chunks(text))  # an LLM's streams can be closed
         with Interrupt() as interrupt, closing(chunks):
             for chunk in chunks:

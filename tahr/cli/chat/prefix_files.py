@@ -20,7 +20,9 @@ class PrefixFiles:
     """Keys and values of one model's texts, out of its prefix cache and into it again."""
 
     def __init__(self, llm: LLM, fingerprint: Callable[[], str]):
-        self._llm, self._engine, self._fingerprint = llm, llm.engine, fingerprint
+        self._llm = llm
+        self._engine = llm.engine
+        self._fingerprint = fingerprint
 
     @property
     def max_bytes(self) -> int:
@@ -39,7 +41,8 @@ class PrefixFiles:
 
     def copy(self, tokens: ListOf[int]) -> bytes:
         """The beginning of a text, as much of it as is in the prefix cache."""
-        prefix, executor = self._prefix, self._engine.executor
+        prefix = self._prefix
+        executor = self._engine.executor
         dtype = executor.facts.memory.dtype
         with self._llm.lock:
             adapter = self._engine.adapters.default.digest
@@ -49,13 +52,15 @@ class PrefixFiles:
             table.cut(0)
         shapes = tuple((len(held), *layer.shape[1:]) for layer in layers)
         config = InferenceConfig(self._llm.name, kv_dtype=dtype)
-        family, context = self._llm.model_config.family, self._llm.context_size
+        family = self._llm.model_config.family
+        context = self._llm.context_size
         info = SnapshotInfo(family, self._fingerprint(), config, held, context, dtype, shapes, (), adapter)
         return pack(info, [layer[: len(held)] for layer in layers])
 
     def restore(self, data: bytes) -> int:
         """Put a copy into the prefix cache; gives the number of its tokens."""
-        prefix, executor = self._prefix, self._engine.executor
+        prefix = self._prefix
+        executor = self._engine.executor
         info, layers = unpack(data)
         self._check(info, prefix.page_size)
         with self._llm.lock:

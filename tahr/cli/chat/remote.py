@@ -39,7 +39,8 @@ class ServerClient:
             )
         self.address = f"{parts.scheme}://{parts.netloc}"
         self._base = parts.path.rstrip("/").removesuffix("/v1")
-        self._host, self._is_secure = parts.netloc.rpartition("@")[2], parts.scheme == "https"
+        self._host = parts.netloc.rpartition("@")[2]
+        self._is_secure = parts.scheme == "https"
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
@@ -166,7 +167,8 @@ class RemoteModel:
 
     def _chunks(self, path: str, body: dict[str, Any]) -> Iterator[Chunk]:
         body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
-        stats, reason = RequestStats(), "stop"
+        stats = RequestStats()
+        reason = "stop"
         stats.started_at = stats.arrived_at
         seen: list[Delta] = []
         usage: dict[str, Any] = {}

@@ -12,7 +12,9 @@ from tahr.cli.chat.prompt import as_text
 from tahr.cli.terminal.console import note
 from tahr.errors import TahrError
 
-FIRST, MORE = ">>> ", "... "  # what stands before the first and before a further line of a message
+# what stands before the first and before a further line of a message
+FIRST = ">>> "
+MORE = "... "
 QUOTES = '"""'
 GOODBYES = ("exit", "quit")
 N_HISTORY_LINES = 1000

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def row(entry: dict[str, Any]) -> tuple[str, ...]:
-    context, left_s = entry["context_size"], entry["expires_in_s"]
+    context = entry["context_size"]
+    left_s = entry["expires_in_s"]
     n_requests = entry["active_requests"] + entry["waiting_requests"]
     is_loaded = entry["state"] == "loaded"
     until = f"{left_s:.0f} s from now" if left_s is not None else "always" if is_loaded else ""

@@ -93,12 +93,15 @@ def read_option(text: str, where: str, own: dict[str, Any]) -> None:
     found = OPTION.fullmatch(text)
     if found is None:
         raise ConfigError(f"{where} is followed by {text!r}, which is no OPTION=VALUE: write {FORM}.")
-    name, value = found[1].replace("-", "_").lower(), found[2]
+    name = found[1].replace("-", "_").lower()
+    value = found[2]
     if name in ("quantization", "quant"):
-        path, parsed = "quantization", value
+        path = "quantization"
+        parsed = value
     else:
         key = key_of(name, where)
-        path, parsed = key.path, parse_value(key, value, f"{name} of {where}")
+        path = key.path
+        parsed = parse_value(key, value, f"{name} of {where}")
     if path in own:
         raise ConfigError(f"{where} gives {name} twice: give it once.")
     own |= as_settings(path, parsed)
@@ -133,7 +136,9 @@ def parse_table(name: str, table: Mapping[str, Any], warn: Warn) -> NamedModel:
     for field_name, kind in TABLE.items():
         if field_name in table and not isinstance(table[field_name], kind):
             raise ConfigError(f"{where} says {table[field_name]!r} for {field_name}: give a text (a list for names).")
-    paths, keys, values = option_paths(), usable_keys(MODEL_SECTIONS), {}
+    paths = option_paths()
+    keys = usable_keys(MODEL_SECTIONS)
+    values = {}
     for option, value in table.items():
         if option in paths:
             values[paths[option]] = keys[paths[option]].check(value, where)
@@ -204,7 +209,8 @@ def models_of(args: argparse.Namespace, layers: Layers, warn: Warn) -> list[Mode
 def settings_for(said: NamedModel, layers: Layers, warn: Warn) -> ModelSettings:
     about = layers.about({**profile_values(said.source, MODEL_SECTIONS, warn), **said.table}, said.own)
     try:
-        config, sampling = EngineConfig(**about.values("engine")), SamplingParams.of(about.values("sampling"))
+        config = EngineConfig(**about.values("engine"))
+        sampling = SamplingParams.of(about.values("sampling"))
     except ConfigError as error:
         raise (ConfigError(f"Of the model {said.label}, {error}") if said.own or said.table else error) from error
     config = options.within_cores(config, warn)
@@ -226,7 +232,8 @@ def effective_json(layers: Layers, choices: Sequence[ModelSettings], sections: S
         return json.dumps(choices[0].layers.effective(sections), indent=1)
     rows = general = layers.effective(sections)
     for choice in choices:
-        said, prefix = choice.said, f"models.{choice.said.label}."
+        said = choice.said
+        prefix = f"models.{choice.said.label}."
         own = [row for row in choice.layers.effective(sections) if row not in general]
         rows = [*rows, {"key": f"{prefix}source", "value": said.source, "source": said.origin}]
         rows += [{**row, "key": prefix + row["key"]} for row in own]

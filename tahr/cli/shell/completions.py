@@ -120,7 +120,8 @@ def zsh_values(row: OptionRow) -> str:
 
 
 def fish(verbs: Sequence[VerbRow], aliases: Sequence[str]) -> str:
-    lines, models = ["complete -c tahr -f"], quoted(f"{' '.join(aliases)} ({MODELS})")
+    lines = ["complete -c tahr -f"]
+    models = quoted(f"{' '.join(aliases)} ({MODELS})")
     for verb in verbs:
         names = " ".join(verb.names)
         lines.append(f"complete -c tahr -n __fish_use_subcommand -a {quoted(names)} -d {quoted(verb.help)}")

@@ -83,11 +83,13 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     if args.words and (args.text is not None or args.file is not None):
         raise ConfigError("The texts are given twice: give them after the model, or with --text or --file.")
     if args.words or args.text is not None:
-        texts, what = args.words or args.text, "text"
+        texts = args.words or args.text
+        what = "text"
     else:
         if args.file is None and stdin_is_terminal():
             raise ConfigError("There is nothing to embed: give a text, --text or --file, or pipe in a text per line.")
-        texts, what = lines_of(read_stdin() if args.file is None else read_file(args.file)), "line"
+        texts = lines_of(read_stdin() if args.file is None else read_file(args.file))
+        what = "line"
     if not texts:
         raise ConfigError("There is nothing to embed: the input is empty.")
     empty = next((i for i, text in enumerate(texts, start=1) if not text.strip()), None)

@@ -64,7 +64,8 @@ def placement_table(plan: "Placement") -> list[str]:
     """Parts of the model and pools, their sizes and homes."""
     from tahr.hub.progress import human_bytes
 
-    home, parts = plan.place_of(plan.default_home), plan.parts()
+    home = plan.place_of(plan.default_home)
+    parts = plan.parts()
     counts = [f"{part.n_tensors} tensors" if part.n_tensors > 1 else "" for part in parts]
     weights = [(p.part, count, p.n_bytes, plan.place_of(p.home)) for p, count in zip(parts, counts, strict=True)]
     pools = [(pool.name, f"{pool.n} {pool.unit}", pool.n_bytes, home) for pool in plan.pools]

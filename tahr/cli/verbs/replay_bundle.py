@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from tahr.server.observe.request_dumps import NAMES, read
 
     found = checked(read(args.folder))
-    manifest, response = found["manifest"], found["response"]
+    manifest = found["manifest"]
+    response = found["response"]
     facts = {"id": manifest["id"], "route": manifest["route"], "files": len(NAMES), **response}
     facts.pop("texts", None)
     if args.url:

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     from tahr.hub.refs import DEFAULT_MODEL
 
     refuse_contradictions(args)
-    grammar, asked = grammar_of(args), chat_options_of(args)
+    grammar = grammar_of(args)
+    asked = chat_options_of(args)
     named = options.model_name(args) or options.model_of_environment()
     if named and looks_like_a_prompt(named):
         raise ModelNotFound(f"`{named}` is not a model: to ask the default one, write `tahr run -p ...`.")
@@ -140,7 +141,8 @@ def run_attached(args: argparse.Namespace, name: str | None, grammar: "Grammar |
 
     refuse_engine_options(args)
     layers = read_layers(args, SECTIONS, flags_in(args, SECTIONS), note)
-    prompt, output = read_prompt(args), output_of(args)
+    prompt = read_prompt(args)
+    output = output_of(args)
     model = RemoteModel(ServerClient(args.server), name)
     conversation = Conversation(
         model, output, SamplingParams.of(layers.values("sampling")), asked, raw=args.raw,

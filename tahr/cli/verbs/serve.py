@@ -164,7 +164,8 @@ def run(args: argparse.Namespace) -> int:
     from tahr.cli.settings.model_settings import NamedModel, effective_json, models_of, settings_for
 
     layers = layers_of(args)
-    settings, choices = settings_of(args, layers), models_of(args, layers, note)
+    settings = settings_of(args, layers)
+    choices = models_of(args, layers, note)
     if args.effective_config_json:
         print(effective_json(layers, choices, SECTIONS, note))
         return 0
@@ -231,7 +232,8 @@ def step_logs(settings: "Settings") -> "Iterator[list[StepLog]]":
 
 def announce(address: str, models: "list[ServedModel]") -> None:
     for model in models:
-        names, engine = ", ".join(model.names), model.loaded_engine
+        names = ", ".join(model.names)
+        engine = model.loaded_engine
         how = f" on {engine.backend_summary}, context {engine.context_size} tokens" if engine else ": loaded on demand"
         note(names + how)
     note(f"Ready on {address} (OpenAI API at {address}/v1, chat page at {address}/).")

@@ -96,20 +96,23 @@ class Adapters:
     def apply(self, stack: AdapterStack) -> None:
         """Let sequences that name no adapter use this stack."""
         self._count(stack, 1)
-        before, self.default = self.default, stack
+        before = self.default
+        self.default = stack
         self._count(before, -1)
 
     # ---- users ------------------------------------------------------------------------------------------------
 
     def attach(self, seq: Sequence, stack: AdapterStack) -> None:
         """Let a sequence be computed with a stack, until it is detached."""
-        seq.lora, seq.adapter = stack, stack.digest
+        seq.lora = stack
+        seq.adapter = stack.digest
         self.n_used += len(stack.adapters)
         self._count(stack, 1)
 
     def detach(self, seq: Sequence) -> None:
         """A sequence has ended."""
-        stack, seq.lora = seq.lora, NO_STACK
+        stack = seq.lora
+        seq.lora = NO_STACK
         self.n_used -= len(stack.adapters)
         self._count(stack, -1)
 

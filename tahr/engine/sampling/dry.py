@@ -57,7 +57,8 @@ class Dry:
         following, lengths = repeats(np.frombuffer(array("q", window), np.int64), reach)
         order = np.argsort(lengths)  # of several repeats before one token the longest counts: it comes last
         order = order[np.count_nonzero(lengths < self.allowed) :]
-        hit, longest = following[order], lengths[order]
+        hit = following[order]
+        longest = lengths[order]
         penalty = np.minimum(self.multiplier * float(self.base) ** (longest - self.allowed), CEILING)
         penalty[[self._breaks(token) for token in hit.tolist()]] = 0  # the way out of a repeat stays free
         return dict(zip(hit.tolist(), penalty.tolist(), strict=True))

@@ -37,8 +37,10 @@ class RepetitionPenalty:
             for token in set(tokens[n_seen:]):
                 table.penalise(token, self._penalty)
             return
-        begin, end = max(0, n_seen - self._window), max(0, len(tokens) - self._window)
-        entering, leaving = tokens[max(n_seen, end) :], tokens[begin : min(end, n_seen)]
+        begin = max(0, n_seen - self._window)
+        end = max(0, len(tokens) - self._window)
+        entering = tokens[max(n_seen, end) :]
+        leaving = tokens[begin : min(end, n_seen)]
         counts = self._counts
         for token in entering:
             counts[token] = counts.get(token, 0) + 1
@@ -54,13 +56,15 @@ class PresenceAndFrequency:
     """Takes the presence penalty once and the frequency penalty each time a token was generated; DRY comes on top."""
 
     def __init__(self, presence: float, frequency: float, dry: Dry | None):
-        self._presence, self._frequency = np.float32(presence), np.float32(frequency)
+        self._presence = np.float32(presence)
+        self._frequency = np.float32(frequency)
         self._counts: dict[int, int] = {}
         self._dry = dry
         self._repeated: dict[int, float] = {}  # what DRY takes from some tokens at the moment
 
     def update(self, table: EditTable, tokens: ListOf[int], n_prompt: int, n_seen: int) -> None:
-        generated, counts = tokens[max(n_seen, n_prompt) :], self._counts
+        generated = tokens[max(n_seen, n_prompt) :]
+        counts = self._counts
         changed = set(generated)
         for token in generated:
             counts[token] = counts.get(token, 0) + 1
@@ -125,7 +129,8 @@ class LogitProcessors:
             processor.update(self._table, tokens, n_prompt, self._n_seen)
         if self._min_tokens:
             self._min_tokens.update(self._table, len(tokens) - n_prompt + n_ahead)
-        self._n_seen, self._last = len(tokens), tokens[-1] if tokens else 0
+        self._n_seen = len(tokens)
+        self._last = tokens[-1] if tokens else 0
         return self._table
 
     def _restart(self) -> None:

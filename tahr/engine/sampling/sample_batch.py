@@ -28,7 +28,8 @@ class SampleBatch:
         is_draft: bool = False,
         mask_memory: Callable[[int, int], Words] = words,  # see `Backend.mask_memory`
     ):
-        self.requests, self.source = list(requests), list(source)
+        self.requests = list(requests)
+        self.source = list(source)
         self._n_prompt = [request.n_prompt for request in requests]
         special = {i: request.sampling for i, request in enumerate(requests) if not request.is_plain}
         self.learners = [i for i, state in special.items() if state.learns]
@@ -57,7 +58,8 @@ class SampleBatch:
         if self.requests != requests:
             return False
         if self.source != source:
-            self.source, self.rows.source[:] = list(source), source
+            self.source = list(source)
+            self.rows.source[:] = source
         return True
 
     def begin_masks(self, filler: MaskFiller, tokens: ListOf[GrammarToken] = ()) -> list[Forced]:
@@ -68,7 +70,8 @@ class SampleBatch:
 
     def finish_masks(self) -> Mapping[int, GrammarError]:
         """Wait for the masks; the requests whose grammar cannot go on, and why."""
-        masks, self._masks = self._masks, None
+        masks = self._masks
+        self._masks = None
         return masks.wait() if masks else {}
 
     def next_rows(self, lengths: ListOf[int] | None = None, slots: ListOf[int] | None = None) -> SampleRows:
@@ -94,12 +97,16 @@ class SampleBatch:
             self.rows.params["mirostat_mu"][i] = self.requests[i].sampling.mu
 
     def _edits(self, lengths: ListOf[int]) -> LogitEdits:
-        parts, blank = [], []
+        parts = []
+        blank = []
         for request, length in zip(self.requests, lengths, strict=True):
             table = request.edits(length - len(request.tokens)) if request.sampling.processors else UNEDITED
             ids, before, penalty, after = table.columns
             if self._repeats:  # several rows of one request share a table, which the next of them changes
-                ids, before, penalty, after = ids.copy(), before.copy(), penalty.copy(), after.copy()
+                ids = ids.copy()
+                before = before.copy()
+                penalty = penalty.copy()
+                after = after.copy()
             parts.append((ids, before, penalty, after))
             blank.append(table.blank)
         return joined_edits(parts, np.array(blank))

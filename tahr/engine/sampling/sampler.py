@@ -140,7 +140,9 @@ class Sampler:
 
 def scored(token: int, row: int, logprobs: Logprobs, n_top: int) -> SampledToken | TahrError:
     """A token with its log-probability and the likeliest tokens beside it."""
-    own, ids, values = logprobs.own[row], logprobs.ids[row, :n_top].tolist(), logprobs.values[row].tolist()
+    own = logprobs.own[row]
+    ids = logprobs.ids[row, :n_top].tolist()
+    values = logprobs.values[row].tolist()
     if own != own:
         return not_numbers()
     top = tuple((best, value) for best, value in zip(ids, values, strict=False) if best >= 0)

@@ -106,7 +106,10 @@ class SampleRequest:
     def __init__(
         self, sampling: SamplingState, tokens: ListOf[int], n_prompt: int, grammar: GrammarState | None = None
     ):
-        self.sampling, self.tokens, self.n_prompt, self.grammar = sampling, tokens, n_prompt, grammar
+        self.sampling = sampling
+        self.tokens = tokens
+        self.n_prompt = n_prompt
+        self.grammar = grammar
         self.row = sampling.row
         has_more = sampling.processors or sampling.learns or sampling.n_logprobs is not None or grammar
         self.is_plain = not has_more  # its row and its counter are all that sampling depends on

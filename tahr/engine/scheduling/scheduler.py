@@ -1,31 +1,22 @@
-"""Which sequences advance, and by how many tokens: one token budget per step, decode first, prompts in chunks.
+"""Which sequences advance, and by how many tokens: one token budget per step, decode first, prompts in chunks."""
 
-Memory is not promised ahead: a sequence is admitted when its text so far fits, and takes a page whenever it fills one.
-If there is none, the last by rank is preempted: it loses its pages, keeps its tokens, and is computed again later.
-"""
-
-from bisect import insort
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from operator import attrgetter
-from time import perf_counter
 
-from tahr.engine.scheduling.policies import POLICIES
-from tahr.engine.scheduling.waiting_queue import WaitingQueue
+from tahr.engine.scheduling.memory import SequenceMemory
 from tahr.engine.scheduling.work import PrefillBudget, PrefillPace, SchedulerLimits, StepWork
 from tahr.engine.sequences.sequence import Sequence, State
-from tahr.errors import KvCacheFull
 from tahr.executor.output import Output
-from tahr.kv.pages import PagePool, pages_for
-from tahr.kv.prefix import PrefixCache, tokens_reused
-from tahr.kv.slots import StateSlots, TokenSlots
-from tahr.kv.tables import PageCopy, PageTable, n_short
+from tahr.kv.pages import PagePool
+from tahr.kv.prefix import PrefixCache
+from tahr.kv.slots import StateSlots
 
-RANK, LAST_STEP = attrgetter("rank"), attrgetter("last_step")
+LAST_STEP = attrgetter("last_step")
 PATIENCE = 16  # steps that a decoding sequence waits for others' prompts
 
 
-class Scheduler:
+class Scheduler(SequenceMemory):
     """Lets sequences catch up with their tokens, in the order of a policy, within the limits of steps and pools."""
 
     def __init__(
@@ -36,29 +27,12 @@ class Scheduler:
         order: str = "fcfs",
         slots: StateSlots | None = None,
     ):
-        assert not (prefix and slots) or prefix.checkpoints is not None, "pages without states are of no use"
-        self.pools = pools
-        self.slots = slots  # None: no layer has a state
-        self.page_size = pools[0].page_size if pools else 1
-        self.limits = limits
-        self.prefix = prefix
-        self.queues = {output: WaitingQueue(POLICIES[order]) for output in Output}
-        self.running: list[Sequence] = []  # in the order of their ranks
-        self._n_running = dict.fromkeys(Output, 0)
-        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
-        self._last_output = Output.LOGITS
-        self.token_slots = TokenSlots(2 * limits.n_seqs)  # half of them may wait for a step to land
-        self._slots = (self.token_slots, slots) if slots else (self.token_slots,)
-        self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
+        super().__init__(pools, limits, prefix, order, slots)
         self.pace = PrefillPace(limits.mixed_s)
         self.n_steps = 0
-        self.n_preempted = 0
-        self._n_launched = self._n_landed = 0  # steps
-        self._reserves = [limits.reserve(pool) for pool in pools]
-
-    @property
-    def n_waiting(self) -> int:
-        return len(self.queues[Output.LOGITS]) + len(self.queues[Output.HIDDEN])
+        self._limits = {Output.LOGITS: limits, Output.HIDDEN: limits.for_hidden_rows()}
+        self._last_output = Output.LOGITS
+        self._at_checkpoint: list[Sequence] = []  # whose states are kept before the next step
 
     @property
     def has_work(self) -> bool:
@@ -67,18 +41,6 @@ class Scheduler:
             if not seq.is_idle:
                 return True
         return self.n_waiting > 0
-
-    def add(self, seq: Sequence) -> None:
-        """Queue a sequence."""
-        if self.prefix and seq.params.cache_prompt:
-            seq.hashes = self.prefix.hashes(seq.adapter, seq.params.cache_salt)
-        self.queues[seq.output].add(seq)
-
-    def remove(self, seq: Sequence) -> None:
-        """Take a sequence out, running or waiting, and release its pages."""
-        self._stop_running(seq)
-        self.queues[seq.output].remove(seq)
-        self._release(seq)
 
     def schedule(self) -> StepWork:
         """The work of the next step; empty when nothing can be computed now. The kinds of output take turns."""
@@ -110,19 +72,78 @@ class Scheduler:
             self._schedule_prefill(output, prefilling, work)
         return work
 
-    # ---- steps in flight --------------------------------------------------------------------------------------
+    # ---- decode ------------------------------------------------------------------------------------------------------
 
-    def launched(self) -> None:
-        """The scheduled work is in flight: what is released from now on is held until it has landed."""
-        self._n_launched += 1
-        for pool in (*self.pools, *self._slots):
-            pool.launched()
+    def _prefill_comes_first(self, decoding: list[Sequence]) -> bool:
+        """Whether too few decode for a step of theirs to pay; no sequence waits long for others' prompts."""
+        if len(decoding) >= self.limits.n_decoding_first:
+            return False
+        return all(self.n_steps - seq.last_step <= PATIENCE for seq in decoding)
 
-    def landed(self) -> None:
-        """The oldest step in flight is over, well or badly."""
-        self._n_landed += 1
-        for pool in (*self.pools, *self._slots):
-            pool.landed()
+    def _schedule_decode(self, decoding: list[Sequence], work: StepWork) -> None:
+        """All tokens each has to compute; if not all sequences may decode in one step, they take turns.
+
+        Sequences that have nothing to compute, or a prompt, are left out.
+        """
+        limit = self.limits.n_decode_seqs
+        most = self.limits.n_decode_tokens
+        n_steps = self.n_steps
+        for seq in decoding if len(decoding) <= limit else sorted(decoding, key=LAST_STEP):
+            begin = seq.scheduled
+            end = len(seq.tokens) + seq.n_ahead
+            n = end - begin
+            if not 0 < n <= most:
+                continue
+            if len(work.sequences) == limit:
+                return
+            if end <= seq.n_owned or self._gets_pages(seq, end, work):
+                if n == 1 and not seq.drafts:
+                    work.add_last(seq, begin)
+                else:
+                    work.add(seq, begin, n, True, max(1 + len(seq.drafts), end - max(begin, seq.first_row)))
+                seq.scheduled = end
+                seq.last_step = n_steps
+
+    # ---- prefill -----------------------------------------------------------------------------------------------------
+
+    def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: StepWork) -> None:
+        """Prompts that have begun come first, then new ones as long as there is room."""
+        if not (prefilling or self.queues[output]):
+            return
+        others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])
+        n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if others_decode else None
+        budget = PrefillBudget(self._limits[output], n_most)
+        for seq in prefilling:
+            if seq.state is not State.PREEMPTED:
+                self._prefill(seq, budget, work)
+        while budget.open and (admitted := self._admit(output)):
+            self._prefill(admitted, budget, work)
+
+    def _prefill(self, seq: Sequence, budget: PrefillBudget, work: StepWork) -> None:
+        n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
+        for position in seq.checkpoints:
+            if seq.scheduled < position < seq.scheduled + n:
+                n = position - seq.scheduled
+        if n and self._schedule_tokens(seq, n, work):
+            budget.spend(seq, n)
+            if seq.scheduled in seq.checkpoints:
+                self._at_checkpoint.append(seq)
+
+    def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
+        """Put n tokens of a sequence into the step, if there are pages for them."""
+        begin = seq.scheduled
+        end = seq.scheduled + n
+        known = len(seq.tokens) + seq.n_ahead
+        if not self._gets_pages(seq, known, work):
+            return False
+        samples = end == known
+        n_sampled = 1 + len(seq.drafts) if samples else 0
+        work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)))
+        seq.scheduled = end
+        seq.last_step = self.n_steps
+        return True
+
+    # ---- what a step has computed ------------------------------------------------------------------------------------
 
     def _insert_states(self) -> None:
         """Make the checkpoints that sequences came to with the last step, before the next one changes their states."""
@@ -137,7 +158,9 @@ class Scheduler:
 
         `accepted` says by the id of each sequence that computed drafts how many of them were right.
         """
-        n_decoded, page_size, decoding = 0, self.page_size, State.DECODING
+        n_decoded = 0
+        page_size = self.page_size
+        decoding = State.DECODING
         for seq, begin, n, samples in zip(work.sequences, work.begins, work.n_tokens, work.samples, strict=True):
             end = begin + n
             if seq.scheduled < end:
@@ -165,335 +188,3 @@ class Scheduler:
         if n_computed < seq.computed:
             self.rewind(seq, n_computed)
         return min(n_computed, len(seq.tokens))
-
-    # ---- changing a sequence ----------------------------------------------------------------------------------
-
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child`, which has the same tokens, continue from where `parent` is.
-
-        It waits without a free place, or if those that wait already and come before it need all that are free.
-        """
-        assert parent.scheduled == parent.computed, "a sequence in flight cannot be forked"
-        child.hashes = parent.hashes and parent.hashes.fork()
-        queue = self.queues[child.output]
-        queue.rank(child, parent.turn - parent.n_before)
-        child.stats.started_at = parent.stats.started_at
-        child.stats.n_cached_tokens = parent.stats.n_cached_tokens
-        if not self._has_spare_place(child) or parent.state is State.PREEMPTED:
-            self._release(child)
-            queue.add(child)
-            return
-        child.tables = [table.fork() for table in parent.tables]
-        child.computed = child.scheduled = parent.computed
-        parent.n_owned = 0  # the page it writes to is shared from now on
-        self._start(child)
-        if self.slots:
-            self.slots.copy(parent.slot, child.slot)
-        if not child.n_left:
-            child.enter(State.DECODING)
-
-    def extend(self, seq: Sequence, tokens: ListOf[int]) -> None:
-        """Give a sequence that stays more tokens to compute."""
-        seq.tokens.extend(tokens)
-        if seq.swapped_out:
-            seq.swapped_out = False
-            self.queues[seq.output].add(seq)
-
-    def reserve(self, seq: Sequence, n: int) -> int:
-        """Take pages for n guesses after the tokens of a sequence; for how many there are pages.
-
-        Guesses take no page that another running sequence may need in this step, and none is copied for them.
-        """
-        n_here = len(seq.tokens) + n
-        if n_here <= seq.n_owned:
-            return n
-        n_others = len(self.running)
-        if any(t.n_missing(seq.computed, seq.scheduled, n_here) > t.pool.n_free - n_others for t in seq.tables):
-            n_here = min(n_here, min(len(table.pages) for table in seq.tables) * self.page_size)
-        for table in seq.tables:
-            table.release_behind(seq.computed)
-            table.take(seq.computed, n_here)
-        fits = n_here > len(seq.tokens) and self._owns_pages(seq, n_here)
-        return n_here - len(seq.tokens) if fits else 0
-
-    def take_pages(self, seq: Sequence) -> None:
-        """Let a new sequence run with pages for all of its tokens, whose keys and values its owner writes."""
-        seq.tables = [PageTable(pool) for pool in self.pools]
-        if not self._has_place(seq.output, swaps=True):
-            raise KvCacheFull("All sequences that may run at once are at work: wait for one, or raise max_batch_size.")
-        while missing := n_short(seq.tables, seq.computed, seq.scheduled, len(seq.tokens)):
-            if not self._swap_one_out():
-                n, pool = missing[0]
-                raise KvCacheFull(f"The KV pool has {pool.n_free} free pages, {n} too few for the text.")
-        for table in seq.tables:
-            table.take(0, len(seq.tokens))
-        seq.computed = seq.scheduled = len(seq.tokens)
-        seq.rank = (1, 0, seq.turn, seq.id)
-        self._start(seq)
-        seq.enter(State.DECODING)
-
-    def truncate(self, seq: Sequence, n_tokens: int) -> None:
-        """Drop all tokens of a sequence but the first `n_tokens`."""
-        del seq.tokens[n_tokens:]
-        self.rewind(seq, min(seq.computed, n_tokens))
-
-    def rewind(self, seq: Sequence, n_computed: int) -> None:
-        """Let a sequence compute again what comes after its first tokens.
-
-        It computes all of its text again if a window has left those tokens, or if it has a state: that cannot go back.
-        """
-        if seq.hashes:
-            seq.hashes.cut(n_computed // self.page_size)
-        is_gone = self.slots and n_computed < seq.computed
-        if is_gone or not all(table.reaches(n_computed) for table in seq.tables):
-            self._release_pages(seq)
-            return
-        for table in seq.tables:
-            table.cut(pages_for(n_computed, self.page_size))
-        seq.computed = seq.scheduled = n_computed
-        seq.n_owned = 0
-
-    def invalidate(self, seq: Sequence) -> None:
-        """Remove what a failed sequence computed from the prefix cache."""
-        for table in seq.tables:
-            for page in table.held:
-                table.pool.drop_hash(page)
-        if self.prefix and seq.hashes:
-            self.prefix.remove(seq.hashes, seq.tokens)  # also pages it has released because a window has left them
-
-    def holds(self, n_tokens: int) -> bool:
-        """Whether a text of so many tokens fits into the pools if it is alone."""
-        return all(pool.n_wanted(0, n_tokens) <= pool.n_pages for pool in self.pools)
-
-    # ---- decode and prefill -----------------------------------------------------------------------------------
-
-    def _prefill_comes_first(self, decoding: list[Sequence]) -> bool:
-        """Whether too few decode for a step of theirs to pay; no sequence waits long for others' prompts."""
-        if len(decoding) >= self.limits.n_decoding_first:
-            return False
-        return all(self.n_steps - seq.last_step <= PATIENCE for seq in decoding)
-
-    def _schedule_decode(self, decoding: list[Sequence], work: StepWork) -> None:
-        """All tokens each has to compute; if not all sequences may decode in one step, they take turns.
-
-        Sequences that have nothing to compute, or a prompt, are left out.
-        """
-        limit, most, n_steps = self.limits.n_decode_seqs, self.limits.n_decode_tokens, self.n_steps
-        for seq in decoding if len(decoding) <= limit else sorted(decoding, key=LAST_STEP):
-            begin, end = seq.scheduled, len(seq.tokens) + seq.n_ahead
-            n = end - begin
-            if not 0 < n <= most:
-                continue
-            if len(work.sequences) == limit:
-                return
-            if end <= seq.n_owned or self._gets_pages(seq, end, work):
-                if n == 1 and not seq.drafts:
-                    work.add_last(seq, begin)
-                else:
-                    work.add(seq, begin, n, True, max(1 + len(seq.drafts), end - max(begin, seq.first_row)))
-                seq.scheduled = end
-                seq.last_step = n_steps
-
-    def _schedule_prefill(self, output: Output, prefilling: list[Sequence], work: StepWork) -> None:
-        """Prompts that have begun come first, then new ones as long as there is room."""
-        if not (prefilling or self.queues[output]):
-            return
-        others_decode = work or (output is Output.HIDDEN and self._n_running[Output.LOGITS])
-        n_most = (self.limits.n_active_prefill_tokens or self.pace.n_tokens) if others_decode else None
-        budget = PrefillBudget(self._limits[output], n_most)
-        for seq in prefilling:
-            if seq.state is not State.PREEMPTED:
-                self._prefill(seq, budget, work)
-        while budget.open and (admitted := self._admit(output)):
-            self._prefill(admitted, budget, work)
-
-    def _prefill(self, seq: Sequence, budget: PrefillBudget, work: StepWork) -> None:
-        n = budget.grant(seq) if budget.holds(seq) and len(work) < self.limits.n_most_seqs else 0
-        for position in seq.checkpoints:
-            if seq.scheduled < position < seq.scheduled + n:
-                n = position - seq.scheduled
-        if n and self._schedule_tokens(seq, n, work):
-            budget.spend(seq, n)
-            if seq.scheduled in seq.checkpoints:
-                self._at_checkpoint.append(seq)
-
-    def _schedule_tokens(self, seq: Sequence, n: int, work: StepWork) -> bool:
-        """Put n tokens of a sequence into the step, if there are pages for them."""
-        begin, end, known = seq.scheduled, seq.scheduled + n, len(seq.tokens) + seq.n_ahead
-        if not self._gets_pages(seq, known, work):
-            return False
-        samples = end == known
-        n_sampled = 1 + len(seq.drafts) if samples else 0
-        work.add(seq, begin, n, samples, max(n_sampled, end - max(begin, seq.first_row)))
-        seq.scheduled = end
-        seq.last_step = self.n_steps
-        return True
-
-    # ---- memory -----------------------------------------------------------------------------------------------
-
-    def _admit(self, output: Output) -> Sequence | None:
-        """Start the first waiting sequence, if there is a place and its text so far fits beside the others' growth."""
-        seq = self.queues[output].first
-        if seq is None or seq.blocked_until > self._n_landed or not self._has_place(output, swaps=True):
-            return None
-        found = self._lookup(seq)
-        n_reused = tokens_reused(len(found[0].pages), self.page_size, len(seq.tokens)) if found else 0
-        while not self._room_for(found, n_reused, len(seq.tokens)):
-            if not self._swap_one_out():
-                for table in found:
-                    table.cut(0)
-                return None
-        self.queues[output].pop()
-        self._begin(seq, found, n_reused)
-        return seq
-
-    def _has_place(self, output: Output, swaps: bool = False) -> bool:
-        """Whether one more sequence may run; if it `swaps`, an idle one may have to go.
-
-        A slot released in flight is waited for until the step has landed.
-        """
-        if self._n_running[output] >= self.limits.n_seqs and not (swaps and self._swap_one_out(output)):
-            return False
-        slots = self.slots
-        return slots is None or slots.n_free > 0 or (not slots.n_leaving and self._swap_one_out() and slots.n_free > 0)
-
-    def _has_spare_place(self, seq: Sequence) -> bool:
-        """Whether one more sequence may run besides all that wait and come before it."""
-        queue = self.queues[seq.output]
-        comes_later = queue.first is not None and queue.first.rank < seq.rank
-        n_kept = len(queue) if comes_later else 0
-        return self._n_running[seq.output] + n_kept < self.limits.n_seqs and self._has_place(seq.output)
-
-    def _lookup(self, seq: Sequence) -> list[PageTable]:
-        """Page tables to begin with: the cached beginning of its text, unless rows of it are wanted."""
-        if self.prefix and seq.hashes and seq.first_row >= len(seq.tokens):
-            return self.prefix.lookup(seq.hashes, seq.tokens)
-        return [PageTable(pool) for pool in self.pools]
-
-    def _room_for(self, tables: list[PageTable], n_computed: int, n_tokens: int) -> bool:
-        return all(
-            table.n_missing(n_computed, n_computed, n_tokens) <= table.pool.n_free - (n_left if self.running else 0)
-            for table, n_left in zip(tables, self._reserves, strict=True)
-        )
-
-    def _begin(self, seq: Sequence, found: list[PageTable], n_reused: int) -> None:
-        seq.tables = found
-        seq.computed = seq.scheduled = n_reused
-        if seq.hashes:
-            assert self.prefix
-            self.prefix.count(n_reused)
-            seq.hashes.n_inserted = n_reused // self.page_size
-        if seq.state is State.WAITING:
-            seq.stats.n_cached_tokens = min(n_reused, seq.n_prompt)
-        self._start(seq)
-        if self.slots and self.prefix and seq.hashes:
-            seq.checkpoints = self.prefix.checkpoints_in(seq.hashes, seq.tokens, n_reused)
-            self.prefix.restore_state(seq.hashes, seq.tokens, n_reused, seq.slot)
-        for table in found:  # a prompt that has begun will not stop half-way for want of pages
-            table.take(n_reused, len(seq.tokens))
-
-    def _start(self, seq: Sequence) -> None:
-        seq.enter(State.PREFILLING)
-        seq.stats.started_at = seq.stats.started_at or perf_counter()
-        insort(self.running, seq, key=RANK)
-        self._n_running[seq.output] += 1
-        seq.token_slot = self.token_slots.take() if seq.request else 0
-        if self.slots:
-            seq.slot = self.slots.take()
-
-    def _stop_running(self, seq: Sequence) -> None:
-        if seq in self.running:
-            self.running.remove(seq)
-            self._n_running[seq.output] -= 1
-
-    def _gets_pages(self, seq: Sequence, end: int, work: StepWork) -> bool:
-        """Whether it has pages for its tokens up to `end`, or gets them now. A preempted one gets none."""
-        if seq.state is State.PREEMPTED:
-            return False
-        if self._owns_pages(seq, end):
-            return True
-        if any(table.n_missing(seq.computed, seq.scheduled, end) for table in seq.tables):
-            if not self._make_room(seq, end, work):
-                return False
-            work.copies += self._grow(seq, end)
-        return True
-
-    def _owns_pages(self, seq: Sequence, end: int) -> bool:
-        """Whether it has pages for its tokens up to `end` that nobody else needs."""
-        first, last = seq.scheduled // self.page_size, (end - 1) // self.page_size
-        for table in seq.tables:
-            if not table.may_write(last) or (first < last and not table.may_write(first)):
-                seq.n_owned = 0
-                return False
-        seq.n_owned = (last + 1) * self.page_size
-        return True
-
-    def _make_room(self, seq: Sequence, end: int, work: StepWork) -> bool:
-        """Preempt the last by rank until there are enough pages; one of them may be the sequence itself.
-
-        Pages of sequences in flight come back when their step has landed: the sequence waits for that.
-        """
-        for table in seq.tables:
-            table.release_behind(seq.computed)
-        while missing := n_short(seq.tables, seq.computed, seq.scheduled, end):
-            if all(n <= pool.n_leaving for n, pool in missing):
-                return False
-            if self._swap_one_out():
-                continue
-            victim = self._last_free(work)
-            self._preempt(victim)
-            if victim is seq:
-                return False
-        return True
-
-    def _grow(self, seq: Sequence, end: int) -> list[PageCopy]:
-        """Take the pages that are missing; those to copy, because others need the ones it is going to write to."""
-        owned = [table.own(seq.scheduled) for table in seq.tables]
-        for table in seq.tables:
-            table.take(seq.computed, end)
-        return [PageCopy(group, *pages) for group, pages in enumerate(owned) if pages]
-
-    def _last_free(self, work: StepWork) -> Sequence:
-        """The last by rank of those that are not in this step yet."""
-        busy = {seq.id for seq in work.sequences}
-        return next(seq for seq in reversed(self.running) if seq.id not in busy)
-
-    def _swap_one_out(self, output: Output | None = None) -> bool:
-        """Preempt an idle sequence, the last by rank, if there is one; it waits for its owner, not in the queue.
-
-        With an `output`, one of that kind: only such a one has a place to give.
-        """
-        seq = next((s for s in reversed(self.running) if s.is_idle and output in (None, s.output)), None)
-        if seq:
-            self._drop(seq)
-            seq.swapped_out = True
-        return seq is not None
-
-    def _preempt(self, seq: Sequence) -> None:
-        self._drop(seq)
-        self.queues[seq.output].add(seq)
-
-    def _drop(self, seq: Sequence) -> None:
-        self.n_preempted += 1
-        seq.stats.n_preempted += 1
-        self._stop_running(seq)
-        self._release(seq)
-        seq.blocked_until = self._n_launched  # what is in flight for it may still sample a token
-        seq.enter(State.PREEMPTED)
-
-    def _release(self, seq: Sequence) -> None:
-        self._release_pages(seq)
-        self.token_slots.release(seq.token_slot)
-        seq.token_slot = 0
-        if self.slots and seq.slot:
-            self.slots.release(seq.slot)
-            seq.slot = 0
-
-    def _release_pages(self, seq: Sequence) -> None:
-        for table in seq.tables:
-            table.cut(0)
-        seq.computed = seq.scheduled = seq.n_owned = 0
-        seq.set_drafts(())
-        seq.draft_state = None  # a draft model's keys and values were in the same pages
-        if seq.hashes:
-            seq.hashes.n_inserted = 0

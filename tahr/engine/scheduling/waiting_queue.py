@@ -63,7 +63,8 @@ class WaitingQueue:
 
     def pop(self) -> Sequence:
         """Take out the first one."""
-        first, oldest = self.first, self._oldest()
+        first = self.first
+        oldest = self._oldest()
         assert first and oldest, "the queue is empty"
         if oldest is not first:
             self._pass_over(oldest)

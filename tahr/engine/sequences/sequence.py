@@ -147,11 +147,13 @@ class Sequence:
     def end(self, reason: str, error: TahrError | None = None) -> None:
         """Finish for a reason."""
         self.enter(STATE_AFTER[reason])
-        self.finish_reason, self.error = reason, error
+        self.finish_reason = reason
+        self.error = error
 
     def set_drafts(self, drafts: ListOf[int]) -> None:
         """Schedule guesses of its next tokens together with its last one; () takes them back."""
-        self.drafts, self.n_ahead = drafts, len(drafts)
+        self.drafts = drafts
+        self.n_ahead = len(drafts)
 
     def append(self, token: int, now: float) -> None:
         """Add a sampled token and note the time."""

@@ -68,7 +68,8 @@ class RequestStats:
     def parts(self) -> Iterator[tuple[str, float, float]]:
         """What it was doing, from when to when; only what came about."""
         for name, (begin, end) in PARTS.items():
-            begun, ended = getattr(self, begin), getattr(self, end)
+            begun = getattr(self, begin)
+            ended = getattr(self, end)
             if begun and ended:
                 yield name, begun, ended
 

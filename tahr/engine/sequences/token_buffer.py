@@ -6,7 +6,9 @@ import numpy as np
 
 from tahr.backends.api import Ints
 
-MIN_MATCH, MAX_MATCH = 2, 8  # tokens that must agree, and that are looked at
+# tokens that must agree, and that are looked at
+MIN_MATCH = 2
+MAX_MATCH = 8
 GUESSES_PER_MATCH = 3  # a longer match carries further
 
 
@@ -38,7 +40,8 @@ class TokenBuffer:
             going = going[text[going - n_match] == text[-1 - n_match]]
             if not len(going):
                 break
-            ends, n_match = going, n_match + 1
+            ends = going
+            n_match = n_match + 1
         if not len(ends) or n_match < MIN_MATCH:
             return []
         # A repeat that overlaps the end of the text goes on and on: so does the guess.

@@ -55,7 +55,8 @@ class StepCosts:
         A size that was measured often stands for itself, one that was not is on the line.
         """
         base, per_token = self._fitted()
-        known, expected = self._sizes.get(n_tokens), base + per_token * n_tokens
+        known = self._sizes.get(n_tokens)
+        expected = base + per_token * n_tokens
         if known is None or not known.seconds:
             return expected
         n = len(known.seconds)
@@ -80,6 +81,7 @@ class StepCosts:
         mean_s = sum(s * w for _, s, w in points) / weight
         spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
         rise = sum(w * (n - mean_n) * (s - mean_s) for n, s, w in points)
-        guess, guess_weight = self.token_s or FIRST_GUESS * mean_s / mean_n, GUESS_WEIGHT * mean_n**2
+        guess = self.token_s or FIRST_GUESS * mean_s / mean_n
+        guess_weight = GUESS_WEIGHT * mean_n**2
         slope = max(0.0, (rise + guess_weight * guess) / (spread + guess_weight))
         return max(0.0, mean_s - slope * mean_n), slope

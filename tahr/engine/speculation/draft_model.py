@@ -53,8 +53,11 @@ class DraftModelProposer:
         return self.steps.warm_next()
 
     def propose(self, requests: ListOf[DraftRequest]) -> None:
-        began, n_first, work = perf_counter(), self.steps.sizes.n_first_runs, self._catch_up(requests)
-        n_tokens, depth = sum(work.n_tokens), 0
+        began = perf_counter()
+        n_first = self.steps.sizes.n_first_runs
+        work = self._catch_up(requests)
+        n_tokens = sum(work.n_tokens)
+        depth = 0
         drafting = [request for request, item in zip(requests, work, strict=False) if item.samples]
         passes: list[DraftPass] = []  # whose tokens are not collected yet
         ended: set[int] = set()  # the ids of sequences whose drafts have come to an end
@@ -85,7 +88,8 @@ class DraftModelProposer:
 
     def _catch_up(self, requests: ListOf[DraftRequest]) -> StepWork:
         """The tokens that the draft model has not computed yet, as many as one step may hold."""
-        work, n_left = StepWork(), self._n_chunk
+        work = StepWork()
+        n_left = self._n_chunk
         for seq, _ in requests:
             state = state_of(seq)
             self._note_pages(seq, state)
@@ -102,7 +106,9 @@ class DraftModelProposer:
         """Begin to sample a token for each sequence, as if its drafts and `n_unknown` more were its own."""
         requests = [drafted_request(seq, len(seq.drafts)) for seq in drafting]
         lengths = [len(seq.tokens) + len(seq.drafts) + n_unknown for seq in drafting]
-        sampler, executor, slots = self.steps.sampler, self.steps.executor, [seq.token_slot for seq in drafting]
+        sampler = self.steps.sampler
+        executor = self.steps.executor
+        slots = [seq.token_slot for seq in drafting]
         ready = sampler.finish(sampler.prepare(requests, list(range(len(drafting)))), lengths, slots)
         executor.sample(handle, ready.rows)
         follows = any(request.sampling.follows_text or request.grammar for request in requests)
@@ -134,7 +140,9 @@ class DraftModelProposer:
 
     def _note_pages(self, seq: Sequence, state: DraftState) -> None:
         """Note which text the full pages were computed for. A sequence that has just begun looks for its own there."""
-        hashes, pages, size = seq.hashes, seq.tables[0].pages, self.steps.executor.facts.memory.page_size
+        hashes = seq.hashes
+        pages = seq.tables[0].pages
+        size = self.steps.executor.facts.memory.page_size
         if hashes is None:
             return
         while not state.n_drafted % size and state.n_noted * size == state.n_drafted < len(seq.tokens) - size:

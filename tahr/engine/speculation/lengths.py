@@ -43,17 +43,22 @@ def draft_lengths(
         for i, (a, first_s) in enumerate(prospects)
         if brought(a, depths[i]) > depths[i] * least + first_s * plain_rate
     ]
-    n_tokens, n_rows, drafting_s = float(n_decoding), n_decoding, sum(prospects[i].first_s for i in paying)
-    best_rate, best_depth = WORTH * plain_rate, 0
+    n_tokens = float(n_decoding)
+    n_rows = n_decoding
+    drafting_s = sum(prospects[i].first_s for i in paying)
+    best_rate = WORTH * plain_rate
+    best_depth = 0
     for depth in range(1, n_most + 1):
         likely = [prospects[i].acceptance ** depth for i in paying if depths[i] >= depth]
         if not likely:
             break
-        n_tokens, n_rows = n_tokens + sum(likely), n_rows + len(likely)
+        n_tokens = n_tokens + sum(likely)
+        n_rows = n_rows + len(likely)
         drafting_s += pass_seconds(len(likely))
         rate = n_tokens / (costs.seconds(n_rows) + drafting_s)
         if rate > best_rate:
-            best_rate, best_depth = rate, depth
+            best_rate = rate
+            best_depth = depth
     lengths = [0] * len(prospects)
     for i in paying:
         lengths[i] = min(best_depth, depths[i])
@@ -62,9 +67,11 @@ def draft_lengths(
 
 def depth_of(acceptance: float, least: float, n_most: int) -> int:
     """How deep a sequence's drafts are likely enough to be right."""
-    depth, probability = 0, acceptance
+    depth = 0
+    probability = acceptance
     while depth < n_most and probability > least:
-        depth, probability = depth + 1, probability * acceptance
+        depth = depth + 1
+        probability = probability * acceptance
     return depth
 
 

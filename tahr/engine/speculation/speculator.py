@@ -47,7 +47,9 @@ class Speculator:
         self.stats = SpeculationStats()
         self.costs = StepCosts()
         self._acceptance = proposer.prior  # of all sequences: what a new one begins with
-        self._n_idle, self._idle_s = 0, 0.0  # steps since anything was guessed, and their seconds
+        # steps since anything was guessed, and their seconds
+        self._n_idle = 0
+        self._idle_s = 0.0
         self._patience = PROBE_AFTER  # how many there may be before some get a guess, whatever it is expected to bring
 
     # ---- before a step ----------------------------------------------------------------------------------------
@@ -117,7 +119,8 @@ class Speculator:
 
     def _probes(self, able: ListOf[Sequence]) -> list[int]:
         """One draft token for as many sequences as may cost that little, those first that have waited longest."""
-        lengths, left = [0] * len(able), PROBE_SHARE * self._idle_s
+        lengths = [0] * len(able)
+        left = PROBE_SHARE * self._idle_s
         seconds = [self.costs.per_token + self.proposer.first_seconds(seq) for seq in able]
         for i in sorted(range(len(able)), key=lambda i: (seconds[i], -self._state(able[i]).n_since_draft)):
             left -= seconds[i]
@@ -145,7 +148,8 @@ class Speculator:
             if state is None:
                 continue
             if item.sequence.id in drafts:
-                n_drafts, n_right = len(drafts[item.sequence.id]), accepted[item.sequence.id]
+                n_drafts = len(drafts[item.sequence.id])
+                n_right = accepted[item.sequence.id]
                 self._learn(state, n_drafts, n_right, item.begin + 1 + n_right)
                 item.sequence.stats.n_draft_tokens += n_drafts
                 item.sequence.stats.n_accepted_tokens += n_right
@@ -165,7 +169,8 @@ def may_speculate(seq: Sequence) -> bool:
 
     Mirostat follows every sample; a budget of thinking appends tokens between two.
     """
-    request, params = seq.request, seq.params
+    request = seq.request
+    params = seq.params
     if request is None or not params.speculative:
         return False
     return not (request.sampling.learns or params.thinking_budget is not None)

@@ -26,12 +26,15 @@ class TableRows:
 
     def write(self, sequences: ListOf[Sequence]) -> None:
         """Let row i be the table of sequence i."""
-        seen, n_written, group = self._seen, self._n_written, self._group
+        seen = self._seen
+        n_written = self._n_written
+        group = self._group
         for index, seq in enumerate(sequences):
             pages = seq.tables[group].pages
             if pages is not seen[index] or len(pages) != n_written[index]:
                 self._rows[index][: len(pages)] = pages
-                seen[index], n_written[index] = pages, len(pages)
+                seen[index] = pages
+                n_written[index] = len(pages)
 
 
 class Batch:
@@ -42,7 +45,9 @@ class Batch:
         self.page_size = page_size
         self._has_states = has_states
         self._tables = [TableRows(group, rows) for group, rows in enumerate(step.page_table)]
-        self._ids, self._positions, self._seq_lens = step.ids.data, step.positions.data, step.seq_lens.data
+        self._ids = step.ids.data
+        self._positions = step.positions.data
+        self._seq_lens = step.seq_lens.data
         self._slots = [slots.data for slots in step.slot_mapping]
         self.seq_lens: list[int] = []  # as in the step
         self.n_most = 0  # the most tokens that one sequence has in the step
@@ -54,7 +59,10 @@ class Batch:
 
     def fill(self, work: StepWork) -> None:
         """Write the inputs of a step."""
-        sequences, begins, counts, row_counts = work.sequences, work.begins, work.n_tokens, work.n_rows
+        sequences = work.sequences
+        begins = work.begins
+        counts = work.n_tokens
+        row_counts = work.n_rows
         for table in self._tables:
             table.write(sequences)
         if (counts, row_counts) != self._counts:
@@ -71,21 +79,27 @@ class Batch:
 
     def _fill_counts(self, counts: ListOf[int], row_counts: ListOf[int]) -> None:
         """Where each sequence begins, and which rows are wanted."""
-        step, n_tokens, n_rows = self.step, np.array(counts, np.int32), np.array(row_counts, np.int32)
+        step = self.step
+        n_tokens = np.array(counts, np.int32)
+        n_rows = np.array(row_counts, np.int32)
         ends = n_tokens.cumsum()
         step.query_start[1 : len(counts) + 1] = ends
         rows = spans(ends - n_rows, n_rows)
         step.logit_rows[: len(rows)] = rows
         step.counts[:] = ends[-1], len(rows), len(counts)
-        self._n, self.n_most = int(ends[-1]), max(counts)
+        self._n = int(ends[-1])
+        self.n_most = max(counts)
         self._owners = np.repeat(np.arange(len(counts)), n_tokens)
         self._offsets = spans(np.zeros_like(n_tokens), n_tokens)
-        self._write_tokens, self._write_lengths = writer_of(self._n), writer_of(len(counts))
+        self._write_tokens = writer_of(self._n)
+        self._write_lengths = writer_of(len(counts))
         self._counts = counts, row_counts
 
     def _fill_many(self, begins: Ints) -> None:
         """Positions and slots."""
-        step, owners, n = self.step, self._owners, self._n
+        step = self.step
+        owners = self._owners
+        n = self._n
         positions = begins if n == len(begins) else begins[owners] + self._offsets
         step.positions[:n] = positions
         places, offsets = np.divmod(positions, self.page_size)
@@ -93,7 +107,8 @@ class Batch:
 
     def _fill_few(self, sequences: ListOf[Sequence], begins: ListOf[int], counts: ListOf[int]) -> None:
         """The same in plain Python: right after a step NumPy's code is out of the caches, and costs more than this."""
-        size, write = self.page_size, self._write_tokens
+        size = self.page_size
+        write = self._write_tokens
         if len(begins) < self._n:
             sequences = [seq for seq, n in zip(sequences, counts, strict=True) for _ in range(n)]
             begins = [begin + i for begin, n in zip(begins, counts, strict=True) for i in range(n)]

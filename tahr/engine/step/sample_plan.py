@@ -17,9 +17,13 @@ class SamplePlan:
     """
 
     def __init__(self, work: StepWork):
-        self._sequences, self._samples, self._n_rows = work.sequences, work.samples, work.n_rows
-        sequences, samples = work.sequences, work.samples
-        ids, ends = [seq.id for seq in sequences], list(accumulate(work.n_rows))
+        self._sequences = work.sequences
+        self._samples = work.samples
+        self._n_rows = work.n_rows
+        sequences = work.sequences
+        samples = work.samples
+        ids = [seq.id for seq in sequences]
+        ends = list(accumulate(work.n_rows))
         # By age, so that requests keep their places when one of them is scheduled in another order.
         items = sorted(range(len(ids)), key=ids.__getitem__)
         self._owners = [i for i in items if samples[i] and sequences[i].request]  # by token: the item it belongs to
@@ -40,7 +44,8 @@ class SamplePlan:
         for column in (self.sampled, self.requests, self.rows, self._owners):
             column.clear()
         for seq, row, item in found:
-            choices, n_drafts = self._choices(seq), len(seq.drafts)
+            choices = self._choices(seq)
+            n_drafts = len(seq.drafts)
             self.sampled += choices
             self.requests += [drafted_request(each, n) for n, each in enumerate(choices)]
             self.rows += range(row - n_drafts, row + 1) if n_drafts else [row] * len(choices)

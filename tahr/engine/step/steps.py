@@ -31,7 +31,9 @@ class Steps:
 
     def __init__(self, executor: Executor, model: int = 0):
         facts = executor.models[model]
-        self.executor, self.model, self.facts = executor, model, facts
+        self.executor = executor
+        self.model = model
+        self.facts = facts
         self.inputs = executor.inputs(model)
         self.sizes = StepSizes(facts.buckets, facts.n_decode_tokens)
         self.sampler = Sampler(executor, facts.n_vocab, is_draft=model > 0)
@@ -56,7 +58,8 @@ class Steps:
         """Write the inputs of a step; what to launch then."""
         self._batch.fill(work)
         n_rounds, sends_rows = self._fill_adapters(work) if with_adapters else (0, False)
-        output, inputs = work.sequences[0].output, self.inputs
+        output = work.sequences[0].output
+        inputs = self.inputs
         counts = inputs.n_tokens, inputs.n_rows, inputs.n_seqs, self._batch.n_most
         bucket = self.sizes.choose(output, n_rounds, counts)
         self._n_requests += 1

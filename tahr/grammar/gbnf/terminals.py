@@ -71,7 +71,8 @@ class Splitter:
     """Finds the largest parts that are not recursive."""
 
     def __init__(self, rules: dict[str, Node], recursive: Set[str]):
-        self._rules, self._recursive = rules, recursive
+        self._rules = rules
+        self._recursive = recursive
         self._alphabet = Alphabet(each for node in rules.values() for each in nodes_in(node) if isinstance(each, Class))
         self._known: dict[Node, Terminal] = {}
 
@@ -141,16 +142,20 @@ class Automaton:
     """A part of a grammar as states with characters between them."""
 
     def __init__(self, rules: dict[str, Node], alphabet: Alphabet):
-        self._rules, self._alphabet = rules, alphabet
+        self._rules = rules
+        self._alphabet = alphabet
         self._silent: list[list[int]] = []  # by state: where it goes without a character
         self._moves: list[list[tuple[int, int]]] = []  # by state: characters, and where they lead
 
     def facts(self, node: Node) -> tuple[int, int, bool]:
         """Characters it may begin with, characters that may continue a complete text, and whether it may be empty."""
-        begin, end = self._state(), self._state()
+        begin = self._state()
+        end = self._state()
         self._add(node, begin, end)
         start = self._closure([begin])
-        after, seen, waiting = 0, {start}, [start]
+        after = 0
+        seen = {start}
+        waiting = [start]
         while waiting:
             states = waiting.pop()
             after |= self._first(states) if end in states and states != start else 0
@@ -171,7 +176,8 @@ class Automaton:
         return found
 
     def _closure(self, states: list[int]) -> frozenset[int]:
-        found, waiting = set(states), list(states)
+        found = set(states)
+        waiting = list(states)
         while waiting:
             for to in self._silent[waiting.pop()]:
                 if to not in found:

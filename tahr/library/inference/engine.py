@@ -134,7 +134,8 @@ class InferenceEngine:
         progress: OnProgress | None = None,
     ) -> str:
         """As `generate`, with other sampling parameters for this call alone."""
-        model, tokens = self._model, self.tokenize(prompt) if prompt != "" else []
+        model = self._model
+        tokens = self.tokenize(prompt) if prompt != "" else []
         check_max_tokens(max_tokens)
         model.session.truncate(0)
         if not tokens or not max_tokens:
@@ -222,7 +223,8 @@ class InferenceEngine:
         self._model.session.truncate(n_tokens)
 
     def _feed(self, tokens: ListOf[int]) -> Floats:
-        session, tokens = self._model.session, token_ids(tokens)
+        session = self._model.session
+        tokens = token_ids(tokens)
         with self._metrics.prefilling(len(tokens)):
             return session.feed(tokens)
 
@@ -278,7 +280,9 @@ class InferenceEngine:
         `eos` ends a text: the model's own end tokens, one token, or a function of a token. With a `grammar`, all texts
         are in its language or on the way to it.
         """
-        model, config, tokens = self._model, config or BeamSearchConfig(), token_ids(tokens)
+        model = self._model
+        config = config or BeamSearchConfig()
+        tokens = token_ids(tokens)
         if not isinstance(config, BeamSearchConfig):
             raise ConfigError(f"The search is asked for with {short(config)}, but it needs a BeamSearchConfig.")
         room = model.session.context_size - len(tokens)
@@ -349,7 +353,8 @@ class InferenceEngine:
 
     def apply_lora_adapters(self, lora: LoraPath) -> None:
         """Change the model by one adapter alone, whatever is on the stack."""
-        model, alone = self._model, LoraStack()
+        model = self._model
+        alone = LoraStack()
         alone.push(lora, 1.0)
         self._apply(alone, model)
 

@@ -43,7 +43,8 @@ def decode(session: Session, logits: Floats, reply: Sequence) -> Iterator[str]:
     The session needs room for one fewer: the last token is never fed.
     """
     assert reply.request
-    text, n_tokens = session.sequence, session.length
+    text = session.sequence
+    n_tokens = session.length
     sampler = session.engine.steps.sampler
     while reply.n_generated + reply.n_prompt < reply.max_length:
         (sampled,) = sampler.sample([reply.request], logits[None])

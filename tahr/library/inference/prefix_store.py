@@ -16,7 +16,9 @@ class PrefixStore:
     def __init__(self, max_entries: int = 256, max_bytes: int = 512 << 20, min_tokens: int = 4):
         if min(max_entries, max_bytes, min_tokens) < 1:
             raise ConfigError("max_entries, max_bytes and min_tokens of a prefix store must be at least 1.")
-        self.max_entries, self.max_bytes, self.min_tokens = max_entries, max_bytes, min_tokens
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.min_tokens = min_tokens
         self.hits = self.misses = 0
         self._copies: OrderedDict[Key, KvCopy] = OrderedDict()  # the most recently used last
 

@@ -45,7 +45,8 @@ class Session:
     """A sequence of an engine that keeps the whole text in every layer, windows or not, so that it can go back."""
 
     def __init__(self, engine: Engine, model: object):
-        self.engine, self.model = engine, model
+        self.engine = engine
+        self.model = model
         self._feeder = Feeder(engine)
         self._last = LastRow()
         self._seq: Sequence | None = None  # None: the text is empty
@@ -152,7 +153,8 @@ class Session:
         self.truncate(0)
         if not copy.tokens:
             return
-        pages, page_size = self.engine.executor.pages, self.engine.executor.facts.memory.page_size
+        pages = self.engine.executor.pages
+        page_size = self.engine.executor.facts.memory.page_size
         self._seq = self._feeder.restore(copy.tokens, self._last)
         n_padding = pages_for(len(copy.tokens), page_size) * page_size - len(copy.tokens)
         padded = [np.pad(layer, ((0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]

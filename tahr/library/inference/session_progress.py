@@ -45,7 +45,10 @@ class ProgressReporter:
         every_s: float = 0.1,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._callback, self._total, self._every_s, self._clock = callback, total, every_s, clock
+        self._callback = callback
+        self._total = total
+        self._every_s = every_s
+        self._clock = clock
         self._began = self._reported = clock()
 
     def report(self, n_tokens: int, final: bool = False) -> None:

@@ -33,7 +33,9 @@ VERSION = 3
 START = struct.Struct("<8sII")
 DIGEST_BYTES = 32
 PROBE_BYTES = 8 << 20  # of each end of a file, for its fingerprint
-SAMPLE_BYTES, SAMPLE_EVERY = 4096, 4 << 20  # of what is between: matrices of layers are about as large, or larger
+# of what is between: matrices of layers are about as large, or larger
+SAMPLE_BYTES = 4096
+SAMPLE_EVERY = 4 << 20
 MAX_SAMPLES = 4096
 TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
 MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks

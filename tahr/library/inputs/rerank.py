@@ -49,7 +49,8 @@ def plan_pairs(
     inputs: TextInputs, firsts: str | Iterable[str], seconds: str | Iterable[str], truncate: int | None = None
 ) -> PairPlan:
     """Score every first text with the second at its place; a single first text goes with all of them."""
-    firsts, seconds = plain_texts(firsts), plain_texts(seconds)
+    firsts = plain_texts(firsts)
+    seconds = plain_texts(seconds)
     if len(firsts) not in (1, len(seconds)):
         raise ConfigError(
             f"There are {len(firsts)} first and {len(seconds)} second texts: give one first text, or as many."

@@ -76,7 +76,8 @@ class TextInputs:
 
     def encode_first(self, first: str, truncate: int | None = None) -> list[int]:
         """How pairs with this first text begin. It is never cut: one that leaves no room for a second is refused."""
-        tokenizer, limit = self.tokenizer, self.limit(truncate) or self.context_size
+        tokenizer = self.tokenizer
+        limit = self.limit(truncate) or self.context_size
         opening = [*tokenizer.prefix, *tokenizer.encode(first, add_special=False), *tokenizer.between]
         if len(opening) + len(tokenizer.suffix) >= limit:
             raise ConfigError(f"The query alone has {len(opening)} tokens, but a pair may have {limit}: shorten it.")
@@ -84,7 +85,8 @@ class TextInputs:
 
     def encode_pair(self, opening: list[int], second: str, truncate: int | None = None) -> list[int]:
         """The tokens of two texts as a cross-encoder reads them; with `truncate`, the second is cut."""
-        suffix, limit = self.tokenizer.suffix, self.limit(truncate)
+        suffix = self.tokenizer.suffix
+        limit = self.limit(truncate)
         if limit is not None:
             second = self.tokenizer.beginning(second, limit)
         body = self.tokenizer.encode(second, add_special=False)

@@ -62,7 +62,8 @@ class SpeculativeEngine:
         if not isinstance(prompt, str):
             raise ConfigError(f"The prompt is {short(prompt)}, but it must be a text.")
         self._tokens = self._pair.tokenizer.encode(prompt) if prompt else []
-        self._n_prompt, self._mu = len(self._tokens), None
+        self._n_prompt = len(self._tokens)
+        self._mu = None
         return self.continue_text(max_tokens, callback)
 
     def continue_text(self, max_tokens: int, callback: OnText | None = None) -> str:
@@ -89,7 +90,8 @@ class SpeculativeEngine:
         if seq.error:
             raise seq.error
         assert seq.request
-        self._tokens, self._mu = seq.tokens, float(seq.request.sampling.mu)
+        self._tokens = seq.tokens
+        self._mu = float(seq.request.sampling.mu)
         return "".join(texts)
 
     def _submit(self, params: SamplingParams) -> Sequence:
@@ -139,7 +141,9 @@ class SpeculativeEngine:
         if info.tokens:
             keep(engine._pair, session.sequence)
         session.truncate(0)
-        engine._tokens, engine._n_prompt, engine._mu = list(info.tokens), text.n_prompt, text.mu
+        engine._tokens = list(info.tokens)
+        engine._n_prompt = text.n_prompt
+        engine._mu = text.mu
         return engine
 
     def __reduce__(self) -> NoReturn:

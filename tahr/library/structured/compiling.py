@@ -22,7 +22,8 @@ class Compiling:
 
     async def state(self, params: SamplingParams) -> GrammarState | None:
         """The beginning of a request's grammar, if it has one."""
-        grammar, after = params.grammar, params.grammar_after
+        grammar = params.grammar
+        after = params.grammar_after
         if grammar is None or (state := self._compiler.state_at_once(grammar, after)):
             return state if grammar else None
         if self._n >= MAX_COMPILING:

@@ -30,7 +30,8 @@ def schema_of(cls: type) -> Schema:
 
 def type_schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
     """The schema of a type."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if hint in PLAIN:
         return PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
@@ -79,7 +80,8 @@ def is_required(field: "Field[Any]") -> bool:
 
 def from_json(hint: Any, value: Any) -> Any:
     """An object of that type from what JSON text stands for."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint)
         return hint(**{name: from_json(hints[name], each) for name, each in value.items()})
@@ -107,7 +109,8 @@ def from_union(arguments: tuple[Any, ...], value: Any) -> Any:
 
 def fits(hint: Any, value: Any) -> bool:
     """Whether the type's schema allows a value; making an object of it would not say, since Python checks no types."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return fits_dataclass(hint, value)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -124,7 +127,8 @@ def fits(hint: Any, value: Any) -> bool:
 
 
 def fits_dataclass(cls: type, value: Any) -> bool:
-    given, hints = {each.name: each for each in fields(cls) if each.init}, get_type_hints(cls)
+    given = {each.name: each for each in fields(cls) if each.init}
+    hints = get_type_hints(cls)
     if not isinstance(value, dict) or not value.keys() <= given.keys():
         return False
     is_whole = all(name in value for name, each in given.items() if is_required(each))

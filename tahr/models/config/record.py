@@ -134,7 +134,9 @@ class ModelConfig:
 
     def complaints(self) -> list[tuple[bool, str]]:
         """What cannot be, with the sentence that says so."""
-        heads, kv_heads, head_dim = self.n_heads, self.n_kv_heads, self.head_dim
+        heads = self.n_heads
+        kv_heads = self.n_kv_heads
+        head_dim = self.head_dim
         dims = sorted({kind.rope.n_dims for kind in self.kinds})
         delta = self.delta
         return [

@@ -44,14 +44,16 @@ def mean_rotated(
 ) -> NDArray[np.float32]:
     """The mean over positions of heads [n, head_dim] after rope: slow pairs keep most of theirs, fast ones nothing."""
     freq, scale = rope.frequencies()
-    n, half = min(n_positions, MEAN_POSITIONS), rope.n_dims // 2
+    n = min(n_positions, MEAN_POSITIONS)
+    half = rope.n_dims // 2
     turns = np.exp(1j * freq.astype(np.float64)[:, None] * np.arange(n)).mean(axis=1) * scale
     first, second = (
         (slice(half), slice(half, 2 * half)) if style == "halves" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
     )
     turned = (heads[:, first] + 1j * heads[:, second]) * turns
     out = heads.astype(np.float32)
-    out[:, first], out[:, second] = turned.real, turned.imag
+    out[:, first] = turned.real
+    out[:, second] = turned.imag
     return out
 
 
@@ -96,8 +98,10 @@ class Yarn:
         n_dims = 2 * len(freq)
         begin, end = (self.pair_turning(n, n_dims, theta) for n in (self.fast, self.slow))
         if self.whole:
-            begin, end = math.floor(begin), math.ceil(end)
-        begin, end = max(begin, 0), min(end, n_dims - 1)
+            begin = math.floor(begin)
+            end = math.ceil(end)
+        begin = max(begin, 0)
+        end = min(end, n_dims - 1)
         # Equal ends would divide by zero; a thousandth of a pair makes the blend a step.
         blend = np.clip((np.arange(len(freq)) - begin) / ((end - begin) or 0.001), 0, 1)
         return freq * (1 - blend + blend / self.factor), self.attention

@@ -95,7 +95,8 @@ GGUF_NAMES = {"attn_output_norm": "attention_norm", "layer_output_norm": "output
 FIELDS = {"rms_norm_eps": "layer_norm_eps"}
 DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "vocab_size": 30522}
 BERT = Family(
-    *("bert", build),
+    "bert",
+    build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults=DEFAULTS,
@@ -107,7 +108,8 @@ BERT = Family(
     arrange=arrange,
 )
 ROBERTA = Family(
-    *("roberta", build),
+    "roberta",
+    build,
     refine_hf=refine_roberta,
     hf_defaults=DEFAULTS | {"layer_norm_eps": 1e-5, "vocab_size": 50265},
     hf_fields=FIELDS,

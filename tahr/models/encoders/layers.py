@@ -52,14 +52,16 @@ def encoder(cfg: ModelConfig, n_labels: int) -> ModelConfig:
 def add_type(tensors: Tensors, name: str) -> None:
     """Add the embedding of the first token type, which all tokens of a single text have, to every row of a table."""
     if TYPES in tensors:
-        table, types = tensors.make_of(name), tensors.make_of(TYPES)
+        table = tensors.make_of(name)
+        types = tensors.make_of(TYPES)
         tensors.drop(TYPES)
         tensors.define(name, lambda: added(table(), types()))
 
 
 def double_by_type(tensors: Tensors) -> None:
     """Make the table one of both token types: token t of a pair's second text becomes token n_vocab + t."""
-    table, types = tensors.make_of(TABLE), tensors.make_of(TYPES)
+    table = tensors.make_of(TABLE)
+    types = tensors.make_of(TYPES)
     tensors.drop(TYPES)
     tensors.define(TABLE, lambda: doubled(table(), types()))
 

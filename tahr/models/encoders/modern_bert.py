@@ -76,7 +76,8 @@ TOP_NAMES = {
     "final_norm": "model.norm",
 }
 MODERN_BERT = Family(
-    *("modernbert", build),
+    "modernbert",
+    build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={

@@ -38,7 +38,8 @@ def shaped(cfg: ModelConfig) -> ModelConfig:
 
 
 NOMIC_BERT = Family(
-    *("nomic_bert", build),
+    "nomic_bert",
+    build,
     refine_hf=refine_hf,
     refine_gguf=lambda f, cfg: shaped(cfg),
     hf_defaults={"vocab_size": 30528},

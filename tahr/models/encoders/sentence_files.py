@@ -68,7 +68,8 @@ def checked_modules(modules: list[Any]) -> list[tuple[str, str]]:
     found = []
     for module in modules[: MOST_MODULES + 1]:
         f = Fields(module if isinstance(module, dict) else {}, "modules.json")
-        path, kind = f.text("path"), f.text("type").rpartition(".")[2]
+        path = f.text("path")
+        kind = f.text("type").rpartition(".")[2]
         if path.startswith(".") or "/" in path.rstrip("/") or "\\" in path or "\0" in path or not kind:
             raise CorruptFile(
                 f"modules.json names {path[:80]!r}, which is not a folder beside it: do not use this model."
@@ -96,7 +97,8 @@ def pooling(f: Fields) -> str:
 
 
 def with_dense(found: SentenceFiles, directory: Path) -> SentenceFiles:
-    f, i = Fields(read_needed(directory / "config.json"), "a Dense config.json"), len(found.dense)
+    f = Fields(read_needed(directory / "config.json"), "a Dense config.json")
+    i = len(found.dense)
     if not found.pooling or f.text("module_input_name", POOLED) != POOLED:
         raise UnsupportedModel("The model gives a vector for every token, as ColBERT does; Tahr runs those with one.")
     if f.flag("use_residual"):
@@ -104,7 +106,8 @@ def with_dense(found: SentenceFiles, directory: Path) -> SentenceFiles:
     activation = f.text("activation_function", "Tanh").rpartition(".")[2]
     if activation not in ACTIVATIONS:
         raise UnsupportedModel(f"A dense layer is followed by {activation!r}; Tahr knows {', '.join(ACTIVATIONS)}.")
-    n_in, n_out = f.count("in_features", MOST_WIDTH), f.count("out_features", MOST_WIDTH)
+    n_in = f.count("in_features", MOST_WIDTH)
+    n_out = f.count("out_features", MOST_WIDTH)
     dense = Dense(n_in, n_out, f.flag("bias", True), ACTIVATIONS[activation])
     file = directory / "model.safetensors"
     if not file.is_file():
@@ -135,7 +138,8 @@ def settings(directory: Path) -> dict[str, Any]:
     """The prompts, the default's name and the activation, by the names of `SentenceFiles`."""
     where = "config_sentence_transformers.json"
     f = Fields(read_json(directory / where, dict, MOST_JSON_BYTES) or {}, where)
-    found, default = f.part("prompts").values, f.text("default_prompt_name")
+    found = f.part("prompts").values
+    default = f.text("default_prompt_name")
     texts = [*found, *found.values()]
     if len(found) > MOST_PROMPTS or not all(isinstance(t, str) and len(t) <= MOST_PROMPT_CHARS for t in texts):
         raise CorruptFile(f"{where} has prompts that are no short texts; fetch the model again.")

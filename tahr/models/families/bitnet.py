@@ -26,7 +26,8 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 BITNET = Family(
-    *("bitnet", llama.build),
+    "bitnet",
+    llama.build,
     refine_gguf=refine_gguf,
     hf_defaults={"hidden_act": "relu2", "rope_theta": 500000.0},
     gguf_names={"attn_sub_norm": "self_attn.attn_sub_norm", "ffn_sub_norm": "mlp.ffn_sub_norm"},

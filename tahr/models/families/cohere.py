@@ -22,7 +22,8 @@ PERIOD = 4
 def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         norm = at.norm("input_layernorm")
-        attention, mlp = Attention(cfg, i, at.at("self_attn")), GatedMLP(cfg, at.at("mlp"))
+        attention = Attention(cfg, i, at.at("self_attn"))
+        mlp = GatedMLP(cfg, at.at("mlp"))
         return DecoderLayer(attention, mlp, (norm, norm), parallel=True)
 
     return decoder_of(cfg, w, layer)
@@ -53,10 +54,20 @@ def local_rope(cfg: ModelConfig) -> ModelConfig:
 SAMPLING = SamplingParams(temperature=0.3)
 DEFAULTS = {"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 8192}
 COHERE = Family(
-    *("cohere", build, SAMPLING, refine, refine, DEFAULTS),
+    "cohere",
+    build,
+    SAMPLING,
+    refine,
+    refine,
+    DEFAULTS,
     hf_fields={"rms_norm_eps": "layer_norm_eps"},
 )
 COHERE2 = Family(
-    *("cohere2", build, SAMPLING, refine_2, refine_2_gguf, {**DEFAULTS, "sliding_window": 4096}),
+    "cohere2",
+    build,
+    SAMPLING,
+    refine_2,
+    refine_2_gguf,
+    {**DEFAULTS, "sliding_window": 4096},
     hf_fields={"rms_norm_eps": "layer_norm_eps"},
 )

@@ -53,7 +53,11 @@ SAMPLING = SamplingParams(temperature=1.0, top_k=64, top_p=0.95)
 DEFAULTS = {"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 GEMMA = Family("gemma", llama.build, SAMPLING, refine_first, refine_first_gguf, DEFAULTS)
 GEMMA2 = Family(
-    *("gemma2", partial(gemma3.build, qk_norm=""), SAMPLING, refine_hf, refine_gguf),
+    "gemma2",
+    partial(gemma3.build, qk_norm=""),
+    SAMPLING,
+    refine_hf,
+    refine_gguf,
     hf_defaults={
         **DEFAULTS,
         "query_pre_attn_scalar": 256,

@@ -30,9 +30,13 @@ class Gemma4Attention:
     """Attention whose values are normed like its keys; the keys may be those of the layer `source`."""
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights):
-        kind, b = cfg.kinds[layer], w.backend
-        q_width, kv_width = cfg.n_heads * kind.head_dim, kind.n_kv_heads * kind.head_dim
-        self.source, self.rope, self.eps = kv_source(cfg, layer), kind.rope, cfg.norm_eps
+        kind = cfg.kinds[layer]
+        b = w.backend
+        q_width = cfg.n_heads * kind.head_dim
+        kv_width = kind.n_kv_heads * kind.head_dim
+        self.source = kv_source(cfg, layer)
+        self.rope = kind.rope
+        self.eps = cfg.norm_eps
         self.memory = KVShape(kind.n_kv_heads, kind.head_dim)
         self.spec = AttentionSpec(cfg.attn_scale, kind.window)
         b.check_attention(self.spec, self.memory, cfg.n_heads)
@@ -47,7 +51,8 @@ class Gemma4Attention:
         self.ones = w.constants([1.0] * kind.head_dim)
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, memory = run.backend, run.memory(self.source)
+        b = run.backend
+        memory = run.memory(self.source)
         q, *kv = x.linears(self.qkv)
         if kv:
             kv = [kv[0], b.head_norm(kv[-1], self.ones, self.eps)]  # without values of their own, keys are the values
@@ -66,7 +71,9 @@ class Gemma4Layer(DecoderLayer):
             norms=at.pick("input_layernorm", "pre_feedforward_layernorm"),
             after=at.pick("post_attention_layernorm", "post_feedforward_layernorm"),
         )
-        self.begin, self.width, self.act = i * cfg.per_layer_width, cfg.per_layer_width, cfg.activation
+        self.begin = i * cfg.per_layer_width
+        self.width = cfg.per_layer_width
+        self.act = cfg.activation
         self.scalar = float(at.find("layer_scalar.weight", (1,)).dense()[0]) if at.has("layer_scalar.weight") else 1.0
         if self.width:
             self.gate = at.linear("per_layer_input_gate", self.width, cfg.width)
@@ -81,7 +88,8 @@ class Gemma4Layer(DecoderLayer):
             stream.rows = run.backend.scale(stream.normed(None), self.scalar)
 
     def add_own_embedding(self, run: ForwardPass, stream: ResidualStream) -> None:
-        b, rows = run.backend, stream.normed(None)
+        b = run.backend
+        rows = stream.normed(None)
         assert run.per_layer is not None
         own = b.columns(run.per_layer, self.begin, self.width)
         if rows.rows is Rows.LOGITS and own.rows is not Rows.LOGITS:
@@ -102,7 +110,8 @@ class Gemma4Decoder(Decoder):
             self.projection_norm = w.norm("model.per_layer_projection_norm", cfg.per_layer_width)
 
     def prepare(self, run: ForwardPass, embedded: Tensor) -> None:
-        cfg, b = self.config, run.backend
+        cfg = self.config
+        b = run.backend
         if cfg.per_layer_width:
             projected = b.scale(b.linear(embedded, self.projection), cfg.width**-0.5)
             normed = b.head_norm(projected, self.projection_norm.gain, cfg.norm_eps)
@@ -190,7 +199,11 @@ def per_layer(f: Fields, name: str, cfg: ModelConfig, default: int, most: int) -
 
 
 GEMMA4 = Family(
-    *("gemma4", Gemma4Decoder, SamplingParams(temperature=1.0, top_k=64, top_p=0.95), refine_hf, refine_gguf),
+    "gemma4",
+    Gemma4Decoder,
+    SamplingParams(temperature=1.0, top_k=64, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={
         "vocab_size": 262144,
         "head_dim": 256,

@@ -13,7 +13,10 @@ class DenseAndExperts:
 
     def __init__(self, cfg: ModelConfig, at: Weights, ffn_width: int):
         assert cfg.moe is not None
-        n, ffn, experts, router = cfg.moe.n_experts, cfg.moe.ffn_width, at.at("experts"), at.at("router")
+        n = cfg.moe.n_experts
+        ffn = cfg.moe.ffn_width
+        experts = at.at("experts")
+        router = at.at("router")
         self.mlp = GatedMLP(cfg, at.at("mlp"), ffn_width)
         self.before = at.norm("pre_feedforward_layernorm_2")
         self.after = at.pick("post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
@@ -29,7 +32,8 @@ class DenseAndExperts:
         )
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, dense = run.backend, self.mlp(run, x)
+        b = run.backend
+        dense = self.mlp(run, x)
         rows = x.unnormed()
         scores = b.linear(self.router_norm.apply(b, rows), self.router)
         chosen = b.experts(self.before.apply(b, rows), scores, self.mlps)

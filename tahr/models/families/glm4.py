@@ -44,7 +44,12 @@ DEFAULTS = {"partial_rotary_factor": 0.5, "attention_bias": True, "head_dim": 12
 GGUF_NAMES = {"ffn_up": "mlp.gate_up_proj"}
 GLM = Family("glm", llama.build, SAMPLING, refine, refine_gguf, DEFAULTS, GGUF_NAMES, arrange=arrange)
 GLM4 = Family(
-    *("glm4", build, SAMPLING, refine, refine_gguf, DEFAULTS),
+    "glm4",
+    build,
+    SAMPLING,
+    refine,
+    refine_gguf,
+    DEFAULTS,
     gguf_names={
         **GGUF_NAMES,
         "post_attention_norm": "post_self_attn_layernorm",

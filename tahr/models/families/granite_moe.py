@@ -36,7 +36,8 @@ HF_NAMES = {
     "shared_mlp.output_linear": "mlp.shared_experts.down_proj",
 }
 GRANITE_MOE = Family(
-    *("granitemoe", llama.build),
+    "granitemoe",
+    llama.build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_names=HF_NAMES,

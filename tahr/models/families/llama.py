@@ -57,7 +57,11 @@ MISTRAL = Family("mistral", build, SAMPLING, refine_mistral, refine_gguf, hf_def
 # Ministral 8B says layer by layer which has a window.
 MINISTRAL = Family("ministral", build, SAMPLING, refine_mistral, refine_gguf, hf_defaults={"sliding_window": 4096})
 MIXTRAL = Family(
-    *("mixtral", build, SAMPLING, refine_mixtral, refine_gguf),
+    "mixtral",
+    build,
+    SAMPLING,
+    refine_mixtral,
+    refine_gguf,
     hf_defaults={"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
     hf_names={"block_sparse_moe": "mlp", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"},
 )

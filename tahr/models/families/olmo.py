@@ -50,7 +50,11 @@ SAMPLING = SamplingParams(temperature=0.6, top_p=0.95)
 GGUF_NAMES = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 OLMO2 = Family("olmo2", build, SAMPLING, refine_gguf=refine_gguf, gguf_names=GGUF_NAMES)
 OLMO3 = Family(
-    *("olmo3", build, SAMPLING, refine_3, refine_gguf),
+    "olmo3",
+    build,
+    SAMPLING,
+    refine_3,
+    refine_gguf,
     hf_defaults={"rope_theta": 500000.0, "sliding_window": 4096},
     gguf_names=GGUF_NAMES,
 )

@@ -19,7 +19,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
 
 def qkv_heights(cfg: ModelConfig) -> dict[str, int]:
     """The rows of queries, keys and values in a matrix that holds them one after the other."""
-    q, kv = cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
+    q = cfg.n_heads * cfg.head_dim
+    kv = cfg.n_kv_heads * cfg.head_dim
     return {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
 
 
@@ -38,7 +39,11 @@ def windowed(cfg: ModelConfig, window: int) -> ModelConfig:
 
 
 PHI3 = Family(
-    *("phi3", llama.build, SamplingParams(temperature=0.8, top_k=50, top_p=0.95), refine_hf, refine_gguf),
+    "phi3",
+    llama.build,
+    SamplingParams(temperature=0.8, top_k=50, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"original_max_position_embeddings": 4096, "max_position_embeddings": 4096},
     gguf_names={"ffn_up": "mlp.gate_up_proj"},
     arrange=arrange,

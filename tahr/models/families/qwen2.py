@@ -32,12 +32,15 @@ def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     shared = f.count("shared_expert_intermediate_size", limits.MOST_FFN)
     name = "num_experts" if f.get("num_local_experts") is None else "num_local_experts"
     moe = hf_experts(
-        *(f, name, "moe_intermediate_size"),
+        f,
+        name,
+        "moe_intermediate_size",
         renormalise=f.flag("norm_topk_prob"),
         shared_width=shared,
         shared_gate=True,
     )
-    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
+    every = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1)
+    dense = f.items("mlp_only_layers")
     sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
     window = f.count("sliding_window", MOST_CONTEXT, default=4096) if f.flag("use_sliding_window") else 0
     last = f.count("max_window_layers", limits.MOST_LAYERS, default=28, least=0)
@@ -56,7 +59,11 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
 
 
 QWEN2_MOE = Family(
-    *("qwen2_moe", llama.build, QWEN2.sampling, refine_moe_hf, refine_moe_gguf),
+    "qwen2_moe",
+    llama.build,
+    QWEN2.sampling,
+    refine_moe_hf,
+    refine_moe_gguf,
     hf_defaults={"num_experts": 60, "num_experts_per_tok": 4},
     gguf_names={"ffn_gate_inp_shexp": "mlp.shared_expert_gate"},
     hf_names={"mlp.shared_expert": "mlp.shared_experts"},

@@ -28,7 +28,8 @@ def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
         ffn_width=f.count("moe_intermediate_size", limits.MOST_FFN, default=768),
         renormalise=f.flag("norm_topk_prob"),
     )
-    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
+    every = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1)
+    dense = f.items("mlp_only_layers")
     sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
     window = f.count("sliding_window", MOST_CONTEXT, default=4096) if f.flag("use_sliding_window") else 0
     return with_windows(f, with_experts(cfg, moe, sparse), window, sliding=lambda i: True)

@@ -37,6 +37,10 @@ def without_rope(cfg: ModelConfig, rotated: Sequence[object]) -> ModelConfig:
 
 
 SMOLLM3 = Family(
-    *("smollm3", llama.build, SamplingParams(temperature=0.6, top_p=0.95), refine_hf, refine_gguf),
+    "smollm3",
+    llama.build,
+    SamplingParams(temperature=0.6, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"rope_theta": 2e6, "tie_word_embeddings": True},
 )

@@ -16,7 +16,8 @@ from tahr.models.files.hf import MOST_THETA, both_ways, context_of
 from tahr.weights.tensor import HostTensor
 
 ROPE_DIVISORS = "rope_freqs.weight"
-ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+ROPE_SHORT = "rope_factors_short.weight"
+ROPE_LONG = "rope_factors_long.weight"
 ROPE_TENSORS = {ROPE_DIVISORS, ROPE_SHORT, ROPE_LONG}
 
 
@@ -42,7 +43,8 @@ def common(f: Fields, tensors: Mapping[str, HostTensor], family: Family) -> Mode
     width = f.count("embedding_length", limits.MOST_WIDTH)
     n_heads = f.count("attention.head_count", limits.MOST_HEADS)
     head_dim = f.count("attention.key_length", limits.MOST_HEAD_DIM, default=width // n_heads)
-    rope, context = gguf_rope(f, tensors, head_dim), gguf_context(f)
+    rope = gguf_rope(f, tensors, head_dim)
+    context = gguf_context(f)
     refuse_odd_heads(f, head_dim)
     return ModelConfig(
         family=family.name,

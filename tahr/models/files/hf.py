@@ -147,7 +147,8 @@ def hf_rope(f: Fields, head_dim: int, kind: str) -> RopeConfig:
     if not scaling.values or (params.values and kind != "full_attention"):
         scaling = params
     places = (scaling, params, f)
-    part, theta = stated(places, "partial_rotary_factor", 0, 1, 1), stated(places, "rope_theta", 1, MOST_THETA, 10000)
+    part = stated(places, "partial_rotary_factor", 0, 1, 1)
+    theta = stated(places, "rope_theta", 1, MOST_THETA, 10000)
     scaling = inherit(f, scaling, "original_max_position_embeddings")
     if scaling.text("rope_type") == "proportional":
         return RopeConfig(theta, head_dim, Proportional(int(head_dim * part) // 2))

@@ -37,7 +37,8 @@ def scheme_of(quant: Mapping[str, Any]) -> Scheme:
 
 
 def gptq_scheme(quant: Mapping[str, Any]) -> Scheme:
-    n_bits, group_size = bits_of(quant, (4, 8)), group_of(quant)
+    n_bits = bits_of(quant, (4, 8))
+    group_size = group_of(quant)
     layout = quant.get("checkpoint_format", "gptq")
     if layout not in ("gptq", "gptq_v2"):
         raise refused("GPTQ", f"in the layout {layout!r}", "gptq or gptq_v2")
@@ -58,7 +59,8 @@ def fp8_scheme(quant: Mapping[str, Any]) -> Scheme:
 
 
 def bitnet_scheme(quant: Mapping[str, Any]) -> Scheme:
-    mode, linear = quant.get("quantization_mode", "offline"), quant.get("linear_class", "bitlinear")
+    mode = quant.get("quantization_mode", "offline")
+    linear = quant.get("linear_class", "bitlinear")
     if mode != "offline" or linear not in ("bitlinear", "autobitlinear"):
         raise refused(
             "BitNet", f"by {linear!r} in the mode {mode!r}", "bitlinear and autobitlinear in the mode offline"

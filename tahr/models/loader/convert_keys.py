@@ -155,7 +155,8 @@ def check_told(cfg: ModelConfig, metadata: dict[str, Any], parts: Sequence[Part]
 
 
 def differs(ours: ModelConfig, theirs: ModelConfig, name: str) -> bool:
-    mine, other = getattr(ours, name), getattr(theirs, name)
+    mine = getattr(ours, name)
+    other = getattr(theirs, name)
     return abs(mine - other) > 1e-6 * abs(mine) if isinstance(mine, float) else bool(mine != other)
 
 
@@ -163,7 +164,8 @@ def same_kind(ours: LayerKind, theirs: LayerKind) -> bool:
     """Whether two layers see equally far and turn equally fast."""
     if (ours.window, ours.sparse) != (theirs.window, theirs.sparse):
         return False
-    (mine, my_scale), (other, other_scale) = ours.rope.frequencies(), theirs.rope.frequencies()
+    (mine, my_scale) = ours.rope.frequencies()
+    (other, other_scale) = theirs.rope.frequencies()
     return mine.shape == other.shape and np.allclose(mine, other, 1e-5, 0) and abs(my_scale - other_scale) < 1e-6
 
 

@@ -162,7 +162,8 @@ def load(
     try:
         decoder = family_of(config).build(config, weights)
         if encoding:
-            decoder.encoding, decoder.text_head = encoding, text_head(config, encoding, weights)
+            decoder.encoding = encoding
+            decoder.text_head = text_head(config, encoding, weights)
     except LoadError as error:
         if config.guess:
             raise UnsupportedModel(f"The model was {config.guess}, but that failed: {error}") from error

@@ -187,7 +187,8 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, HostTensor]) ->
 
 def model_type(config: Mapping[str, Any]) -> str:
     """What a config.json says the model is; a multimodal one, what its text model is."""
-    kind, inner = str(config.get("model_type") or ""), config.get("text_config")
+    kind = str(config.get("model_type") or "")
+    inner = config.get("text_config")
     return str(inner.get("model_type") or kind) if kind in WRAPPERS and isinstance(inner, Mapping) else kind
 
 

@@ -25,7 +25,8 @@ SHARED = {"mixtral": "llama", "ministral": "llama", "olmo3": "olmo2"}  # familie
 
 def read_gguf_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
     """The tensors of an adapter by the names of the model's linears."""
-    file, cfg = open_gguf(path, ADAPTER), target.config
+    file = open_gguf(path, ADAPTER)
+    cfg = target.config
     check_kind(file.metadata, cfg)
     alpha = Fields(file.metadata, "the adapter's metadata").number("adapter.lora.alpha", -MOST_ALPHA, MOST_ALPHA)
     sides: dict[str, dict[str, HostTensor]] = {}
@@ -53,10 +54,8 @@ def check_kind(metadata: Mapping[str, Any], cfg: ModelConfig) -> None:
         raise AdapterError("The GGUF holds no adapter (its general.type says so): name an adapter's file.")
     if metadata.get("adapter.type") != "lora":
         raise AdapterError(f"The adapter is a {metadata.get('adapter.type')!r}; Tahr knows 'lora' alone.")
-    ours, theirs = (
-        SHARED.get(cfg.family) or ARCHITECTURES.get(cfg.family, cfg.family),
-        metadata.get("general.architecture"),
-    )
+    ours = SHARED.get(cfg.family) or ARCHITECTURES.get(cfg.family, cfg.family)
+    theirs = metadata.get("general.architecture")
     family = family_of_gguf(theirs)
     if theirs != ours and not (family and family.name == cfg.family):
         raise AdapterError(

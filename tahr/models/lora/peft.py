@@ -22,7 +22,8 @@ from tahr.models.parts.weights import hf_name
 from tahr.weights import HostTensor, open_safetensors
 from tahr.weights.limits import ADAPTER
 
-CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
 TENSOR = re.compile(r"(?P<name>.+)\.lora_(?P<side>[AB])(\.[\w-]+)?\.weight")
 PREFIX = "base_model.model."
 COPY = ".base_layer.weight"
@@ -145,7 +146,8 @@ class LoraScaling:
         fields = Fields(config, CONFIG_NAME)
         self._by_root = fields.flag("use_rslora")
         self._alpha = fields.number("lora_alpha", -MOST_ALPHA, MOST_ALPHA, default=8)
-        self._alphas, self._ranks = fields.part("alpha_pattern"), fields.part("rank_pattern")
+        self._alphas = fields.part("alpha_pattern")
+        self._ranks = fields.part("rank_pattern")
         self._rank = fields.count("r", MAX_RANK, default=8)
         for pattern in (self._alphas, self._ranks):
             refuse_expressions(pattern)
@@ -200,7 +202,8 @@ def refuse_missing(config: Mapping[str, Any], found: Mapping[str, Any], target: 
 
 def base_notes(base: str, model: str) -> tuple[str, ...]:
     """A hint where the names of the two models have nothing in common; names prove nothing."""
-    ours, theirs = plain_name(model), plain_name(base)
+    ours = plain_name(model)
+    theirs = plain_name(base)
     if not ours or not theirs or ours in theirs or theirs in ours:
         return ()
     return (f"The adapter says it was made for {base}; the model here is {model}.",)

@@ -43,7 +43,8 @@ def read_adapter(path: Path, target: AdapterTarget) -> ReadAdapter:
 
 def split_fused(factors: Mapping[str, RawFactors], target: AdapterTarget) -> dict[str, RawFactors]:
     """Where files have several linears in one matrix, what an adapter adds to it is cut as the matrix itself is."""
-    arrange, out = family_of(target.config).arrange, {}
+    arrange = family_of(target.config).arrange
+    out = {}
     for name, raw in factors.items():
         if name in target.linears or raw.b is None:
             out[name] = raw

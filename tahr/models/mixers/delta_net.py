@@ -15,7 +15,12 @@ class DeltaMixer:
         delta = cfg.delta
         self.layer = layer
         self.net = DeltaNet(
-            *(delta.n_k_heads, delta.n_v_heads, delta.k_dim, delta.v_dim, delta.kernel, delta.tiled),
+            delta.n_k_heads,
+            delta.n_v_heads,
+            delta.k_dim,
+            delta.v_dim,
+            delta.kernel,
+            delta.tiled,
             conv=taps(w, 2 * delta.n_k_heads * delta.k_dim + delta.n_v_heads * delta.v_dim, delta.kernel),
             decay=decay(w, delta.n_v_heads),
             dt_bias=w.vector("dt.bias", delta.n_v_heads),
@@ -24,7 +29,8 @@ class DeltaMixer:
         )
         w.backend.check_delta_net(self.net)
         self.memory = StateShape((self.net.state_width,))
-        n, n_values = delta.n_v_heads, delta.n_v_heads * delta.v_dim
+        n = delta.n_v_heads
+        n_values = delta.n_v_heads * delta.v_dim
         heights = {"in_proj_qkv": self.net.channels, "in_proj_z": n_values, "in_proj_b": n, "in_proj_a": n}
         self.inward = w.joined(heights, cfg.width)
         self.out = w.linear("out_proj", cfg.width, n_values)

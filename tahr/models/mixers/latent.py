@@ -13,11 +13,15 @@ class LatentAttention:
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights):
         assert cfg.latent is not None
-        latent, n = cfg.latent, cfg.n_heads
-        self.layer, self.n_heads = layer, n
-        self.rope, self.style = cfg.kinds[layer].rope, cfg.rope_style
+        latent = cfg.latent
+        n = cfg.n_heads
+        self.layer = layer
+        self.n_heads = n
+        self.rope = cfg.kinds[layer].rope
+        self.style = cfg.rope_style
         self.memory = KVShape(1, latent.rope_dim + latent.rank, latent.rank)
-        self.spec, self.attn_scaling = AttentionSpec(cfg.attn_scale), cfg.attn_scaling
+        self.spec = AttentionSpec(cfg.attn_scale)
+        self.attn_scaling = cfg.attn_scaling
         w.backend.check_attention(self.spec, self.memory, n)
         queries = {"q_nope_proj": n * latent.nope_dim, "q_rope_proj": n * latent.rope_dim}
         first = {"q_a_proj": latent.q_rank} if latent.q_rank else queries
@@ -30,7 +34,8 @@ class LatentAttention:
         self.out = w.linear("o_proj", cfg.width, n * latent.value_dim)
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, memory = run.backend, run.memory(self.layer)
+        b = run.backend
+        memory = run.memory(self.layer)
         *queries, latent, k_rope = x.linears(self.inward)
         if self.q_norm and self.q_up:
             queries = b.linears(self.q_norm.apply(b, queries[0]), self.q_up)

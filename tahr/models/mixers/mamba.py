@@ -12,10 +12,18 @@ class MambaMixer:
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights):
         assert cfg.mamba is not None
-        mamba, self.layer = cfg.mamba, layer
-        n, width, channels = mamba.n_heads, mamba.width, mamba.channels
+        mamba = cfg.mamba
+        self.layer = layer
+        n = mamba.n_heads
+        width = mamba.width
+        channels = mamba.channels
         self.net = StateSpace(
-            *(n, mamba.head_dim, mamba.n_groups, mamba.state_dim, mamba.kernel, mamba.n_norm_groups),
+            n,
+            mamba.head_dim,
+            mamba.n_groups,
+            mamba.state_dim,
+            mamba.kernel,
+            mamba.n_norm_groups,
             conv=taps(w, channels, mamba.kernel),
             conv_bias=w.vector("conv1d.bias", channels) if w.has("conv1d.bias") else None,
             decay=decay(w, n),

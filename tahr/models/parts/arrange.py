@@ -49,7 +49,8 @@ class Tensors(Mapping[str, HostTensor]):
     def split(self, part: str, heights: Mapping[str, int], n_groups: int = 1) -> None:
         """In every layer, cut the rows of `part` into those of other linears: so many each, `n_groups` times over."""
         for prefix, kind in self.found(part):
-            whole, first = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights)), 0
+            whole = kept(self._made.pop(f"{prefix}{part}.{kind}"), len(heights))
+            first = 0
             for name, height in heights.items():
                 rows = Cut(first, height, sum(heights.values()), n_groups, n_axes=1 if kind == "bias" else 2)
                 self._made[f"{prefix}{name}.{kind}"] = cut(whole, rows)
@@ -192,9 +193,11 @@ def cut(whole: Make, rows: Cut) -> Make:
         tensor = whole()
         check_axes(tensor, rows.n_axes)
         n_stacked = len(tensor.shape) - rows.n_axes
-        stack, (n_rows, *cols) = tensor.shape[:n_stacked], tensor.shape[n_stacked:]
+        stack = tensor.shape[:n_stacked]
+        (n_rows, *cols) = tensor.shape[n_stacked:]
         check_rows(tensor, n_rows, rows.n_groups * rows.of)
-        n_cuts, shape = rows.n_groups * math.prod(stack), (*stack, rows.n_groups * rows.height, *cols)
+        n_cuts = rows.n_groups * math.prod(stack)
+        shape = (*stack, rows.n_groups * rows.height, *cols)
         row_bytes = tensor.n_bytes // (n_cuts * rows.of)
         if n_cuts == 1:
             begin = rows.first * row_bytes
@@ -228,7 +231,8 @@ def mxfp4(codes: Make, scales: Make) -> Make:
     the second half of which lies in the upper bits."""
 
     def make() -> HostTensor:
-        stored, exponents = codes(), scales()
+        stored = codes()
+        exponents = scales()
         if stored.shape != (*exponents.shape, 16) or {stored.format.name, exponents.format.name} != {"U8"}:
             raise CorruptFile(f"Tensors {stored.name} and {exponents.name} are no MXFP4 pair; fetch the model again.")
         pairs = stored.data.reshape(-1, 16)

@@ -42,12 +42,18 @@ class Attention:
     sinks, or slopes in place of rope. It is causal, but for encoders."""
 
     def __init__(self, cfg: ModelConfig, layer: int, w: Weights, qk_norm: QkNorm = "", sinks: bool = False):
-        kind, q_width, kv_width = cfg.kinds[layer], cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
+        kind = cfg.kinds[layer]
+        q_width = cfg.n_heads * cfg.head_dim
+        kv_width = cfg.n_kv_heads * cfg.head_dim
         self.layer = layer
-        self.rope, self.style = kind.rope, cfg.rope_style
+        self.rope = kind.rope
+        self.style = cfg.rope_style
         self.memory = KVShape(cfg.n_kv_heads, cfg.head_dim)
         self.spec = AttentionSpec(
-            *(cfg.attn_scale, kind.window, cfg.attn_softcap, not cfg.bidirectional),
+            cfg.attn_scale,
+            kind.window,
+            cfg.attn_softcap,
+            not cfg.bidirectional,
             sinks=w.vector("sinks.weight", cfg.n_heads) if sinks else None,
             slopes=w.constants(alibi_slopes(cfg)) if cfg.alibi else None,
             chunked=kind.chunked,
@@ -60,11 +66,13 @@ class Attention:
         self.sub_norm = w.norm("attn_sub_norm", q_width) if w.has("attn_sub_norm.weight") else None
         self.norms = head_norms(cfg, w, qk_norm == "heads") if qk_norm in ("heads", "units") else None
         self.row_norms = (w.norm("q_norm", q_width), w.norm("k_norm", kv_width)) if qk_norm == "rows" else None
-        self.clip, self.attn_scaling = cfg.qkv_clip, cfg.attn_scaling if kind.attn_scaled else None
+        self.clip = cfg.qkv_clip
+        self.attn_scaling = cfg.attn_scaling if kind.attn_scaled else None
         self.key_mean = key_mean(cfg, kind.rope, w) if self.ignores_constants(cfg, qk_norm) else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, qkv = run.backend, self.prepared(run, x.linears(self.qkv))
+        b = run.backend
+        qkv = self.prepared(run, x.linears(self.qkv))
         gate = qkv.pop() if self.gated else None
         mixed = self.attended(run, qkv)
         mixed = self.sub_norm.apply(b, mixed) if self.sub_norm else mixed
@@ -72,7 +80,8 @@ class Attention:
 
     def attended(self, run: ForwardPass, qkv: list[Tensor]) -> Tensor:
         """Rope, cache write and attention; `qkv` is empty afterwards."""
-        b, memory = run.backend, run.memory(self.layer)
+        b = run.backend
+        memory = run.memory(self.layer)
         rotation = Rotation(run.cos_sin(self.rope), self.style, self.norms, self.key_mean)
         if self.attn_scaling is None:
             return b.rope_attention(qkv, rotation, self.spec, memory)
@@ -97,7 +106,8 @@ def head_norms(cfg: ModelConfig, w: Weights, has_gains: bool) -> HeadNorms:
     if not has_gains:
         ones = w.constants([1.0] * cfg.head_dim)
         return HeadNorms(ones, ones, cfg.norm_eps)
-    query, key = w.norm("q_norm", cfg.head_dim), w.norm("k_norm", cfg.head_dim)
+    query = w.norm("q_norm", cfg.head_dim)
+    key = w.norm("k_norm", cfg.head_dim)
     return HeadNorms(query.gain, key.gain, cfg.norm_eps)
 
 
@@ -154,7 +164,8 @@ class Experts:
 
     def __init__(self, cfg: ModelConfig, w: Weights):
         assert cfg.moe is not None
-        moe, experts = cfg.moe, w.at("experts")
+        moe = cfg.moe
+        experts = w.at("experts")
         self.router = w.linear("gate", moe.n_experts, cfg.width, moe.biased)
         self.mlps = ExpertMLPs(
             gate=experts.stack("gate_proj", moe.n_experts, moe.ffn_width, cfg.width, moe.biased),
@@ -167,7 +178,8 @@ class Experts:
         self.shared = GatedMLP(cfg, w.at("shared_experts"), moe.shared_width) if moe.shared_width else None
 
     def __call__(self, run: ForwardPass, x: NormedInput) -> Tensor:
-        b, rows = run.backend, x.rows()
+        b = run.backend
+        rows = x.rows()
         mixed = b.experts(rows, b.linear(rows, self.router), self.mlps)
         if self.shared is None:
             return mixed
@@ -178,7 +190,13 @@ class Experts:
 def routing(moe: MoeConfig, w: Weights) -> Routing:
     bias = w.vector("gate.e_score_correction.bias", moe.n_experts) if moe.choice_bias else None
     return Routing(
-        *(moe.n_active, moe.renormalise, moe.sigmoid, bias, moe.n_groups, moe.n_best_groups, moe.group_top),
+        moe.n_active,
+        moe.renormalise,
+        moe.sigmoid,
+        bias,
+        moe.n_groups,
+        moe.n_best_groups,
+        moe.group_top,
         scale=moe.scale,
         scales_input=moe.scales_input,
         jitter=moe.jitter,

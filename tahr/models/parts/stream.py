@@ -28,7 +28,9 @@ class ForwardPass:
         ropes: Mapping[RopeConfig, Rope],
         first_layer: int = 0,
     ):
-        self.backend, self.step, self.kv = backend, step, kv
+        self.backend = backend
+        self.step = step
+        self.kv = kv
         self._ropes = ropes
         self._first_layer = first_layer  # the one whose memory is the store's first
         self.per_layer: Tensor | None = None  # what all layers get to know of a token besides the stream
@@ -58,7 +60,8 @@ class ResidualStream:
         """The rows through a norm (or as they are), everything added so far included."""
         if self.pending is None:
             return norm.apply(self.backend, self.rows) if norm else self.rows
-        pending, self.pending = self.pending, None
+        pending = self.pending
+        self.pending = None
         if norm is None:
             self.rows = self.backend.add(self.rows, pending, self.scale)
             return self.rows
@@ -72,7 +75,8 @@ class ResidualStream:
     def take_pending(self, norm: Norm) -> AddedNorm:
         """What the next norm reads, for an op that also returns the new rows of the stream."""
         assert self.pending is not None
-        pending, self.pending = self.pending, None
+        pending = self.pending
+        self.pending = None
         return AddedNorm(self.rows, pending, norm.gain, norm.eps, self.scale)
 
     def add(self, delta: Tensor) -> None:
@@ -89,7 +93,8 @@ class NormedInput:
     """The residual stream as a sublayer reads it, once: through a norm, in one op with the product that follows."""
 
     def __init__(self, stream: ResidualStream, norm: Norm | None):
-        self._stream, self._norm = stream, norm
+        self._stream = stream
+        self._norm = norm
 
     def rows(self) -> Tensor:
         """The normed rows themselves."""
@@ -101,7 +106,8 @@ class NormedInput:
 
     def linears(self, joined: JoinedLinears) -> list[Tensor]:
         """Several linears of the normed rows."""
-        stream, norm = self._stream, self._norm
+        stream = self._stream
+        norm = self._norm
         if stream.pending is None or norm is None or norm.centred:
             return stream.backend.linears(self.rows(), joined)
         stream.rows, results = stream.backend.norm_linears(stream.take_pending(norm), joined)
@@ -109,7 +115,8 @@ class NormedInput:
 
     def gated(self, gate_up: JoinedLinears, act: Activation) -> Tensor:
         """act(gate) * up of the normed rows."""
-        stream, norm = self._stream, self._norm
+        stream = self._stream
+        norm = self._norm
         if stream.pending is None or norm is None or norm.centred:
             return stream.backend.gated(self.rows(), gate_up, act)
         stream.rows, result = stream.backend.norm_gated(stream.take_pending(norm), gate_up, act)

@@ -175,7 +175,8 @@ class Weights:
 
     def at(self, name: str) -> "Weights":
         """The tensors below `name`."""
-        prefix, given = f"{self.prefix}{name}.", (self.config, self.tensors, self.backend, self.progress)
+        prefix = f"{self.prefix}{name}."
+        given = (self.config, self.tensors, self.backend, self.progress)
         return Weights(*given, prefix, self.counts, self.change, self.lora_rows)
 
     def matrix(self, name: str, n_rows: int, n_cols: int) -> Weight:
@@ -232,7 +233,8 @@ class Weights:
 
     def norm(self, name: str, width: int | None = None) -> Norm:
         """The norm `name`, as wide as the model unless told."""
-        cfg, n = self.config, width or self.config.width
+        cfg = self.config
+        n = width or self.config.width
         gain = self.find(f"{name}.weight", (n,)).dense()
         bias = self.vector(f"{name}.bias", n) if cfg.norm_bias and self.has(f"{name}.bias") else None
         return Norm(self.upload(gain + np.float32(cfg.norm_offset)), cfg.norm_eps, cfg.norm_kind == "layer", bias)

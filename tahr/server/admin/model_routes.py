@@ -115,7 +115,8 @@ def entry(model: ServedModel) -> PoolEntry:
 
 
 def memory_of(engine: ServedEngine) -> ModelMemory:
-    now, reserved = engine.snapshot(), engine.n_bytes - engine.n_weight_bytes
+    now = engine.snapshot()
+    reserved = engine.n_bytes - engine.n_weight_bytes
     used = reserved * now.pages_used // now.pages_total if now.pages_total else 0
     return ModelMemory(engine.n_weight_bytes, reserved, used)
 

@@ -141,7 +141,8 @@ def thinks(config: ThinkingConfig | None) -> bool:
 
 def thinking_fields(body: CountTokensBody, template: ChatTemplate | None) -> dict[str, Any]:
     """A budget is an upper bound, and an effort one of thinking: a model that does not think keeps to both."""
-    config, effort = body.thinking, body.output_config.effort if body.output_config else None
+    config = body.thinking
+    effort = body.output_config.effort if body.output_config else None
     check_thinking(config, effort)
     if template is None or not can_think(template):
         return {}

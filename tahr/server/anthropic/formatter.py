@@ -50,7 +50,8 @@ class MessageFormatter:
 
     def __init__(self, asked: MessageOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"msg_{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
-        self._asked, self._options = asked, options
+        self._asked = asked
+        self._options = options
         self._n_blocks = 0
         self._kind: tuple[type, int] | None = None  # of the block that is open
         self._text_head = b""  # the constant part of an event of text in this block

@@ -49,7 +49,8 @@ def read(state: ServerState, data: bytes, caller: Caller) -> ServedRequest:
     body = decode(BODY, data)
     model, lora = chosen_model(state.models, body.model, None)
     check_harmless(body)
-    messages, template = chat_messages(body), model.engine.template
+    messages = chat_messages(body)
+    template = model.engine.template
     constraint = grammar_of(body)
     options = options_of(body, template)
     check_chat_size(model.engine, messages, functions_of(body.tools))

@@ -10,6 +10,10 @@ AnthropicRoute = partial(Route, errors=replies.AnthropicError, id_header="reques
 ROUTES = [
     AnthropicRoute("POST", "/v1/messages", messages.create_message, bodies.MessagesBody, replies.MessageReply),
     AnthropicRoute(
-        *("POST", "/v1/messages/count_tokens", messages.count_tokens, bodies.CountTokensBody, replies.CountTokensReply),
+        "POST",
+        "/v1/messages/count_tokens",
+        messages.count_tokens,
+        bodies.CountTokensBody,
+        replies.CountTokensReply,
     ),
 ]

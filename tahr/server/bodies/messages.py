@@ -74,7 +74,8 @@ def plain(message: Message, where: str) -> dict[str, Any]:
     kept = {"role": ROLES[message.role], "content": text_of(message, where)}
     more = {"name": message.name, "tool_call_id": message.tool_call_id, "tool_calls": calls_of(message, where)}
     if message.role == "function":  # what tools were called before; a function's name is the id of its call
-        kept["role"], more["tool_call_id"] = "tool", legacy_id(message.name or "")
+        kept["role"] = "tool"
+        more["tool_call_id"] = legacy_id(message.name or "")
     more["reasoning_content"] = message.reasoning_content or message.reasoning
     return kept | {name: value for name, value in more.items() if value}
 

@@ -39,7 +39,8 @@ def session_of(caller: Caller, metadata: Any) -> str:
     value = metadata.get("session_id", "") if isinstance(metadata, dict) else ""
     if not isinstance(value, str):
         raise bad_field("metadata.session_id", "metadata.session_id must be a text.")
-    named, header = value.strip(), caller.session.strip()
+    named = value.strip()
+    header = caller.session.strip()
     if named and header and named != header:
         raise bad_field("metadata.session_id", "The header X-Tahr-Session names another session: send one of the two.")
     if len(named or header) > MAX_ID_CHARS:
@@ -110,7 +111,8 @@ class Sessions:
 
     def __init__(self, max_entries: int, max_tokens: int):
         self.stats = SessionStats()
-        self._max_entries, self._max_tokens = max_entries, max_tokens
+        self._max_entries = max_entries
+        self._max_tokens = max_tokens
         self._entries: OrderedDict[Owner, Conversation] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from tahr.server.http.errors import HttpError
 
 Owner = str  # of bounded length, from the key of a client: others cannot see its responses
-ENTRY_BYTES, ITEM_BYTES = 1024, 256  # about what Python takes beside the texts
+# about what Python takes beside the texts
+ENTRY_BYTES = 1024
+ITEM_BYTES = 256
 
 
 class StoredItem(NamedTuple):
@@ -81,7 +83,8 @@ class ResponseStore:
     """
 
     def __init__(self, limits: StoreLimits, clock: Callable[[], float] = time.monotonic):
-        self._limits, self._clock = limits, clock
+        self._limits = limits
+        self._clock = clock
         self._owned: dict[Owner, Owned] = {}
         self._by_item: dict[tuple[Owner, str], tuple[StoredResponse, bytes]] = {}
         self._lock = threading.Lock()
@@ -95,7 +98,8 @@ class ResponseStore:
 
     def add(self, owner: Owner, response: StoredResponse) -> None:
         with self._lock:
-            response.stored_at, response.n_users = self._clock(), 1
+            response.stored_at = self._clock()
+            response.n_users = 1
             owned = self._owned.setdefault(owner, Owned())
             owned.entries[response.id] = response
             self._by_item |= {(owner, item.id): (response, item.data) for item in response.outputs.items}

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-CONNECTION, COMPLETE = "tahr.connection", "tahr.complete"  # keys of the scope: a `Connection`; the body has arrived
+# keys of the scope: a `Connection`; the body has arrived
+CONNECTION = "tahr.connection"
+COMPLETE = "tahr.complete"
 UNFRAMED = "tahr.unframed"  # a function, where the client knows no chunks: the stream that follows ends by closing
 SLOWEST_BYTES_PER_S = 16 * 1024  # at which a client must read what waits for it, after the first `reader_timeout_s`
 
@@ -23,7 +25,8 @@ class Connection:
     """Whether a client is still there and reads, and a way to send it chunks; needs no task that waits for news."""
 
     def __init__(self, transport: "CoalescingTransport", flow: Flow) -> None:
-        self._transport, self._flow = transport, flow
+        self._transport = transport
+        self._flow = flow
         self.drained = flow.drain
         self._is_lost = False
         self._on_lost: list[Callable[[], None]] = []
@@ -62,12 +65,16 @@ class CoalescingTransport:
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, reader_timeout_s: float):
-        self._transport, self._loop, self._reader_timeout_s = transport, loop, reader_timeout_s
+        self._transport = transport
+        self._loop = loop
+        self._reader_timeout_s = reader_timeout_s
         self._parts: list[bytes] = []
         self._reader_timer: asyncio.TimerHandle | None = None
         self._fd: int = transport.get_extra_info("socket").fileno()
-        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
-        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
 
     def write(self, data: bytes) -> None:
         if not self._parts:
@@ -116,7 +123,8 @@ class CoalescingTransport:
 
     def _flush(self) -> None:
         if self._parts:
-            parts, self._parts = self._parts, []
+            parts = self._parts
+            self._parts = []
             self._send(b"".join(parts))
 
     def __getattr__(self, name: str) -> Any:

@@ -34,7 +34,9 @@ TYPES = {
 REQUEST_ERRORS = (ConfigError, TemplateError, TokenizerError, KvCacheFull)
 
 SAMPLING_NAMES = frozenset(sampling_names())
-MAX_MESSAGE_CHARS, MAX_PARAM_CHARS = 1000, 256  # sentences quote what a client sent, which may be millions of letters
+# sentences quote what a client sent, which may be millions of letters
+MAX_MESSAGE_CHARS = 1000
+MAX_PARAM_CHARS = 256
 
 
 def request_id() -> str:
@@ -63,7 +65,9 @@ class HttpError(Exception):
     ):
         message = shortened(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+        self.status = status
+        self.message = message
+        self.code = code
         self.param = shortened(param, MAX_PARAM_CHARS) if param else param
         self.headers = dict(headers or {})
 

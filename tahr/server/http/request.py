@@ -62,9 +62,13 @@ class HttpRequest:
         self.error_reply: type[ErrorReply] = Envelope
         self.status = 0
         self.data = b""  # the body, once it is read
-        self._is_read, self._n_held_bytes = False, 0
+        self._is_read = False
+        self._n_held_bytes = 0
         self.load_s = 0.0  # how long it has waited for its model to be loaded
-        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._limits = limits
         self._connection: Connection = scope[CONNECTION]
         self.send_chunk: Callable[[bytes], bool] = self._connection.send_chunk
         self.drained = self._connection.drained
@@ -85,7 +89,8 @@ class HttpRequest:
         self._check_coding()
         self._check_size(int(length) if (length := self.header("content-length")).isdigit() else 0)
         self.data = await (self._read() if self._scope.get(COMPLETE) else self._read_in_time())
-        self._is_read, self.record.arrived = True, perf_counter()
+        self._is_read = True
+        self.record.arrived = perf_counter()
         return self.data
 
     async def _read_in_time(self) -> bytes:
@@ -192,7 +197,8 @@ class HttpRequest:
         self._connection.add_lost_callback(self._on_lost)
 
     def end_cancellable(self, error: BaseException | None) -> None:
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         self._connection.remove_lost_callback(self._on_lost)
         if isinstance(error, asyncio.CancelledError) and self._cancel_reason:
             assert task

@@ -68,7 +68,8 @@ def served(
     _, lora = chosen_model(state.models, body.model, lora_of(body.lora))
     check_generates(model.engine)
     check_stream(body)
-    tokenizer, constraint = model.engine.tokenizer, grammar_of(body)
+    tokenizer = model.engine.tokenizer
+    constraint = grammar_of(body)
     grammar = constraint.grammar if constraint else None
     params = params_of({**sampling_of(body, tokenizer), "grammar": grammar, "lora": lora or None}, SENT_NAMES)
     check_choices(len(prompts), params.n)

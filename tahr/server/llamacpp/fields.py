@@ -36,7 +36,8 @@ OFF: dict[str, dict[str, Any]] = {
 }
 OTHER_NAMES = {"typical_p": "typ_p", "tfs_z": "", "infill": "", "adaptive_p": ""}
 NEVER = -100.0
-MAX_BIASES, MAX_BIAS = 1024, 1e6
+MAX_BIASES = 1024
+MAX_BIAS = 1e6
 MAX_FIELDS = 64
 # The settings that a reply repeats.
 SHOWN = (
@@ -154,7 +155,8 @@ def part(engine: ServedEngine, text: str, is_first: bool) -> list[int]:
 
 
 def text_of(entry: dict[str, Any]) -> str:
-    text, images = entry.get("prompt_string"), entry.get("multimodal_data")
+    text = entry.get("prompt_string")
+    images = entry.get("multimodal_data")
     if images:
         raise bad_field(
             "prompt", "prompt.multimodal_data is not supported: this server reads text only.", "unsupported"

@@ -52,7 +52,9 @@ class NativeFormatter:
     def __init__(self, asked: NativeOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"cmpl-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.has_logprobs = options.logprobs
-        self._asked, self._tokenizer, self._options = asked, tokenizer, options
+        self._asked = asked
+        self._tokenizer = tokenizer
+        self._options = options
         self._n_tokens = [0] * len(asked.prompt_texts)
         self._has_new_line = [False] * len(asked.prompt_texts)
 
@@ -120,7 +122,8 @@ class NativeFormatter:
     def _last(
         self, index: int, completion: "Completion", text: str, tokens: list[int], has_new_line: bool
     ) -> NativeReply:
-        stats, n_prompt = completion.stats, self._asked.n_prompt_tokens[index]
+        stats = completion.stats
+        n_prompt = self._asked.n_prompt_tokens[index]
         n_tokens = stats.n_generated_tokens
         return NativeReply(
             index=index,
@@ -175,8 +178,10 @@ def stop_type(completion: "Completion") -> str:
 
 
 def timings_of(stats: "RequestStats") -> NativeTimings:
-    n_prompt, n_tokens = stats.n_prompt_tokens - stats.n_cached_tokens, stats.n_generated_tokens
-    prompt_ms, predicted_ms = stats.prefill_s * 1e3, stats.decode_s * 1e3
+    n_prompt = stats.n_prompt_tokens - stats.n_cached_tokens
+    n_tokens = stats.n_generated_tokens
+    prompt_ms = stats.prefill_s * 1e3
+    predicted_ms = stats.decode_s * 1e3
     return NativeTimings(
         cache_n=stats.n_cached_tokens,
         prompt_n=n_prompt,

@@ -10,7 +10,10 @@ NativeRoute = partial(Route, errors=replies.NativeError)
 ROUTES = [
     # What they give depends on the request: a list for several prompts, only the fields that are asked for.
     NativeRoute(
-        *("POST", "/completion", completion.complete, bodies.NativeCompletionBody),
+        "POST",
+        "/completion",
+        completion.complete,
+        bodies.NativeCompletionBody,
         aliases=("/completions",),
     ),
     NativeRoute("POST", "/infill", completion.infill, bodies.InfillBody),

@@ -44,7 +44,8 @@ class IdleWarming:
     """
 
     def __init__(self, engine: "Engine", name: str):
-        self._engine, self._name = engine, name
+        self._engine = engine
+        self._name = name
         self._seconds = 0.0
         self.finished = False
         ENGINES.add(engine)

@@ -51,10 +51,12 @@ class LlmEngine:
         self.name = inner.name
         self.tokenizer = inner.tokenizer
         self.template = inner.template
-        self.context_size, self.inputs = inner.context_size, inner.inputs
+        self.context_size = inner.context_size
+        self.inputs = inner.inputs
         self.sampling_defaults = inner.sampling_defaults
         self.backend_summary = inner.backend_summary
-        self.n_bytes, self.n_device_bytes = inner.n_bytes, inner.n_device_bytes
+        self.n_bytes = inner.n_bytes
+        self.n_device_bytes = inner.n_device_bytes
         self.n_weight_bytes = inner.n_weight_bytes
 
     async def submit(self, resolved: "ResolvedRequest", whole: bool = False) -> LlmStream:

@@ -75,14 +75,16 @@ class LlmLoader:
     @property
     def config(self) -> EngineConfig:
         """With a bound of keys and values, where memory is bounded."""
-        config, budget = self.choice.config, self.options.budget_bytes
+        config = self.choice.config
+        budget = self.options.budget_bytes
         return config if config.kv_bytes or not budget else replace(config, kv_bytes=max(1, budget // KV_SHARE))
 
     def n_bytes(self) -> int:
         """The size of its files, and the most that keys and values may take; files are fetched if they are not here."""
         from tahr.loading.builder import weight_file_bytes
 
-        choice, config = self.choice, self.config
+        choice = self.choice
+        config = self.config
         files_bytes = weight_file_bytes(choice.source, config, choice.quantization, self.options.progress)
         return files_bytes + (config.kv_bytes or 0)
 
@@ -92,7 +94,8 @@ class LlmLoader:
         from tahr.library.async_llm import AsyncLLM
         from tahr.server.models.llm_engine import LlmEngine
 
-        choice, options = self.choice, self.options
+        choice = self.choice
+        options = self.options
         llm = AsyncLLM(
             choice.source,
             config=self.config,

@@ -37,7 +37,8 @@ class ModelPool:
     """
 
     def __init__(self, models: ModelRegistry, budget_bytes: int | None, keep_alive_s: float | None):
-        self.budget_bytes, self.keep_alive_s = budget_bytes, keep_alive_s
+        self.budget_bytes = budget_bytes
+        self.keep_alive_s = keep_alive_s
         self.n_loads = self.n_unloads = self.n_failures = 0
         self.max_bytes = 0  # the most that was ever in memory
         self.past: Counter[str] = Counter()  # what engines that are unloaded have counted
@@ -174,7 +175,8 @@ class ModelPool:
         async with self._turn:
             if self._models.phase is Phase.CLOSING:
                 raise self._models.unavailable()
-            loader, began = model.loader, time.monotonic()
+            loader = model.loader
+            began = time.monotonic()
             assert loader, "a model without a loader is never unloaded"
             try:
                 engine = await self._loaded_engine(model, loader)
@@ -183,13 +185,15 @@ class ModelPool:
             finally:
                 self._loading_bytes = 0
             model.attach(engine, self._models.defaults)
-            model.keep_alive_s, model.used_at = self.keep_alive_s, time.monotonic()
+            model.keep_alive_s = self.keep_alive_s
+            model.used_at = time.monotonic()
             model.users |= model.waiting  # before anything else can unload it
             if not model.users:
                 self._expect_expiry(model)
             self.n_loads += 1
             self.max_bytes = max(self.max_bytes, self.n_bytes)
-            weights_mb, kv_mb = engine.n_weight_bytes / 1e6, (engine.n_bytes - engine.n_weight_bytes) / 1e6
+            weights_mb = engine.n_weight_bytes / 1e6
+            kv_mb = (engine.n_bytes - engine.n_weight_bytes) / 1e6
             facts = model.name, time.monotonic() - began, weights_mb, kv_mb
             log.info("loaded model=%s seconds=%.2f weights_mb=%.0f kv_reserved_mb=%.0f", *facts)
 
@@ -208,7 +212,8 @@ class ModelPool:
         return engine
 
     async def _make_room(self, model: ServedModel, n_bytes: int) -> None:
-        budget, self._loading_bytes = self.budget_bytes, 0
+        budget = self.budget_bytes
+        self._loading_bytes = 0
         self._check_fits(model, n_bytes)
         while budget is not None and self.n_bytes + n_bytes > budget:
             await self._unload_one(model)
@@ -216,7 +221,8 @@ class ModelPool:
 
     def _check_fits(self, model: ServedModel, n_bytes: int) -> None:
         if self.budget_bytes is not None and n_bytes > self.budget_bytes:
-            needs, has = f"needs {n_bytes / 1e6:.0f} MB", f"all models may take {self.budget_bytes / 1e6:.0f} MB"
+            needs = f"needs {n_bytes / 1e6:.0f} MB"
+            has = f"all models may take {self.budget_bytes / 1e6:.0f} MB"
             raise ConfigError(
                 f"The model {model.name} {needs}, but {has}: raise --models-budget, or lower its kv_bytes."
             )

@@ -88,8 +88,10 @@ class ServedModel:
         facts = f"{engine.name}/{engine.backend_summary}/{engine.context_size}"
         self.fingerprint = f"tahr-{__version__}-{zlib.crc32(facts.encode()):08x}"
         self.defaults = precedence(self.sampling, server_defaults, engine.sampling_defaults)
-        self.context_size, self.n_bytes = engine.context_size, engine.n_bytes
-        self.loaded_engine, self._n_steps = engine, -1
+        self.context_size = engine.context_size
+        self.n_bytes = engine.n_bytes
+        self.loaded_engine = engine
+        self._n_steps = -1
 
     @property
     def name(self) -> str:
@@ -123,12 +125,15 @@ class ServedModel:
         """A step may take minutes on a small machine, so an engine that stands still is busy while it computes."""
         if self.loaded_engine is None:
             return Health.OK
-        snapshot, now = self.engine.snapshot(), time.monotonic()
-        before, self._cpu_s = self._cpu_s, self.engine.cpu_s
+        snapshot = self.engine.snapshot()
+        now = time.monotonic()
+        before = self._cpu_s
+        self._cpu_s = self.engine.cpu_s
         if self.fault:
             return Health.FAILING
         if snapshot.steps != self._n_steps or not snapshot.requests_running:
-            self._n_steps, self._moved_at = snapshot.steps, now
+            self._n_steps = snapshot.steps
+            self._moved_at = now
         if now - self._moved_at < STALLED_AFTER_S:
             return Health.OK
         return Health.BUSY if self._cpu_s > before else Health.FAILING
@@ -203,7 +208,8 @@ class ModelRegistry:
 
     def clear(self) -> None:
         """Let go of the models."""
-        self.models, self._by_name = (), {}
+        self.models = ()
+        self._by_name = {}
 
     def check_ready(self) -> None:
         if self.phase is not Phase.READY:

@@ -76,7 +76,8 @@ class Observers:
         return self._tokens(record, choice, n_tokens) if n_tokens else None
 
     def _last_chunk(self, record: GenerationRecord, choice: int, chunk: "Chunk") -> None:
-        n_tokens, reason = len(chunk.token_ids), chunk.finish_reason or ""
+        n_tokens = len(chunk.token_ids)
+        reason = chunk.finish_reason or ""
         stats = chunk.completion.stats if chunk.completion else None
         record.n_reasoning += chunk.completion.n_reasoning_tokens if chunk.completion else 0
         if n_tokens and stats and stats.first_token_at and choice not in record.token_at:
@@ -89,7 +90,8 @@ class Observers:
             self._choice_finished(record, chunk.index, stats)
 
     def _tokens(self, record: GenerationRecord, choice: int, n_tokens: int) -> None:
-        now, before = perf_counter(), record.token_at.get(choice)
+        now = perf_counter()
+        before = record.token_at.get(choice)
         if before is not None:
             for method in self._next_tokens:
                 try:

@@ -62,7 +62,8 @@ class LineFormatter:
     def __init__(self, asked: LineOptions, tokenizer: "Tokenizer", options: ReplyOptions):
         self.id = f"ollama-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.has_logprobs = options.logprobs
-        self._asked, self._tokenizer = asked, tokenizer
+        self._asked = asked
+        self._tokenizer = tokenizer
         self._head = b'{"model":%b,"created_at":"' % encode(asked.model)
         self._calls: list[Delta] = []
 
@@ -118,7 +119,8 @@ class LineFormatter:
     def whole(
         self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage
     ) -> OllamaChatReply | OllamaGenerateReply:
-        output, deltas = outputs[0], merge(outputs[0].deltas)
+        output = outputs[0]
+        deltas = merge(outputs[0].deltas)
         assert output.completion
         calls = called(tool_calls_of(deltas)) or UNSET
         made = self._last(output.completion, text_of(deltas), reasoning_of(deltas) or UNSET)
@@ -140,7 +142,8 @@ class LineFormatter:
         return OllamaChatReply(message=OllamaReplyMessage("assistant", text, thinking), **facts)
 
     def _durations(self, completion: "Completion") -> dict[str, int]:
-        stats, request = completion.stats, self._asked.request
+        stats = completion.stats
+        request = self._asked.request
         seconds = {
             "total_duration": perf_counter() - request.record.began,
             "load_duration": request.load_s,

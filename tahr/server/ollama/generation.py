@@ -127,7 +127,8 @@ def text_request(request: HttpRequest, state: ServerState, body: OllamaGenerateB
     """A prompt that is continued as it is, up to a suffix if there is one."""
     name = served_name(state.models, body.model)
     model, lora = chosen_model(state.models, name, None)
-    engine, prompt = model.engine, body.prompt or ""
+    engine = model.engine
+    prompt = body.prompt or ""
     check_generates(engine)
     if body.suffix:
         tokens = fill_in_prompt(engine, prompt, body.suffix, ("prompt", "suffix"))

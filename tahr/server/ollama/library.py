@@ -46,7 +46,9 @@ async def running(request: HttpRequest, state: ServerState) -> None:
             continue
         left_s = model.expires_at - time.monotonic()
         card.expires_at = timestamp(time.time() + max(0.0, left_s)) if model.expiry else FOR_EVER
-        card.size, card.size_vram, card.modified_at = model.n_bytes or 0, model.engine.n_device_bytes, msgspec.UNSET
+        card.size = model.n_bytes or 0
+        card.size_vram = model.engine.n_device_bytes
+        card.modified_at = msgspec.UNSET
         card.context_length = model.engine.context_size
         made.append(card)
     await request.respond_json(OllamaModelList(made))
@@ -56,7 +58,8 @@ async def show(request: HttpRequest, state: ServerState) -> None:
     """What a model is."""
     body = decode(SHOW, await request.body())
     model = find_model(state.models, body.given)
-    engine, facts = model.engine, await facts_of(model)
+    engine = model.engine
+    facts = await facts_of(model)
     template = facts.template or (engine.template.source if engine.template else "")
     reply = ShowReply(
         modelfile=f"# Served by Tahr {__version__}.\nFROM {model.name}\n",

@@ -24,8 +24,11 @@ ROUTES = [
     OllamaRoute("POST", "/api/generate", generation.generate, bodies.OllamaGenerateBody, replies.OllamaGenerateReply),
     OllamaRoute("POST", "/api/embed", embeddings.embed, bodies.OllamaEmbedBody, replies.OllamaEmbedReply),
     OllamaRoute(
-        *("POST", "/api/embeddings", embeddings.embeddings),
-        *(bodies.OllamaEmbeddingsBody, replies.OllamaEmbeddingsReply),
+        "POST",
+        "/api/embeddings",
+        embeddings.embeddings,
+        bodies.OllamaEmbeddingsBody,
+        replies.OllamaEmbeddingsReply,
     ),
     OllamaRoute("GET", "/api/tags", library.tags, gives=replies.OllamaModelList),
     OllamaRoute("GET", "/api/ps", library.running, gives=replies.OllamaModelList),

@@ -71,7 +71,8 @@ def prepare(models: ModelRegistry, data: bytes) -> EmbeddingRequest:
 def encode_texts(engine: ServedEngine, body: EmbeddingBody) -> list[list[int]]:
     """The tokens of all texts, with the prompt that is asked for; too long a text is cut only if that is."""
     refuse_scorer(engine)
-    texts, prompt = texts_of(body.input, "input"), prompt_of(engine, body)
+    texts = texts_of(body.input, "input")
+    prompt = prompt_of(engine, body)
     for text in texts:
         if not isinstance(text, str):
             check_tokens(engine, text, "input")
@@ -100,7 +101,8 @@ def prompt_of(engine: ServedEngine, body: EmbeddingBody) -> str:
 
 
 def check_lengths(engine: ServedEngine, texts: list[list[int]], field: str) -> None:
-    longest, context_size = max(map(len, texts)), engine.context_size
+    longest = max(map(len, texts))
+    context_size = engine.context_size
     if longest > context_size:
         limit = f"This model's maximum context length is {context_size} tokens"
         what = "shorten it, or send truncate_prompt_tokens."

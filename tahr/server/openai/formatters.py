@@ -47,7 +47,8 @@ class EventFrame:
     def __init__(self, prefix: str, kind: str, options: ReplyOptions):
         self.id = f"{prefix}-{random.getrandbits(96):024x}"  # no secret: asking the system for one takes long
         self.created = int(time.time())
-        self._kind, self._options = kind, options
+        self._kind = kind
+        self._options = options
         self.foot = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
 
     @cached_property
@@ -80,8 +81,11 @@ class BaseFormatter:
     keep_alive = KEEP_ALIVE
 
     def __init__(self, tokenizer: "Tokenizer", options: ReplyOptions, frame: EventFrame):
-        self._tokenizer, self._options, self._frame = tokenizer, options, frame
-        self.id, self.progress = frame.id, frame.progress
+        self._tokenizer = tokenizer
+        self._options = options
+        self._frame = frame
+        self.id = frame.id
+        self.progress = frame.progress
         self.has_logprobs = options.logprobs or options.prompt_logprobs
 
     def ending(self, usage: Usage) -> bytes:
@@ -198,7 +202,9 @@ def message_of(output: ChoiceOutput, legacy: bool) -> ChatMessage:
     deltas = merge(output.deltas)
     if len(deltas) == 1 and isinstance(deltas[0], str):  # nearly always
         return ChatMessage("assistant", deltas[0])
-    text, reasoning, calls = text_of(deltas), reasoning_of(deltas) or UNSET, tool_calls_of(deltas)
+    text = text_of(deltas)
+    reasoning = reasoning_of(deltas) or UNSET
+    calls = tool_calls_of(deltas)
     functions = [CalledFunction(call.name, call.arguments) for call in calls]
     tool_calls = [ToolCallReply(call.id, function) for call, function in zip(calls, functions, strict=True)]
     return ChatMessage(
@@ -237,7 +243,8 @@ class TextFormatter(BaseFormatter):
         return self._options.logprobs and not self._begun[choice]  # those of the whole prompt come first
 
     def chunk(self, choice: int, chunk: "Chunk", stream: EngineStream) -> bytes:
-        text, parts = chunk.text, []
+        text = chunk.text
+        parts = []
         if not self._begun[choice]:
             text = self._echo(choice).text + text
             parts = self._echoed_logprobs(choice, stream)
@@ -279,7 +286,8 @@ class TextFormatter(BaseFormatter):
     def _echoed_logprobs(self, choice: int, stream: EngineStream) -> list[TextLogprobs]:
         if not self._options.logprobs:
             return []
-        echo, offsets = self._echo(choice), self._offsets[choice]
+        echo = self._echo(choice)
+        offsets = self._offsets[choice]
         begins = offsets.after(prompt_parts(self._tokenizer, echo.tokens, echo.is_text))
         offsets.skip_to(len(echo.text))  # tokens of a text need not be the same letters
         return [text_logprobs(self._tokenizer, stream.prompt_logprobs, begins, first=echo.tokens[0])]

@@ -19,7 +19,8 @@ Keywords = dict[str, Any]  # of JSON Schema
 
 def with_convention(name: str) -> Range:
     """The values of a sampling parameter, and those that other programs write to mean one of them."""
-    allowed, (written, _) = SamplingParams.RANGES[name], SamplingParams.CONVENTIONS.get(name, (None, None))
+    allowed = SamplingParams.RANGES[name]
+    (written, _) = SamplingParams.CONVENTIONS.get(name, (None, None))
     return allowed if written is None or allowed.holds(written) else replace(allowed, low=written, low_included=True)
 
 

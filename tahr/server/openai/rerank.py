@@ -82,7 +82,8 @@ class ScoreReply(Struct):
     object: str = "list"
 
 
-RERANK_BODY, SCORE_BODY = msgspec.json.Decoder(RerankBody), msgspec.json.Decoder(ScoreBody)
+RERANK_BODY = msgspec.json.Decoder(RerankBody)
+SCORE_BODY = msgspec.json.Decoder(ScoreBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ def prepare(
         raise bad_field("model", "Adapters change how a model generates, not how it compares texts: name the model.")
     for field, texts in zip(fields, (firsts, seconds), strict=True):
         check_texts(model.engine, field, texts, body.truncate_prompt_tokens is not None)
-    inputs, truncate = model.engine.inputs, body.truncate_prompt_tokens
+    inputs = model.engine.inputs
+    truncate = body.truncate_prompt_tokens
     with field_errors("truncate_prompt_tokens"):
         inputs.limit(truncate)
     with field_errors("model" if inputs.encoding is None else fields[0]):

@@ -8,16 +8,28 @@ from tahr.server.status import status
 # Some clients are given an address without /v1, and llama.cpp's server has these routes there too.
 ROUTES = [
     Route(
-        *("POST", "/v1/chat/completions", chat.chat, bodies.ChatBody, replies.ChatReply),
+        "POST",
+        "/v1/chat/completions",
+        chat.chat,
+        bodies.ChatBody,
+        replies.ChatReply,
         aliases=("/chat/completions",),
     ),
     Route("POST", "/v1/completions", completions.complete, bodies.CompletionBody, replies.TextReply),
     Route(
-        *("POST", "/v1/embeddings", embeddings.embed, bodies.EmbeddingBody, replies.EmbeddingReply),
+        "POST",
+        "/v1/embeddings",
+        embeddings.embed,
+        bodies.EmbeddingBody,
+        replies.EmbeddingReply,
         aliases=("/embeddings",),
     ),
     Route(
-        *("POST", "/v1/rerank", rerank.rerank, rerank.RerankBody, rerank.RerankReply),
+        "POST",
+        "/v1/rerank",
+        rerank.rerank,
+        rerank.RerankBody,
+        rerank.RerankReply,
         aliases=("/rerank", "/v2/rerank"),
     ),
     Route("POST", "/v1/score", rerank.score, rerank.ScoreBody, rerank.ScoreReply, aliases=("/score",)),

@@ -86,7 +86,8 @@ def record_of(request: HttpRequest, reply: PreparedReply, texts: bool) -> Genera
 
 async def respond_observed(active: ActiveGeneration) -> None:
     """Observers are notified of the beginning and of the end, whatever the end is."""
-    record, observers = active.record, active.observers
+    record = active.record
+    observers = active.observers
     observers.notify("generation_started", record)
     try:
         await respond(active)
@@ -114,7 +115,8 @@ async def respond(active: ActiveGeneration) -> None:
 
 async def compute(active: ActiveGeneration) -> None:
     """Submit all prompts to the engine and send what comes of them; what still runs on the way out is aborted."""
-    engine, reply = active.reply.model.engine, active.reply
+    engine = active.reply.model.engine
+    reply = active.reply
     try:
         n_before = 0  # sequences for prompts of this request that come first
         for each in reply.resolved:
@@ -129,7 +131,8 @@ async def compute(active: ActiveGeneration) -> None:
 
 
 def usage(record: GenerationRecord) -> Usage:
-    n_prompt, n_new = record.n_prompt_tokens, record.n_tokens
+    n_prompt = record.n_prompt_tokens
+    n_new = record.n_tokens
     details = CachedDetails(record.n_cached), ReasoningDetails(record.n_reasoning)
     return Usage(n_prompt, n_new, n_prompt + n_new, *details)
 
@@ -160,7 +163,8 @@ def emptied(chunk: Chunk) -> Chunk:
 
 
 async def respond_whole(active: ActiveGeneration) -> None:
-    reply, tokenizer = active.reply, active.reply.model.engine.tokenizer
+    reply = active.reply
+    tokenizer = active.reply.model.engine.tokenizer
     outputs = [ChoiceOutput() for _ in range(len(active.streams) * reply.n)]
 
     def reader(first_choice: int) -> OnChunk:
@@ -235,7 +239,8 @@ class EventWriter:
 
     async def follow(self, at: int) -> None:
         """Everything of one prompt."""
-        active, heavy = self._active, list[tuple[int, Chunk]]()
+        active = self._active
+        heavy = list[tuple[int, Chunk]]()
         on_chunk = self._reader(at, heavy)
         while await active.streams[at].read(on_chunk):
             for choice, chunk in heavy:
@@ -244,10 +249,17 @@ class EventWriter:
             await active.request.drained()
 
     def _reader(self, at: int, heavy: list[tuple[int, Chunk]]) -> OnChunk:
-        active, first_choice = self._active, at * self._active.reply.n
-        record, formatter, stream = active.record, active.reply.formatter, active.streams[at]
-        reports, is_simple, observe = active.reply.return_progress, is_plain(active.reply), active.observers.chunk
-        send_chunk, is_heavy, format_chunk = active.request.send_chunk, formatter.is_heavy, formatter.chunk
+        active = self._active
+        first_choice = at * self._active.reply.n
+        record = active.record
+        formatter = active.reply.formatter
+        stream = active.streams[at]
+        reports = active.reply.return_progress
+        is_simple = is_plain(active.reply)
+        observe = active.observers.chunk
+        send_chunk = active.request.send_chunk
+        is_heavy = formatter.is_heavy
+        format_chunk = formatter.chunk
 
         def on_chunk(chunk: Chunk) -> bool:  # runs for every token, so the rare cases are elsewhere
             choice = first_choice + chunk.index
@@ -284,15 +296,18 @@ async def keep_alive(active: ActiveGeneration) -> None:
 
     A client that reads neither is cut off by its connection.
     """
-    record, reports = active.record, active.reply.return_progress
-    quiet_since, n_reported = perf_counter(), active.streams[0].progress.n_computed
+    record = active.record
+    reports = active.reply.return_progress
+    quiet_since = perf_counter()
+    n_reported = active.streams[0].progress.n_computed
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S if reports and not record.token_at else active.keep_alive_s)
         now = perf_counter()
         quiet_since = max(quiet_since, record.last_token_at)
         progress = active.streams[0].progress
         if reports and not record.token_at and progress.n_computed != n_reported:
-            n_reported, quiet_since = progress.n_computed, now
+            n_reported = progress.n_computed
+            quiet_since = now
             await active.request.send(active.reply.formatter.progress(progress, now - record.began))
         elif now - quiet_since >= active.keep_alive_s * 0.9:
             await active.request.send(active.reply.formatter.keep_alive)

@@ -90,7 +90,8 @@ class TextOffsets:
         return [self._take(part) for part in parts]
 
     def _take(self, part: bytes) -> int:
-        begin, self._at = self._at, self._at + len(self._decoder.decode(part))
+        begin = self._at
+        self._at = self._at + len(self._decoder.decode(part))
         return begin
 
     def skip_to(self, at: int) -> None:

@@ -58,7 +58,8 @@ def check_text_size(engine: ServedEngine, text: str, field: str) -> None:
 
     Where a token may stand for any number of characters, the beginning of the text is encoded to find out.
     """
-    tokenizer, most = engine.tokenizer, engine.context_size
+    tokenizer = engine.tokenizer
+    most = engine.context_size
     has_bound = tokenizer.max_token_bytes is not None
     if tokenizer.cannot_fit(text, most) or (not has_bound and len(tokenizer.beginning(text, most)) < len(text)):
         raise cannot_fit(engine, len(text), field)

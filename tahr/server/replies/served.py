@@ -127,9 +127,11 @@ def refused(error: TahrError, served: ServedRequest) -> HttpError:
 
 
 def too_long(error: ContextExceeded, served: ServedRequest) -> HttpError:
-    field, what = served.prompt_field, f"the prompt has {error.n_prompt} tokens"
+    field = served.prompt_field
+    what = f"the prompt has {error.n_prompt} tokens"
     if error.max_tokens is not None:
-        field, n_all = served.names.get("max_tokens", "max_tokens"), error.n_prompt + error.max_tokens
+        field = served.names.get("max_tokens", "max_tokens")
+        n_all = error.n_prompt + error.max_tokens
         what = f"you asked for {n_all} tokens: {error.n_prompt} of the prompt and {error.max_tokens} as {field}"
     limit = f"This model's maximum context length is {error.context_size} tokens, but {what}"
     return bad_field(field, f"{limit}: shorten the prompt or ask for less.", "context_length_exceeded")

@@ -15,7 +15,10 @@ SENT_NAMES = {
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
 }
-MAX_PAIRS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 16, 64, 512  # of metadata, which is kept with the response
+# of metadata, which is kept with the response
+MAX_PAIRS = 16
+MAX_KEY_CHARS = 64
+MAX_VALUE_CHARS = 512
 
 # Fields that are fine where they ask for nothing; everything else is refused.
 HARMLESS: Mapping[str, Callable[[Any], bool]] = {
@@ -82,7 +85,8 @@ def functions_of(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Fun
         if tool.get("type") != "namespace":
             made.append(function_of(tool, f"tools[{i}]"))
             continue
-        space, inner = tool.get("name"), tool.get("tools")
+        space = tool.get("name")
+        inner = tool.get("tools")
         if not isinstance(space, str) or not isinstance(inner, list):
             raise bad_field("tools", f"tools[{i}] is a namespace, which needs a name and a list of tools.")
         for j, each in enumerate(inner):

@@ -98,7 +98,9 @@ class ResponseFormatter:
     def _end_item(self, status: str) -> bytes:
         if self._item is None:
             return b""
-        item, self._item, self._kind = self._item, None, None
+        item = self._item
+        self._item = None
+        self._kind = None
         self._done.append(item.whole(status))
         return self._events(*item.end(status))
 
@@ -120,7 +122,8 @@ class ResponseFormatter:
         return b""
 
     def _events(self, *made: tuple[str, Mapping[str, Any]]) -> bytes:
-        first, self._n_events = self._n_events, self._n_events + len(made)
+        first = self._n_events
+        self._n_events = self._n_events + len(made)
         return b"".join(
             [named_event(name, {"sequence_number": first + i, **fields}) for i, (name, fields) in enumerate(made)]
         )
@@ -128,7 +131,8 @@ class ResponseFormatter:
     # ---- whole ------------------------------------------------------------------------------------------------
 
     def whole(self, outputs: Sequence[ChoiceOutput], streams: Sequence[EngineStream], usage: Usage) -> ResponseReply:
-        deltas, reason = merge(outputs[0].deltas), outputs[0].finish_reason
+        deltas = merge(outputs[0].deltas)
+        reason = outputs[0].finish_reason
         items: list[OutputItem] = []
         for i, delta in enumerate(deltas):
             item = new_item(delta, i, self._asked.names, self._asked.as_summary)

@@ -45,7 +45,8 @@ def reasoning_of(item: InputItem, where: str) -> Message:
 
 
 def call_of(item: InputItem, where: str) -> Message:
-    name, call_id = identifier(item.name, f"{where}.name"), identifier(item.call_id, f"{where}.call_id")
+    name = identifier(item.name, f"{where}.name")
+    call_id = identifier(item.call_id, f"{where}.call_id")
     function = MessageFunction(flat_name(item.namespace, name), item.arguments or "{}")
     return Message(role="assistant", content=[], tool_calls=[MessageToolCall(function=function, id=call_id)])
 

@@ -138,7 +138,8 @@ def resolved(store: ResponseStore, owner: str, item: InputItem, i: int) -> Input
 
 def repeated(body: ResponsesBody) -> dict[str, Any]:
     """The fields of the reply that repeat the request."""
-    config, text = body.reasoning, body.text
+    config = body.reasoning
+    text = body.text
     given = {
         "instructions": body.instructions,
         "previous_response_id": body.previous_response_id,
@@ -170,7 +171,8 @@ def shown_input(item: InputItem) -> dict[str, Any]:
 
 async def count_input_tokens(request: HttpRequest, state: ServerState) -> None:
     """How many tokens the prompt of a response would have."""
-    data, owner = await request.body(), owner_of(request)
+    data = await request.body()
+    owner = owner_of(request)
 
     def work() -> InputTokensReply:
         return InputTokensReply(counted(state, owner, decode(COUNT_BODY, data)))
@@ -229,7 +231,8 @@ async def list_input_items(request: HttpRequest, state: ServerState) -> None:
     """The input items of a stored response, the newest first unless `order` is asc; `limit` (20) after `after`."""
     found = state.responses.get(owner_of(request), id_of(request, "/input_items"))
     asked = {name: values[-1] for name, values in parse_qs(request.query).items()}
-    limit, order = asked.get("limit", "20"), asked.get("order", "desc")
+    limit = asked.get("limit", "20")
+    order = asked.get("order", "desc")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MAX_LISTED):
         raise bad_field("limit", f"limit must be a number from 1 to {MAX_LISTED}.")
     if order not in ("asc", "desc"):

@@ -5,12 +5,19 @@ from tahr.server.state.route import Route
 
 ROUTES = [
     Route(
-        *("POST", "/v1/responses", responses.create_response, bodies.ResponsesBody, replies.ResponseReply),
+        "POST",
+        "/v1/responses",
+        responses.create_response,
+        bodies.ResponsesBody,
+        replies.ResponseReply,
         aliases=("/responses",),
     ),
     Route(
-        *("POST", "/v1/responses/input_tokens", responses.count_input_tokens),
-        *(bodies.InputTokensBody, replies.InputTokensReply),
+        "POST",
+        "/v1/responses/input_tokens",
+        responses.count_input_tokens,
+        bodies.InputTokensBody,
+        replies.InputTokensReply,
     ),
     Route("GET", "/v1/responses/", responses.get_response, gives=replies.ResponseReply),
     Route("DELETE", "/v1/responses/", responses.delete_response, gives=replies.DeletedResponse),

@@ -15,7 +15,10 @@ class Admission:
     def __init__(self, models: ModelRegistry, pool: ModelPool, max_requests: int, timeout_s: float | None):
         self.active: dict[HttpRequest, asyncio.TimerHandle | None] = {}  # with their deadlines
         self.arriving: set[HttpRequest] = set()  # whose bodies are on their way
-        self._models, self._pool, self._max_requests, self._timeout_s = models, pool, max_requests, timeout_s
+        self._models = models
+        self._pool = pool
+        self._max_requests = max_requests
+        self._timeout_s = timeout_s
 
     def admitted(self, request: HttpRequest, model: ServedModel) -> "AdmittedRequest":
         """A place among the requests in flight, and a model that stays loaded meanwhile."""

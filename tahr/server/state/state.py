@@ -32,7 +32,8 @@ class ServerState:
     """
 
     def __init__(self, settings: Settings, make_model: MakeModel | None = None):
-        self.settings, self.make_model = settings, make_model
+        self.settings = settings
+        self.make_model = make_model
         self.n_pulls = 0  # models that are being fetched
         self.began = time.monotonic()
         self.models = ModelRegistry(settings.sampling)

@@ -57,7 +57,8 @@ def scheduler(state: ServerState, snapshots: "list[StatsSnapshot]") -> Numbers:
 
 
 def admission(state: ServerState, snapshots: "list[StatsSnapshot]") -> Numbers:
-    running, prefilling = sum(s.requests_running for s in snapshots), sum(s.requests_prefilling for s in snapshots)
+    running = sum(s.requests_running for s in snapshots)
+    prefilling = sum(s.requests_prefilling for s in snapshots)
     return {
         "active_requests": len(state.admission.active),
         "max_requests": state.settings.max_requests,
@@ -88,7 +89,8 @@ def prefix_cache(snapshots: "list[StatsSnapshot]") -> Numbers:
 
 
 def session_cache(state: ServerState) -> Numbers:
-    settings, stats = state.settings, state.sessions.stats
+    settings = state.settings
+    stats = state.sessions.stats
     return {
         "mode": settings.session_cache,
         "entries": stats.entries,

@@ -96,7 +96,9 @@ class LineLimits:
     """
 
     def __init__(self, n_indent: int, max_s: float, clock: Callable[[], float] = perf_counter) -> None:
-        self._n_indent, self._max_s, self._clock = n_indent, max_s, clock
+        self._n_indent = n_indent
+        self._max_s = max_s
+        self._clock = clock
         self._began: float | None = None
         self._indent: str | None = None  # of a line of which no more has come
         self.reached = False
@@ -114,7 +116,8 @@ class LineLimits:
 
     def flush(self) -> str:
         """The indentation held back."""
-        held, self._indent = self._indent or "", None
+        held = self._indent or ""
+        self._indent = None
         return held
 
     def _end_line(self, shown: list[str]) -> None:
@@ -136,7 +139,8 @@ class LineLimits:
             if n_indent == len(line) < self._n_indent:
                 self._indent = line
                 return
-            self._indent, self.reached = None, n_indent < self._n_indent
+            self._indent = None
+            self.reached = n_indent < self._n_indent
         shown.append("" if self.reached else line)
 
 
@@ -148,7 +152,8 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str], lines: LineLimits | None = None) -> None:
         if not all(stops):
             raise ConfigError("A stop string is empty, which would stop every reply before it starts: remove it.")
-        self._stops, self._lines = tuple(stops), lines
+        self._stops = tuple(stops)
+        self._lines = lines
         self._in_order = sorted(stops)
         self.has_stops = bool(stops) or lines is not None
         self._held = ""
@@ -166,7 +171,8 @@ class StopMatcher:
             _, at, stop = min(found)
             self._held = ""
             shown = self._within(text[:at])
-            self.hit, self.has_ended = None if self.is_cut else stop, True
+            self.hit = None if self.is_cut else stop
+            self.has_ended = True
             return shown
         keep = self._n_open(text)
         self._held = text[len(text) - keep :]
@@ -174,7 +180,8 @@ class StopMatcher:
 
     def flush(self) -> str:
         """The text held back for a stop string that never came."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return self._within(held) + (self._lines.flush() if self._lines else "")
 
     def _within(self, text: str) -> str:

@@ -71,7 +71,9 @@ class Budget:
         if isinstance(value, str):
             self.admit(len(value))
             return len(value) + 1
-        n_chars, n_parts, waiting = 0, 0, [(value, 0)]
+        n_chars = 0
+        n_parts = 0
+        waiting = [(value, 0)]
         while waiting:
             item, depth = waiting.pop()
             n_parts += 1

@@ -181,7 +181,8 @@ def _raise_exception(message: object) -> None:
 def template_for(source: Path | Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate | None:
     """The template in a model directory or in GGUF metadata; None for a base model, which has none."""
     named = _from_dir(source) if isinstance(source, Path) else _from_gguf(source)
-    default, tool_use = named.get("default"), named.get("tool_use")
+    default = named.get("default")
+    tool_use = named.get("tool_use")
     if default is None and tool_use is None:
         return None
     return ChatTemplate(

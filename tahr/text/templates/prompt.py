@@ -59,7 +59,8 @@ def encode_chat(
     marks = Marks(tokenizer)
     messages, tools = adapted(template, messages, tools)
     try:
-        given, named = marks.put(messages), {name: marks.put(value) for name, value in variables.items()}
+        given = marks.put(messages)
+        named = {name: marks.put(value) for name, value in variables.items()}
         tools = marks.put(tools) if tools else None
     except RecursionError as error:
         raise TemplateError("The messages or template variables nest without end: flatten them.") from error

@@ -49,8 +49,11 @@ MAX_NODES = 4096  # of a parsed template: the largest released one has 1,300
 def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     n_given = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja hands some filters its own state first
     growth = FILTER_GROWTH.get(name)
-    passive, checks = name in PASSIVE, name not in ("default", "d")
-    plain, lists, lazy = name in LOOKING_INSIDE, name in LISTING, name in LAZY
+    passive = name in PASSIVE
+    checks = name not in ("default", "d")
+    plain = name in LOOKING_INSIDE
+    lists = name in LISTING
+    lazy = name in LAZY
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +108,8 @@ def named(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    is_modulo, compares = name in MODULO_TESTS, name in COMPARING_TESTS
+    is_modulo = name in MODULO_TESTS
+    compares = name in COMPARING_TESTS
 
     @wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:

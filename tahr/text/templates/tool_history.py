@@ -67,7 +67,8 @@ def rewritten(message: Message, template: "ChatTemplate", names: Mapping[str, st
 
 def with_thought(message: Message, traits: "TemplateTraits") -> Message:
     """A message with what was thought before it where the template looks for that."""
-    thought, name = message.get("reasoning_content"), traits.thought_name
+    thought = message.get("reasoning_content")
+    name = traits.thought_name
     if not thought or name == "reasoning_content" or (name != "content" and message.get(name)):
         return message
     if name == "content" and message.get("tool_calls") and not traits.writes_calls:  # which are added to the text

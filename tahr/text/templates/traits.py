@@ -9,8 +9,12 @@ from tahr.errors import TemplateError
 
 Message = Mapping[str, Any]
 
-CALLED, VALUE, RESULT, OFFERED = "zz_called", "zz_value", "zz_result", "zz_offered"
-SAID, THOUGHT = "zz_said", "zz_thought"
+CALLED = "zz_called"
+VALUE = "zz_value"
+RESULT = "zz_result"
+OFFERED = "zz_offered"
+SAID = "zz_said"
+THOUGHT = "zz_thought"
 AS_IT_IS = re.compile(r"""["']thinking["']\s*:""")  # a part of a content that a template does not read but writes out
 OFFER = {
     "type": "function",

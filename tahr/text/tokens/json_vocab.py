@@ -177,7 +177,8 @@ def _alphabet(tree: dict[str, Any]) -> Callable[[str], bytes]:
 
 def _shrinks(tree: dict[str, Any]) -> int | None:
     """How many bytes of a text may become one byte in its tokens; None where a rule may drop any number."""
-    model, added = tree["model"], tree.get("added_tokens") or ()
+    model = tree["model"]
+    added = tree.get("added_tokens") or ()
     steps = [step for part in ("pre_tokenizer", "normalizer") for step in steps_of(tree.get(part))]
     fuses = model.get("fuse_unk") and model.get("unk_token") is not None and not model.get("byte_fallback")
     swallows = any(token.get("lstrip") or token.get("rstrip") for token in added)

@@ -64,7 +64,8 @@ class MergeModel:
     def _merge(self, word: str) -> list[str]:
         symbols: list[str] = list(word)  # "" once merged into the one on its left
         n = len(symbols)
-        before, after = list(range(-1, n - 1)), list(range(1, n + 1))
+        before = list(range(-1, n - 1))
+        after = list(range(1, n + 1))
         waiting: list[tuple[float, int, str, str]] = []
 
         def offer(left: int, right: int) -> None:
@@ -80,7 +81,8 @@ class MergeModel:
             # A pair offered before one of its halves grew is out of date.
             if right >= n or symbols[left] != first or symbols[right] != second:
                 continue
-            symbols[left], symbols[right] = first + second, ""
+            symbols[left] = first + second
+            symbols[right] = ""
             after[left] = following = after[right]
             if following < n:
                 before[following] = left

@@ -20,14 +20,16 @@ class SpecialNames:
     """
 
     def __init__(self, ids: Mapping[str, int]):
-        self._ids, self._names = ids, sorted(ids)
+        self._ids = ids
+        self._names = sorted(ids)
         longest = max(self._names, key=len, default="")
         if len(longest) > MAX_NAME:
             raise TokenizerError(
                 f"The special token {ids[longest]} has a name of {len(longest):,} letters, more than {MAX_NAME}: "
                 "the tokenizer's file is damaged, download it again."
             )
-        self._lengths, self._longest = lengths(self._names), len(longest)
+        self._lengths = lengths(self._names)
+        self._longest = len(longest)
         self._starts = starts(self._names)
 
     def id_of(self, name: str) -> int | None:

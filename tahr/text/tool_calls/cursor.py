@@ -108,7 +108,8 @@ class TextCursor:
 
     def _pass_on(self, end: int, sink: Sink) -> None:
         if end > self._at:
-            begin, self._at = self._at, end
+            begin = self._at
+            self._at = end
             sink(self._text[begin:end])
 
 

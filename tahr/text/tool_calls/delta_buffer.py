@@ -25,19 +25,27 @@ class Trimmed:
             self._begins = not text
         shown = text.rstrip()
         if shown:
-            shown, self._held, self._released = self._held + shown, text[len(shown) :], False
+            rest = text[len(shown) :]
+            shown = self._held + shown
+            self._held = rest
+            self._released = False
         else:
             self._held += text
         if self._released or len(self._held) > MAX_HELD_SPACE:
-            shown, self._held, self._released = shown + self._held, "", True
+            shown = shown + self._held
+            self._held = ""
+            self._released = True
         return shown
 
     def cut(self) -> None:
         """A block begins or ends here: white space around that place is dropped."""
-        self._begins, self._held, self._released = True, "", False
+        self._begins = True
+        self._held = ""
+        self._released = False
 
     def flush(self) -> str:
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
 
@@ -47,11 +55,13 @@ class DeltaBuffer:
     def __init__(self, make_id: MakeId, parallel: bool = True):
         self.n_calls = 0
         self.stopped = False  # nothing more is wanted
-        self._make_id, self._parallel = make_id, parallel
+        self._make_id = make_id
+        self._parallel = parallel
         self._deltas: list[Delta] = []
         self._kind = ""
         self._pieces: list[str] = []
-        self._text, self._reasoning = Trimmed(), Trimmed()
+        self._text = Trimmed()
+        self._reasoning = Trimmed()
 
     def text(self, piece: str) -> None:
         self._add("text", self._text.push(piece))
@@ -88,7 +98,8 @@ class DeltaBuffer:
         if not self._pieces and not self._deltas:
             return ()
         self._close()
-        deltas, self._deltas = tuple(self._deltas), []
+        deltas = tuple(self._deltas)
+        self._deltas = []
         return deltas
 
     def end(self) -> None:

@@ -7,7 +7,9 @@ from tahr.text.tool_calls.cursor import Reader, Sink, TextCursor, head_of, mark_
 from tahr.text.tool_calls.delta_buffer import DeltaBuffer
 from tahr.text.tool_calls.tools import NAME
 
-BODY, CHANNEL, START = "<|message|>", "<|channel|>", "<|start|>"
+BODY = "<|message|>"
+CHANNEL = "<|channel|>"
+START = "<|start|>"
 ENDS = mark_set("<|end|>", "<|return|>", "<|call|>", START)
 TO_FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"  # ends the thinking and begins the text
 RECIPIENT = re.compile(r"to=(?:functions\.)?([A-Za-z0-9_.:/-]+)")

@@ -46,7 +46,8 @@ class JsonCall:
 
     def may_begin_with(self, key: object) -> bool:
         """Whether a call may have this key first; between tags everything is meant to be a call."""
-        is_first, self.has_members = not self.has_members, True
+        is_first = not self.has_members
+        self.has_members = True
         return self.held is drop or not is_first or key in FIRST_KEYS
 
     def name(self, text: str) -> bool:
@@ -77,7 +78,8 @@ class JsonReader:
 
     def section(self) -> Reader[None]:
         """The calls after an opening mark. What is not JSON is left to whoever reads text."""
-        n_before, held = self.buffer.n_calls, ""
+        n_before = self.buffer.n_calls
+        held = ""
         while True:
             first = yield from space(self.cursor, drop)
             if first == "{":

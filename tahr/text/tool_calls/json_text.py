@@ -19,7 +19,9 @@ SCALAR_END = re.compile(r"[\s,\]}]")
 JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes half of a character
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
-MAX_CUTS, MAX_NESTED = 8, 64  # beyond which a broken text is given up
+# beyond which a broken text is given up
+MAX_CUTS = 8
+MAX_NESTED = 64
 MAX_LITERAL = 1 << 16  # characters: Python reads lists at half a megabyte a second, and holds its lock meanwhile
 
 

@@ -139,7 +139,8 @@ class PythonReader:
     def _arguments(self, tool: Tool | None) -> Reader[None]:
         names = list((tool.parameters.get("properties") or {}) if tool else ())
         self.buffer.arguments("{")
-        n_arguments, mark = 0, ","
+        n_arguments = 0
+        mark = ","
         while mark == ",":
             pieces: list[str] = []
             mark = yield from self._argument(pieces.append)

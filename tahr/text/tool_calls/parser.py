@@ -85,7 +85,8 @@ class ReplyParser:
         return self._buffer.take()
 
     def _reply(self) -> Reader[None]:
-        buffer, cursor = self._buffer, self._cursor
+        buffer = self._buffer
+        cursor = self._cursor
         if self._in_thinking:
             buffer.begin_reasoning()
             yield from self._thought()
@@ -105,7 +106,8 @@ class ReplyParser:
 
     def _openers(self) -> MarkSet:
         """Marks that begin something in text, and those that are dropped there."""
-        thinking, call_format = self._format.thinking, self._call_format
+        thinking = self._format.thinking
+        call_format = self._call_format
         marks = (thinking.open, thinking.close, *thinking.answer) if thinking else ()
         return mark_set(
             *marks, *((*call_format.opens, *call_format.around, *call_format.closes) if call_format else ())
@@ -113,7 +115,9 @@ class ReplyParser:
 
     def _thought(self) -> Reader[None]:
         """A block of thinking, up to its end. Calls inside it are calls."""
-        thinking, call_format, buffer = self._format.thinking, self._call_format, self._buffer
+        thinking = self._format.thinking
+        call_format = self._call_format
+        buffer = self._buffer
         assert thinking
         self._in_thinking = True
         dropped = (thinking.open, *((*call_format.around, *call_format.closes) if call_format else ()))
@@ -132,7 +136,10 @@ class ReplyParser:
 
     def _section(self, call_format: CallFormat) -> Reader[None]:
         """What follows an opening mark of the call format."""
-        cursor, buffer, form, tools = self._cursor, self._buffer, call_format.form, self._format.tools
+        cursor = self._cursor
+        buffer = self._buffer
+        form = call_format.form
+        tools = self._format.tools
         if isinstance(form, JsonForm):
             first = yield from space(cursor, drop)
             if call_format.bare and first and first not in "{[":

@@ -14,7 +14,9 @@ from tahr.text.tool_calls.tools import NAME, Tool, json_type
 
 TEXT = frozenset({"string"})
 CONTAINERS = frozenset({"array", "object", "null"})
-CDATA, CDATA_END = "<![CDATA[", "]]>"  # around a value with characters that mean something in XML
+# around a value with characters that mean something in XML
+CDATA = "<![CDATA["
+CDATA_END = "]]>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,21 @@ class TextValue:
     """A value that is a text, as a JSON string, passed on while it grows."""
 
     def __init__(self, buffer: DeltaBuffer, lines: bool):
-        self._buffer, self._lines, self._held, self._begun = buffer, lines, "", False
+        self._buffer = buffer
+        self._lines = lines
+        self._held = ""
+        self._begun = False
         buffer.arguments('"')
 
     def push(self, piece: str) -> None:
         piece = self._held + piece
         if self._lines and not self._begun:
             piece = piece.removeprefix("\n")
-        self._begun, self._held = True, ""
+        self._begun = True
+        self._held = ""
         if self._lines and piece.endswith("\n"):
-            piece, self._held = piece[:-1], "\n"
+            piece = piece[:-1]
+            self._held = "\n"
         self._buffer.arguments(escaped(piece))
 
     def close(self) -> None:

@@ -111,7 +111,8 @@ def function_of(function: Mapping[str, Any], where: str) -> Tool:
             f"{where}.name is {name[:64]!r}, but a name has up to 128 letters, digits and _ . : / - and begins with "
             "one of the first three."
         )
-    description, strict = function.get("description"), function.get("strict")
+    description = function.get("description")
+    strict = function.get("strict")
     if not isinstance(description, str | None):
         raise ConfigError(f"{where}.description must be a text.")
     if not isinstance(strict, bool | None):

@@ -6,7 +6,8 @@ from tahr.weights.dequantise.bits import Bytes, Floats, halves, join, unpack, wo
 
 
 def q2_k(blocks: Bytes) -> Floats:
-    scales, codes = blocks[:, :16], unpack(blocks[:, 16:80], 2, 32)
+    scales = blocks[:, :16]
+    codes = unpack(blocks[:, 16:80], 2, 32)
     scale = halves(blocks[:, 80:82]) * (scales & 0x0F)
     offset = halves(blocks[:, 82:84]) * (scales >> 4)
     return _scaled(scale, codes, offset)
@@ -14,7 +15,8 @@ def q2_k(blocks: Bytes) -> Floats:
 
 def q3_k(blocks: Bytes) -> Floats:
     # Third bits come first and are inverted: a set bit means "do not subtract four".
-    high, low = unpack(blocks[:, :32], 1, 32), unpack(blocks[:, 32:96], 2, 32)
+    high = unpack(blocks[:, :32], 1, 32)
+    low = unpack(blocks[:, 32:96], 2, 32)
     codes = join(low, high, 2).astype(np.float32) - np.float32(4)
     scales = join(unpack(blocks[:, 96:104], 4, 8), unpack(blocks[:, 104:108], 2, 4), 4)
     return _scaled(halves(blocks[:, 108:110]) * (scales.astype(np.float32) - np.float32(32)), codes)
@@ -52,7 +54,9 @@ def _scaled(scale: Floats, codes: Bytes | Floats, offset: Floats | None = None) 
 
 def _scales_and_offsets(blocks: Bytes) -> tuple[Floats, Floats]:
     """The head Q4_K and Q5_K share: two f16, then eight 6-bit scales and eight 6-bit offsets in twelve bytes."""
-    first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    first = blocks[:, 4:8]
+    second = blocks[:, 8:12]
+    third = blocks[:, 12:16]
     # The last four of each keep their low bits in the third word and their high bits on top of the first four.
     scales = np.concatenate([first & 0x3F, (third & 0x0F) | first >> 6 << 4], axis=1)
     offsets = np.concatenate([second & 0x3F, third >> 4 | second >> 6 << 4], axis=1)

@@ -28,7 +28,8 @@ def f8_e5m2(blocks: Bytes) -> Floats:
 
 def f8_e4m3(blocks: Bytes) -> Floats:
     # Moved into an f16's fields the value is 2^8 too small, subnormals included; only 0x7f and 0xff are not numbers.
-    sign_bit, rest = blocks.astype(np.uint16) >> 7 << 15, blocks.astype(np.uint16) & 0x7F
+    sign_bit = blocks.astype(np.uint16) >> 7 << 15
+    rest = blocks.astype(np.uint16) & 0x7F
     value = (sign_bit | rest << 7).view(np.float16).astype(np.float32) * np.float32(256)
     return np.where(rest == 0x7F, np.float32(np.nan), value)
 

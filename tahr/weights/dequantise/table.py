@@ -35,7 +35,8 @@ def nvfp4(blocks: Bytes) -> Floats:
 def _nvfp4_scales() -> Floats:
     """Half of each number of a 4-bit exponent and a 3-bit mantissa; 0x7f is zero, and the top bit means nothing."""
     byte = np.arange(256)
-    exponent, mantissa = byte >> 3 & 0x0F, byte & 0x07
+    exponent = byte >> 3 & 0x0F
+    mantissa = byte & 0x07
     normal = exponent > 0
     scale: Floats = np.ldexp((mantissa + 8 * normal).astype(np.float32), np.maximum(exponent, 1) - 11)
     scale[0x7F] = 0

@@ -28,10 +28,12 @@ def fit_scale(x: Floats, reach: Iterable[float], levels: Levels) -> Floats:
     weights = x * x
     weighted = weights * x
     per_level = inverse(largest(x))
-    best, scale = np.zeros(x.shape[1], np.float32), np.zeros(x.shape[1], np.float32)
+    best = np.zeros(x.shape[1], np.float32)
+    scale = np.zeros(x.shape[1], np.float32)
     for at in reach:
         level = levels(x * (np.float32(at) * per_level))
-        match, size = (weighted * level).sum(axis=0), (weights * level * level).sum(axis=0)
+        match = (weighted * level).sum(axis=0)
+        size = (weights * level * level).sum(axis=0)
         gain = match * match * inverse(size)  # how much of the squares this try explains
         better = gain > best
         best = np.where(better, gain, best)
@@ -43,27 +45,34 @@ def fit_scale_and_offset(x: Floats, weights: Floats, highest: int, stretch: Iter
     """Scales and offsets, neither negative, with x close to scale * code - offset for codes from 0 to `highest`."""
     low = np.minimum(x.min(axis=0), 0)
     span = x.max(axis=0) - low
-    sum_w, sum_x, sum_xx = weights.sum(axis=0), (weights * x).sum(axis=0), (weights * x * x).sum(axis=0)
-    weighted, raised = weights * x, x - low
+    sum_w = weights.sum(axis=0)
+    sum_x = (weights * x).sum(axis=0)
+    sum_xx = (weights * x * x).sum(axis=0)
+    weighted = weights * x
+    raised = x - low
     best = np.full(x.shape[1], np.inf, np.float32)
-    scale, offset = span / np.float32(highest), -low
+    scale = span / np.float32(highest)
+    offset = -low
     for extra in (0.0, *stretch):
         codes = whole(raised * (np.float32(highest + extra) * inverse(span)), 0, highest)
         with_codes = weights * codes
-        sum_l, sum_ll = with_codes.sum(axis=0), (with_codes * codes).sum(axis=0)
+        sum_l = with_codes.sum(axis=0)
+        sum_ll = (with_codes * codes).sum(axis=0)
         sum_xl = (weighted * codes).sum(axis=0)
         slope, start = _line(sum_w, sum_x, sum_l, sum_ll, sum_xl)
         error = sum_xx + slope * (slope * sum_ll + 2 * (start * sum_l - sum_xl)) + start * (start * sum_w - 2 * sum_x)
         better = (error < best) & (sum_ll > 0)
         best = np.where(better, error, best)
-        scale, offset = np.where(better, slope, scale), np.where(better, -start, offset)
+        scale = np.where(better, slope, scale)
+        offset = np.where(better, -start, offset)
     return scale, offset
 
 
 def _line(sum_w: Floats, sum_x: Floats, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
     """The weighted straight line through (code, value) that does not start above zero, nor falls."""
     spread = inverse(np.maximum(sum_w * sum_ll - sum_l * sum_l, 0))
-    slope, start = (sum_w * sum_xl - sum_x * sum_l) * spread, (sum_ll * sum_x - sum_l * sum_xl) * spread
+    slope = (sum_w * sum_xl - sum_x * sum_l) * spread
+    start = (sum_ll * sum_x - sum_l * sum_xl) * spread
     through_zero = (start > 0) | (spread == 0)
     slope = np.where(through_zero, sum_xl * inverse(sum_ll), slope)
     return np.maximum(slope, 0), np.where(through_zero, np.float32(0), start)

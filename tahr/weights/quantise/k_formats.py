@@ -24,7 +24,8 @@ def q2_k(blocks: Floats) -> Bytes:
 def q3_k(blocks: Floats) -> Bytes:
     codes, scales, d = _signed(blocks, 4, np.arange(-9, 10) / 10, 32)
     heads = (scales + 32).astype(np.uint8)
-    high, low = pack(codes >> 2, 1, 32), pack(codes & 0x03, 2, 32)
+    high = pack(codes >> 2, 1, 32)
+    low = pack(codes & 0x03, 2, 32)
     return blocks_of(high, low, pack(heads & 0x0F, 4, 8), pack(heads >> 4, 2, 4), half_bytes(d))
 
 

@@ -193,6 +193,7 @@ def fitting(name: str, n_columns: int) -> Format:
 def recipe_for(mix: Mix, shapes: Mapping[str, tuple[int, ...]]) -> Recipe:
     """The mix applied to a model whose GGUF tensors have these shapes."""
     layers = {int(found[1]) for name in shapes if (found := LAYER_TENSOR.fullmatch(name))}
-    query, key = shapes.get("blk.0.attn_q.weight"), shapes.get("blk.0.attn_k.weight")
+    query = shapes.get("blk.0.attn_q.weight")
+    key = shapes.get("blk.0.attn_k.weight")
     n_sharing = query[0] // key[0] if query and key else 1
     return Recipe(mix, max(layers, default=-1) + 1, n_sharing, "output.weight" not in shapes)

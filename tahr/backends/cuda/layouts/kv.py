@@ -21,7 +21,8 @@ EIGHT_BITS = (torch.int8, torch.float8_e4m3fn)
 
 def make(shape: KVShape, n_pages: int, page_size: int, dtype: str, device: torch.device) -> torch.Tensor:
     """Empty pages."""
-    kind, n_sides = TYPES[dtype], len(shape.sides(dtype))
+    kind = TYPES[dtype]
+    n_sides = len(shape.sides(dtype))
     n_stored = stored_head_bytes(dtype, shape.head_dim) // kind.itemsize
     return torch.zeros((n_sides, n_pages, shape.n_heads, page_size, n_stored), dtype=kind, device=device)
 

@@ -71,9 +71,12 @@ class Codes:
 
 
 TABLES = {"iq4": IQ4_VALUES, "fp4": FP4_VALUES}
-FOUR, FIVE = CodeKind("4-bit", 4, has_offset=True), CodeKind("5-bit", 5, has_offset=True)
-SIX, EIGHT = CodeKind("6-bit", 6, shift=32), CodeKind("8-bit", 8)
-IQ4, FP4 = CodeKind("IQ4", 4, table="iq4"), CodeKind("FP4", 4, table="fp4")
+FOUR = CodeKind("4-bit", 4, has_offset=True)
+FIVE = CodeKind("5-bit", 5, has_offset=True)
+SIX = CodeKind("6-bit", 6, shift=32)
+EIGHT = CodeKind("8-bit", 8)
+IQ4 = CodeKind("IQ4", 4, table="iq4")
+FP4 = CodeKind("FP4", 4, table="fp4")
 
 
 def packed_matrix(tensor: HostTensor, device: torch.device) -> CodedMatrix | None:
@@ -82,7 +85,8 @@ def packed_matrix(tensor: HostTensor, device: torch.device) -> CodedMatrix | Non
         return None
     kind, split = FORMATS[tensor.format.name]
     n_rows, n_cols = tensor.shape
-    row_bytes, n_at_once = tensor.n_bytes // n_rows, max(1, CHUNK // n_cols)
+    row_bytes = tensor.n_bytes // n_rows
+    n_at_once = max(1, CHUNK // n_cols)
     parts = []
     for begin in range(0, n_rows, n_at_once):
         chunk = torch.from_numpy(tensor.data[begin * row_bytes : (begin + n_at_once) * row_bytes].copy()).to(device)
@@ -100,7 +104,8 @@ def rounded_matrix(values: torch.Tensor) -> CodedMatrix | None:
     n_cols = values.shape[1]
     if n_cols % BLOCK:
         return None
-    dtype, parts = values.dtype if values.dtype != torch.float32 else torch.bfloat16, []
+    dtype = values.dtype if values.dtype != torch.float32 else torch.bfloat16
+    parts = []
     for rows in values.split(max(1, CHUNK // n_cols)):
         blocks = rows.reshape(-1, BLOCK).float()
         scales = (blocks.abs().amax(1, keepdim=True) / 127 * UNIT).half().float() / UNIT  # as they are stored
@@ -120,7 +125,8 @@ def joined(parts: Sequence[CodedMatrix]) -> CodedMatrix:
         return first
     planes = [(part.codes, part.high, part.scales) for part in parts]
     codes, high, scales = (torch.cat(plane) for plane in zip(*planes, strict=True))
-    n_rows, copies = sum(part.shape[0] for part in parts), [part.dense for part in parts if part.dense is not None]
+    n_rows = sum(part.shape[0] for part in parts)
+    copies = [part.dense for part in parts if part.dense is not None]
     dense = torch.cat(copies) if len(copies) == len(parts) else None
     return CodedMatrix(first.kind, codes, high, scales, (n_rows, first.shape[1]), first.dtype, dense)
 
@@ -138,7 +144,8 @@ def nibbles(packed: Bytes, run: int) -> torch.Tensor:
 
 def bits(packed: Bytes, n_bits: int, run: int) -> torch.Tensor:
     """Codes of one or two bits: of every `run` bytes first the lowest ones, then the next."""
-    parts, mask = packed.reshape(len(packed), -1, 1, run), (1 << n_bits) - 1
+    parts = packed.reshape(len(packed), -1, 1, run)
+    mask = (1 << n_bits) - 1
     return torch.cat([parts >> at & mask for at in range(0, 8, n_bits)], 2).reshape(len(packed), -1)
 
 
@@ -172,7 +179,9 @@ def q8_0(blocks: Bytes) -> Codes:
 
 def k_scales(blocks: Bytes) -> tuple[torch.Tensor, torch.Tensor]:
     """The head of Q4_K and Q5_K: eight scales and eight offsets of six bits in twelve bytes, and two f16 factors."""
-    first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    first = blocks[:, 4:8]
+    second = blocks[:, 8:12]
+    third = blocks[:, 12:16]
     scales = torch.cat([first & 63, third & 15 | first >> 6 << 4], 1)
     offsets = torch.cat([second & 63, third >> 4 | second >> 6 << 4], 1)
     return halves(blocks[:, :2]) * scales, halves(blocks[:, 2:4]) * offsets
@@ -196,7 +205,8 @@ def iq4_nl(blocks: Bytes) -> Codes:
 
 
 def iq4_xs(blocks: Bytes) -> Codes:
-    low, high = blocks[:, 4:8], blocks[:, 2:4]
+    low = blocks[:, 4:8]
+    high = blocks[:, 2:4]
     scales = torch.stack([low & 15, low >> 4], 2).reshape(len(blocks), 8).int()
     scales |= torch.stack([high >> at & 3 for at in range(0, 8, 2)], 2).reshape(len(blocks), 8).int() << 4
     return Codes(nibbles(blocks[:, 8:], 16), halves(blocks[:, :2]) * (scales - 32))
@@ -223,11 +233,14 @@ def pack(kind: CodeKind, parts: Codes) -> tuple[torch.Tensor, torch.Tensor, torc
     numbers = torch.stack([half.reshape(-1) * UNIT for half in pair if half is not None], 1)
     if not bool((numbers.abs() <= MOST).all()):
         return None
-    codes, n_bits = parts.codes.reshape(n_blocks, BLOCK), kind.n_bits
+    codes = parts.codes.reshape(n_blocks, BLOCK)
+    n_bits = kind.n_bits
     if n_bits == 8:
-        words, high = words_of(codes, 8), codes.new_empty((n_blocks, 0), dtype=torch.int32)
+        words = words_of(codes, 8)
+        high = codes.new_empty((n_blocks, 0), dtype=torch.int32)
     else:
-        words, high = words_of(codes & 15, 4), high_words(codes >> 4, n_bits - 4)
+        words = words_of(codes & 15, 4)
+        high = high_words(codes >> 4, n_bits - 4)
     return words, high, numbers.half().view(torch.int32)
 
 

@@ -26,14 +26,16 @@ def n_gpus() -> int:
 
 def make_context() -> None:
     """Make the context of the first device, which torch will use: it takes a good part of a second, beside others."""
-    driver, context = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1")), ctypes.c_void_p()
+    driver = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1"))
+    context = ctypes.c_void_p()
     driver.cuInit(0)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 
 
 def capability() -> int:
     """The compute capability of the first device: 90 for 9.0."""
-    driver, parts = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1")), []
+    driver = ctypes.CDLL(DRIVERS.get(sys.platform, "libcuda.so.1"))
+    parts = []
     driver.cuInit(0)
     for attribute in CAPABILITY:
         value = ctypes.c_int(0)

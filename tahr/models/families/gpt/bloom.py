@@ -24,7 +24,8 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 BLOOM = Family(
-    *("bloom", gpt2.build),
+    "bloom",
+    gpt2.build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={"tie_word_embeddings": True},

@@ -42,7 +42,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
 
 
 FALCON = Family(
-    *("falcon", gpt2.build),
+    "falcon",
+    gpt2.build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={"activation": "gelu", "tie_word_embeddings": True, "max_position_embeddings": 2048},

@@ -87,7 +87,8 @@ BY_HEAD = {
     "dense_4h_to_h": "down_proj",
 }
 GPT2 = Family(
-    *("gpt2", build),
+    "gpt2",
+    build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "vocab_size": 50257},

@@ -19,7 +19,8 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 GPT_NEOX = Family(
-    *("gpt_neox", gpt2.build),
+    "gpt_neox",
+    gpt2.build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={"hidden_act": "gelu", "rotary_pct": 0.25, "rotary_emb_base": 10000},

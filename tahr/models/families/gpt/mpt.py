@@ -35,7 +35,8 @@ def shaped(cfg: ModelConfig, steepest: float, clip: float) -> ModelConfig:
 
 
 MPT = Family(
-    *("mpt", gpt2.build),
+    "mpt",
+    gpt2.build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_defaults={"tie_word_embeddings": True},

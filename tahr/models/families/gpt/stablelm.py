@@ -17,7 +17,8 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
     def layer(i: int, at: Weights) -> DecoderLayer:
         first = at.norm("input_layernorm")
         second = first if cfg.parallel else at.norm("post_attention_layernorm")
-        attention, mlp = Attention(cfg, i, at.at("self_attn")), GatedMLP(cfg, at.at("mlp"))
+        attention = Attention(cfg, i, at.at("self_attn"))
+        mlp = GatedMLP(cfg, at.at("mlp"))
         return DecoderLayer(attention, mlp, (first, second), parallel=cfg.parallel)
 
     return decoder_of(cfg, w, layer)
@@ -36,7 +37,11 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 STABLELM = Family(
-    *("stablelm", build, SamplingParams(temperature=0.7, top_p=0.95), refine_hf, refine_gguf),
+    "stablelm",
+    build,
+    SamplingParams(temperature=0.7, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"partial_rotary_factor": 0.25},
     hf_fields={"rms_norm_eps": "layer_norm_eps"},
 )

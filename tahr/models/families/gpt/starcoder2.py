@@ -21,7 +21,11 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 STARCODER2 = Family(
-    *("starcoder2", gpt2.build, SamplingParams(temperature=0.2, top_p=0.95), refine_hf, refine_gguf),
+    "starcoder2",
+    gpt2.build,
+    SamplingParams(temperature=0.2, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
     hf_fields={"rms_norm_eps": "norm_epsilon"},
     hf_names={"c_fc": "up_proj", "c_proj": "down_proj"},

@@ -58,7 +58,8 @@ def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def mamba_hf(f: Fields, cfg: ModelConfig) -> StateSpaceSizes:
-    n_heads, width = f.count("mamba_n_heads", limits.MOST_HEADS, default=128), f.count("mamba_expand", 8, default=2)
+    n_heads = f.count("mamba_n_heads", limits.MOST_HEADS, default=128)
+    width = f.count("mamba_expand", 8, default=2)
     width *= cfg.width
     head_dim = width // n_heads
     if width % n_heads or (f.get("mamba_d_head") != "auto" and f.count("mamba_d_head", width, head_dim) != head_dim):
@@ -100,7 +101,8 @@ def mamba_gguf(f: Fields) -> StateSpaceSizes:
 
 # Layers that only attend are those of granite and granitemoe in GGUFs.
 GRANITE_4 = Family(
-    *("granitemoehybrid", build),
+    "granitemoehybrid",
+    build,
     refine_hf=refine_hf,
     refine_gguf=refine_gguf,
     hf_names={**granite_moe.HF_NAMES, "dt_bias": "dt.bias"},

@@ -35,7 +35,8 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     assert cfg.delta is not None
-    delta, share = cfg.delta, cfg.delta.n_v_heads // cfg.delta.n_k_heads
+    delta = cfg.delta
+    share = cfg.delta.n_v_heads // cfg.delta.n_k_heads
     tensors.rename(r"(model\.layers\.\d+\.self_attn)\.q_proj\.(\w+)", r"\1.qg_proj.\2")
     halves = {"self_attn.q_proj": cfg.head_dim, "self_attn.g_proj": cfg.head_dim}
     tensors.split("self_attn.qg_proj", halves, n_groups=cfg.n_heads)
@@ -70,12 +71,15 @@ def refine_moe_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
     shared = f.count("shared_expert_intermediate_size", limits.MOST_FFN, default=512, least=0)
     name = "num_experts" if f.get("num_local_experts") is None else "num_local_experts"
     moe = hf_experts(
-        *(f, name, "moe_intermediate_size"),
+        f,
+        name,
+        "moe_intermediate_size",
         renormalise=f.flag("norm_topk_prob", True),
         shared_width=shared,
         shared_gate=shared > 0,
     )
-    every, dense = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1), f.items("mlp_only_layers")
+    every = f.count("decoder_sparse_step", limits.MOST_LAYERS, default=1)
+    dense = f.items("mlp_only_layers")
     sparse = [i not in dense and (i + 1) % every == 0 for i in range(cfg.n_layers)]
     return with_experts(refine_hf(f, cfg), moe, sparse)
 

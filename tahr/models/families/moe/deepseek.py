@@ -19,7 +19,9 @@ from tahr.models.mixers.latent import LatentAttention
 from tahr.models.parts.arrange import Tensors
 from tahr.models.parts.weights import Weights
 
-SOFTMAX, SIGMOID = 1, 2  # gating functions, by their numbers in GGUFs
+# gating functions, by their numbers in GGUFs
+SOFTMAX = 1
+SIGMOID = 2
 GLM_LAYERS = (47, 48)  # of GLM 4.7 Flash, whose first GGUFs do not say how they choose
 
 
@@ -29,7 +31,8 @@ def build(cfg: ModelConfig, w: Weights) -> Decoder:
 
 def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
     assert cfg.latent is not None
-    latent, n = cfg.latent, cfg.n_heads
+    latent = cfg.latent
+    n = cfg.n_heads
     queries = {"self_attn.q_nope_proj": latent.nope_dim, "self_attn.q_rope_proj": latent.rope_dim}
     tensors.split("self_attn.q_b_proj" if latent.q_rank else "self_attn.q_proj", queries, n)
     whole = {"self_attn.kv_a_proj": latent.rank, "self_attn.k_rope_proj": latent.rope_dim}
@@ -102,7 +105,8 @@ def refine_mistral4(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    rope_dim, key = cfg.kinds[0].rope.n_dims, "attention.key_length"
+    rope_dim = cfg.kinds[0].rope.n_dims
+    key = "attention.key_length"
     both = f.count("attention.key_length_mla", limits.MOST_HEAD_DIM, default=f.count(key, limits.MOST_HEAD_DIM))
     if both <= rope_dim:
         raise CorruptFile(f"The GGUF says that {rope_dim} of a query's {both} numbers are rotated; fetch it again.")

@@ -39,7 +39,9 @@ def routed_hf(f: Fields, renormalise: bool, sigmoid: bool) -> MoeConfig:
     """Experts that a router chooses, by sigmoids and a bias or by a softmax, and shared ones as one wide expert."""
     width = f.count("moe_intermediate_size", limits.MOST_FFN)
     return hf_experts(
-        *(f, "n_routed_experts", "moe_intermediate_size"),
+        f,
+        "n_routed_experts",
+        "moe_intermediate_size",
         renormalise=renormalise,
         shared_width=width * f.count("n_shared_experts", limits.MOST_EXPERTS, default=1, least=0),
         scale=f.number("routed_scaling_factor", 0, MOST_MULTIPLIER, default=1),
@@ -88,7 +90,11 @@ def after(n_dense: int, cfg: ModelConfig, moe: MoeConfig) -> ModelConfig:
 
 
 GLM4_MOE = Family(
-    *("glm4_moe", build, SamplingParams(temperature=0.6, top_p=0.95), refine_hf, refine_gguf),
+    "glm4_moe",
+    build,
+    SamplingParams(temperature=0.6, top_p=0.95),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"partial_rotary_factor": 0.5, "num_experts_per_tok": 8},
     gguf_names={"post_attention_norm": "post_attention_layernorm"},
     hf_names={"e_score_correction_bias": "e_score_correction.bias"},

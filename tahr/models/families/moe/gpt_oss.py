@@ -56,7 +56,11 @@ def shaped(cfg: ModelConfig, moe: MoeConfig) -> ModelConfig:
 
 DOWN = "mlp.experts.down_proj"
 GPT_OSS = Family(
-    *("gpt_oss", build, SamplingParams(temperature=1.0, top_p=1.0), refine_hf, refine_gguf),
+    "gpt_oss",
+    build,
+    SamplingParams(temperature=1.0, top_p=1.0),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"sliding_window": 128, "num_experts_per_tok": 4, "rope_theta": 150000.0, "head_dim": 64},
     gguf_names={"post_attention_norm": "post_attention_layernorm"},
     hf_names={

@@ -21,7 +21,8 @@ from tahr.models.parts.blocks import Attention
 from tahr.models.parts.weights import Weights
 
 # What GGUFs do not say.
-CHUNK, PERIOD = 8192, 4
+CHUNK = 8192
+PERIOD = 4
 ATTENTION_SCALING = AttentionScaling(0.1, 8192, 1)
 WITHOUT_NORMS = 128  # experts of the size whose queries and keys are not normed
 
@@ -45,7 +46,8 @@ def arrange(cfg: ModelConfig, tensors: Tensors) -> Tensors:
 
 
 def refine_hf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    n, width = cfg.n_layers, f.count("intermediate_size", limits.MOST_FFN)
+    n = cfg.n_layers
+    width = f.count("intermediate_size", limits.MOST_FFN)
     period = f.count("no_rope_layer_interval", limits.MOST_LAYERS, default=PERIOD)
     ropes = [bool(flag) for flag in f.items("no_rope_layers", n)] or [(i + 1) % period != 0 for i in range(n)]
     types = f.items("layer_types", n) or ["chunked_attention" if has_rope else "full_attention" for has_rope in ropes]
@@ -90,7 +92,8 @@ def told(moe: MoeConfig) -> MoeConfig:
 
 
 def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
-    n, moe = cfg.n_layers, gguf_experts(f)
+    n = cfg.n_layers
+    moe = gguf_experts(f)
     has_chunks = f.count("attention.sliding_window", MOST_CONTEXT, default=CHUNK, least=0) > 0
     ropes = [not has_chunks or (i + 1) % PERIOD != 0 for i in range(n)]
     cfg = with_layers(cfg, ropes, [CHUNK if has_chunks and has_rope else 0 for has_rope in ropes])
@@ -100,7 +103,11 @@ def refine_gguf(f: Fields, cfg: ModelConfig) -> ModelConfig:
 
 
 LLAMA4 = Family(
-    *("llama4", build, SamplingParams(temperature=0.6, top_p=0.9), refine_hf, refine_gguf),
+    "llama4",
+    build,
+    SamplingParams(temperature=0.6, top_p=0.9),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"num_experts_per_tok": 1, "attention_chunk_size": CHUNK, "rope_theta": 500000.0},
     hf_names={
         "feed_forward": "mlp",

@@ -35,7 +35,11 @@ def shaped(cfg: ModelConfig, moe: MoeConfig) -> ModelConfig:
 
 
 PHIMOE = Family(
-    *("phimoe", llama.build, SamplingParams(temperature=0.0), refine_hf, refine_gguf),
+    "phimoe",
+    llama.build,
+    SamplingParams(temperature=0.0),
+    refine_hf,
+    refine_gguf,
     hf_defaults={"num_experts_per_tok": 2, "rope_theta": 1000000.0},
     hf_names=llama.MIXTRAL.hf_names,
 )

@@ -1,0 +1,172 @@
+"""How requests and other work come in: checked, made into sequences, queued."""
+
+import os
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+from dataclasses import replace
+
+from tahr.backends.api import Floats
+from tahr.config import GREEDY, LoraChoice
+from tahr.engine.adapters.registry import Adapters
+from tahr.engine.sampling.dry import Resolve
+from tahr.engine.sampling.sampling_state import SampleRequest, SamplingState
+from tahr.engine.scheduling.scheduler import Scheduler
+from tahr.engine.sequences.adapter_stack import AdapterStack
+from tahr.engine.sequences.resolved import ResolvedRequest
+from tahr.engine.sequences.sequence import NO_ROW, Sequence
+from tahr.engine.sequences.stats import EngineStats
+from tahr.engine.sequences.writer import Writer
+from tahr.engine.speculation.speculator import Speculator, may_speculate
+from tahr.errors import ConfigError, ContextExceeded, GenerateError, KvCacheFull
+from tahr.executor.output import Output
+from tahr.executor.protocol import Executor
+from tahr.grammar.state import GrammarState
+
+ROWS_ONLY = replace(GREEDY, cache_prompt=False)  # of sequences from which nothing is sampled
+
+
+class Submission:
+    """Refuses what could never run, and queues the rest."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        context_size: int,
+        eos_ids: frozenset[int],
+        resolve: Resolve | None,
+        speculator: Speculator | None,
+    ):
+        self.scheduler = scheduler
+        self.facts = executor.models[0]  # of the model
+        self.context_size = context_size
+        self.eos_ids = eos_ids
+        self.stats = EngineStats()
+        self.speculator = speculator  # None: nothing is guessed
+        self.adapters = Adapters(executor.adapters)
+        self._resolve = resolve
+        self._pid = os.getpid()
+
+    @property
+    def n_vocab(self) -> int:
+        return self.facts.n_vocab
+
+    def submit(self, request: ResolvedRequest, grammar: GrammarState | None = None) -> Sequence:
+        """Queue a request; refused at once if it could never run. With n > 1 its `forks` are the other choices.
+
+        `grammar` is what the grammar of the parameters was compiled to. The sequences of a client's request let those
+        of others go between them.
+        """
+        tokens = request.tokens
+        params = request.params
+        self._check_process()
+        self.check_generates()
+        self._check(tokens)
+        max_length = min(len(tokens) + (params.max_tokens or self.context_size), self.context_size)
+        self._check_room(max_length)
+        stack = self.adapters.stack(params.lora)
+        sampling = SamplingState(params, self.eos_ids, self._resolve)
+        sampling.check(self.n_vocab)
+        states = [sampling, *(sampling.fork(index) for index in range(1, params.n))]
+        assert (params.grammar is None) == (grammar is None), "a grammar is compiled before its request is submitted"
+        grammars = [grammar, *(grammar and grammar.fork() for _ in states[1:])]
+        choices = [
+            self._choice(list(tokens), max_length, state, request.new_writer(), each)
+            for state, each in zip(states, grammars, strict=True)
+        ]
+        for index, choice in enumerate(choices):
+            self.adapters.attach(choice, stack)
+            choice.n_before = request.n_before + index
+        first, *first.forks = choices
+        first.host_bound |= bool(first.forks)  # they fork it when its first token is known
+        self.stats.requests_started += len(choices)
+        self.scheduler.add(first)
+        return first
+
+    def submit_rows(
+        self,
+        tokens: ListOf[int],
+        sink: Callable[[Floats], None],
+        output: Output = Output.LOGITS,
+        first_row: int = NO_ROW,
+        stays: bool = False,
+        lora: str | ListOf[LoraChoice] | AdapterStack = (),
+    ) -> Sequence:
+        """Queue a text whose rows are wanted, not a reply: those from `first_row` on and the last go to `sink`.
+
+        It ends when all are computed, unless it `stays`: then its owner adds tokens and closes it.
+        """
+        self._check_process()
+        if output is Output.LOGITS:
+            self.check_generates()
+        if len(tokens) > self.context_size:
+            raise ConfigError(f"The text has {len(tokens)} tokens, but the context holds {self.context_size}: cut it.")
+        self._check_tokens(tokens, self.facts.n_logits)
+        self._check_room(len(tokens))
+        stack = lora if isinstance(lora, AdapterStack) else self.adapters.stack(lora)
+        seq = self.row_sequence(list(tokens), sink, output, first_row, stays, stack)
+        self.scheduler.add(seq)
+        return seq
+
+    def row_sequence(
+        self,
+        tokens: list[int],
+        sink: Callable[[Floats], None],
+        output: Output = Output.LOGITS,
+        first_row: int = NO_ROW,
+        stays: bool = False,
+        stack: AdapterStack | None = None,  # None: the engine's own
+    ) -> Sequence:
+        """A sequence as `submit_rows` queues it."""
+        seq = Sequence(tokens, ROWS_ONLY, self.context_size, output=output, first_row=first_row, sink=sink, stays=stays)
+        self.adapters.attach(seq, self.adapters.default if stack is None else stack)
+        return seq
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise GenerateError(
+                "The model was loaded by the process this one was forked from, and its worker threads are not here: "
+                "load it again in this process, or start processes by spawning."
+            )
+
+    def check_generates(self) -> None:
+        """Refuse to generate with a model that embeds or scores texts."""
+        encoding = self.facts.encoding
+        if encoding:
+            does = "scores pairs of texts: use rerank" if encoding.scores_pairs else "embeds texts: use embed"
+            raise ConfigError(f"This model generates no text, it {does}, or choose a model that generates.")
+
+    def _check(self, tokens: ListOf[int]) -> None:
+        if len(tokens) >= self.context_size:
+            raise ContextExceeded(len(tokens), self.context_size)
+        self._check_tokens(tokens, self.n_vocab)
+
+    def _check_tokens(self, tokens: ListOf[int], n_vocab: int) -> None:
+        if not tokens:
+            raise ConfigError("The prompt is empty: give at least one token of text.")
+        if min(tokens) < 0 or max(tokens) >= n_vocab:
+            raise ConfigError(f"Token ids must lie between 0 and {n_vocab - 1}.")
+
+    def _check_room(self, max_length: int) -> None:
+        if not self.scheduler.holds(max_length):
+            n_held = self.scheduler.pools[0].n_pages * self.scheduler.page_size
+            raise KvCacheFull(
+                f"The request may need {max_length} tokens, but the whole KV pool holds {n_held}: "
+                "lower max_tokens, shorten the prompt, or give the engine more KV memory."
+            )
+
+    def _choice(
+        self,
+        tokens: list[int],
+        max_length: int,
+        sampling: SamplingState,
+        writer: Writer,
+        grammar: GrammarState | None,
+    ) -> Sequence:
+        request = SampleRequest(sampling, tokens, len(tokens), grammar)
+        params = sampling.params
+        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
+        bound = sampling.follows_text or params.thinking_budget is not None
+        seq = Sequence(tokens, params, max_length, writer, request, ends=ends, host_bound=bound)
+        seq.speculates = self.speculator is not None and may_speculate(seq)  # until the speculator says otherwise
+        return seq
