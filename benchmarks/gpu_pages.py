@@ -3,7 +3,7 @@
 usage: benchmarks/gpu_pages.py [--dtype bf16] [--pages 1,4,16,64]
 
 GB/s is that of calls one behind the other, until the last ticket is collected; latency that of one call alone.
-The host's time is then shown by function. Direct copies, which no buffer of the device takes part in, are compared.
+The host's time is then shown by function.
 Ends with status 1 if a byte differs after pages were stored, overwritten and loaded elsewhere.
 """
 
@@ -11,14 +11,14 @@ import argparse
 import cProfile
 import pstats
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from time import perf_counter
 
 import torch
 
 from tahr.backends import open_backend
-from tahr.backends.api import HostPages, KVShape, KVStore, MemoryLayout, PageIO, Ticket
+from tahr.backends.api import HostPage, KVShape, KVStore, MemoryLayout, PageIO, Ticket
 from tahr.backends.cuda.pages import CudaPageIO
 from tahr.config import EngineConfig
 
@@ -27,7 +27,6 @@ BATCH_BYTES = 1 << 30  # of calls one behind the other
 PINNED = 4 << 30
 N_ROUNDS = 50
 N_PROFILED = 20  # calls
-MOST_DIRECT = 16  # pages of a call that direct copies are compared for
 LEAST_RATE = {1: 35.0, 16: 50.0}  # GB/s, by pages of a call
 MOST_HOST_MS = 0.1
 
@@ -98,7 +97,7 @@ def stores(io: PageIO, chosen: Iterator[list[int]]) -> Begin:
     return lambda i: io.store(next(chosen))
 
 
-def loads(io: PageIO, into: Iterator[list[int]], contents: list[HostPages]) -> Begin:
+def loads(io: PageIO, into: Iterator[list[int]], contents: list[Sequence[HostPage]]) -> Begin:
     return lambda i: io.load(next(into), 0, contents[i % len(contents)])
 
 
@@ -132,16 +131,11 @@ def main() -> None:
     wrong = 0
     for n in map(int, asked.pages.split(",")):
         chosen, into = places(n), places(n)
-        contents: list[HostPages] = [io.store(next(chosen)).collect() for _ in range(max(2, 64 // n))]
+        contents: list[Sequence[HostPage]] = [io.store(next(chosen)).collect() for _ in range(max(2, 64 // n))]
         store = stores(io, chosen)
         load = loads(io, into, contents)
         measure("store", store, n, page_bytes)
         measure("load", load, n, page_bytes)
-        if n <= MOST_DIRECT:
-            io.most_direct_stored = io.most_direct_loaded = n
-            measure("store direct", store, n, page_bytes)
-            measure("load direct", load, n, page_bytes)
-            io.most_direct_stored = io.most_direct_loaded = 0
         if n in LEAST_RATE:
             show_host_time(f"store {n}", store)
             show_host_time(f"load {n}", load)

@@ -5,21 +5,20 @@ from dataclasses import dataclass
 
 from tahr.backends.api import (
     Backend,
-    Bytes,
     Fetched,
     Floats,
     KVStore,
     Plan,
-    StateShape,
     StepInputs,
     StepLimits,
     Tensor,
 )
 from tahr.backends.sampling.sample_rows import Sampled, SampleRows
 from tahr.executor.adapters import LocalAdapters
+from tahr.executor.pages import LocalPages, memory_facts
 from tahr.executor.plans import ExecutedModel, Forward, make_model
 from tahr.executor.preparing import first_prepared, run_empty
-from tahr.executor.protocol import DecoderFacts, ExecutorFacts, MemoryFacts, StepRequest, StepResult
+from tahr.executor.protocol import DecoderFacts, ExecutorFacts, StepRequest, StepResult
 from tahr.executor.sampling import LocalSampling
 from tahr.kv.tables import PageCopy
 from tahr.models.decoder import Decoder
@@ -34,26 +33,6 @@ class LaunchedStep:
     result: Tensor
     rows: Fetched | None
     sampled: Sampled | None = None
-
-
-class LocalPages:
-    """The pages and states of a model, by way of its backend."""
-
-    def __init__(self, backend: Backend, kv: KVStore):
-        self._backend = backend
-        self._kv = kv
-
-    def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]:
-        return self._backend.read_pages(self._kv, pages, group)
-
-    def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
-        self._backend.write_pages(self._kv, pages, layers, group)
-
-    def read_states(self, slots: Sequence[int]) -> list[Floats]:
-        return self._backend.read_states(self._kv, slots)
-
-    def write_states(self, slots: Sequence[int], layers: Sequence[Floats]) -> None:
-        self._backend.write_states(self._kv, slots, layers)
 
 
 class LocalExecutor(LocalSampling):
@@ -72,13 +51,13 @@ class LocalExecutor(LocalSampling):
         super().__init__(backend)
         self.executed = [make_model(backend, decoder, kv, limits, n_vocab, n_decode_tokens, forward)]
         self.models = [facts_of(self.executed[0])]
+        self.adapters = LocalAdapters(backend, self.executed[0])
+        self.pages = LocalPages(backend, kv)
         self.facts = ExecutorFacts(
             overlaps=backend.overlaps,
             has_own_memory=backend.has_own_memory,
-            memory=memory_facts(kv),
+            memory=memory_facts(kv, backend.page_order),
         )
-        self.adapters = LocalAdapters(backend, self.executed[0])
-        self.pages = LocalPages(backend, kv)
 
     @property
     def decoder(self) -> Decoder:
@@ -174,9 +153,3 @@ def facts_of(model: ExecutedModel) -> DecoderFacts:
         buckets=(tuple(model.buckets[0]), tuple(model.buckets[1])),
         n_decode_tokens=model.n_decode_tokens,
     )
-
-
-def memory_facts(kv: KVStore) -> MemoryFacts:
-    """Keys, values and states in numbers."""
-    shapes = tuple(shape.shape for shape in kv.layout.layers if isinstance(shape, StateShape))
-    return MemoryFacts(kv.n_bytes, kv.page_size, kv.dtype, shapes)

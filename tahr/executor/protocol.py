@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tahr.backends.api import Bytes, Floats, Ints, LoraRows, Rows, StepInputs, StepLimits
+from tahr.backends.api import Bytes, Floats, HostPage, Ints, LoraRows, Rows, StepInputs, StepLimits, Ticket
 from tahr.backends.sampling.sample_rows import Logprobs, SampledTokens, SampleRows, Words
+from tahr.kv.layout import PageLayout
 from tahr.kv.tables import PageCopy
 from tahr.models.parts.encoding import Encoding
 
@@ -66,6 +67,7 @@ class MemoryFacts(NamedTuple):
     page_size: int
     dtype: str
     state_shapes: tuple[tuple[int, ...], ...]  # of the layers that have a state
+    layout: PageLayout  # of pages that are copied to the host
 
 
 class ExecutorFacts(NamedTuple):
@@ -116,8 +118,20 @@ class AdapterPort(Protocol):
 
 
 class PagePort(Protocol):
-    """The content of pages and states, in the form in which they are exchanged."""
+    """The content of pages and states.
 
+    `read` and `write` take them in the form in which they are exchanged, and wait. `store` and `load` copy them to the
+    host and back while steps go on: see `PageIO`. What lies on the host is the executor's own, and is passed on as
+    bytes only.
+    """
+
+    def reserve(self, n_bytes: int) -> None:
+        """Use so much memory of the host for copies, before the first one is made."""
+
+    def n_storable(self, n_pages: int, group: int = 0) -> int: ...
+    def store(self, pages: Sequence[int], group: int = 0) -> Ticket: ...
+    def load(self, pages: Sequence[int], group: int, contents: Sequence[HostPage]) -> Ticket: ...
+    def blank(self, n_pages: int, group: int = 0) -> Sequence[HostPage]: ...
     def read(self, pages: Sequence[int], group: int = 0) -> list[Bytes]: ...
     def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None: ...
     def read_states(self, slots: Sequence[int]) -> list[Floats]: ...

@@ -24,6 +24,9 @@ def pages_for(n_tokens: int, page_size: int) -> int:
 class PagePool:
     """A page is free, held by one or more sequences, or cached: held by nobody, but found by its block hash.
 
+    Or it is loading: a copy from elsewhere holds it, and until that has ended nobody may read it, write to it, share
+    it, or find it.
+
     Cached pages can be taken like free ones: when no free page is left, the least recently released is evicted. A page
     released while a step is in flight is neither free nor cached until that step has landed, because the step may
     still touch it.
@@ -47,6 +50,7 @@ class PagePool:
         self._page_of: dict[bytes, int] = {}
         self._n_launched = self._n_landed = 0  # steps
         self._leaving: dict[int, int] = {}  # held by nobody: the last step that may touch each
+        self._loading: set[int] = set()
 
     @property
     def n_free(self) -> int:
@@ -62,6 +66,11 @@ class PagePool:
     def n_used(self) -> int:
         """Pages that sequences hold, or that a step in flight may touch."""
         return self.n_pages - self.n_free
+
+    @property
+    def n_loading(self) -> int:
+        """Pages that copies from elsewhere hold."""
+        return len(self._loading)
 
     @property
     def n_hashed(self) -> int:
@@ -96,6 +105,7 @@ class PagePool:
         """One more holder for each page, none of which is free."""
         for page in pages:
             assert self._holders[page] or page in self._hash_of, f"page {page} is free and cannot be shared"
+            assert page not in self._loading, f"page {page} is loading and cannot be shared"
             if not self._holders[page]:
                 self._cached.pop(page, None)
                 self._leaving.pop(page, None)
@@ -106,13 +116,29 @@ class PagePool:
         # Tail first: when memory runs out, the end of a text is evicted before the beginning that others may share.
         for page in reversed(list(pages)):
             assert self._holders[page] > 0, f"page {page} was released twice"
+            assert page not in self._loading, f"page {page} was released while it was loading"
             self._holders[page] -= 1
             if self._holders[page] == 0:
                 self._leave(page)
 
     def writable(self, page: int) -> bool:
         """Whether its holder may write to it: nobody else holds it, and nobody will look for what is in it now."""
-        return self._holders[page] == 1 and page not in self._hash_of
+        return self._holders[page] == 1 and page not in self._hash_of and page not in self._loading
+
+    # ---- loading ----------------------------------------------------------------------------------------------
+
+    def take_loading(self, n: int) -> list[int]:
+        """n pages for content that is on its way to them, each held once."""
+        pages = self.take(n)
+        self._loading.update(pages)
+        return pages
+
+    def loaded(self, page: int, block_hash: bytes | None) -> None:
+        """The copy into a page has ended: it is found by the hash of what it holds now, unless that is nothing of use
+        (None) or is found already. Its holder stays."""
+        self._loading.remove(page)
+        if block_hash is not None and block_hash not in self._page_of:
+            self.insert(page, block_hash)
 
     # ---- steps in flight --------------------------------------------------------------------------------------
 
@@ -181,6 +207,9 @@ class PagePool:
         unheld = [page for page, n in enumerate(counts) if n == 0]
         assert sorted([*self._free, *self._cached, *self._leaving]) == unheld, "a page that nobody holds was lost"
         assert all(page in self._hash_of for page in self._cached), "a cached page has no block hash"
+        assert all(counts[page] == 1 and page not in self._hash_of for page in self._loading), (
+            "a loading page is shared"
+        )
         assert not any(page in self._hash_of for page in self._free), "a free page has a block hash"
         assert {key: page for page, key in self._hash_of.items()} == self._page_of, "hashes and pages disagree"
 

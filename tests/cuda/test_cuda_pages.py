@@ -1,6 +1,8 @@
 """Pages of a GPU elsewhere: gathered exactly, behind steps and before those that follow, in bounded pinned memory."""
 
 from collections.abc import Iterator
+from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,21 +139,19 @@ def test_pinned_memory_is_bounded_and_taken_again(be: Backend) -> None:
     page_bytes = kv.n_bytes // N_PAGES
     io = be.page_io(kv, pinned_bytes=3 * page_bytes)
     before = be.read_pages(kv, range(6))
-    contents = [io.store([page]).collect() for page in range(6)]
-    assert [content.block is None for content in contents] == [False] * 3 + [True] * 3  # type: ignore[attr-defined]
-    assert io._pinned.n_bytes == 3 * page_bytes  # type: ignore[attr-defined]
+    assert [io.n_storable(n) for n in (1, 3, 6)] == [1, 3, 3]
+    contents = [io.store([page]).collect()[0] for page in range(6)]
+    assert [page.slot is None for page in contents] == [False] * 3 + [True] * 3  # type: ignore[attr-defined]
+    assert io.arena.n_bytes == 3 * page_bytes and io.n_storable(1) == 0  # type: ignore[attr-defined]
     clear(kv)
     for page, content in enumerate(contents):
-        io.load([page], 0, content).collect()
+        io.load([page], 0, [content]).collect()
     same(be.read_pages(kv, range(6)), before)
     address = contents[0].memory.data_ptr()  # type: ignore[attr-defined]
     contents.clear()
     del content
-    held = [io.store([page]).collect() for page in range(3)]
+    held = [io.store([page]).collect()[0] for page in range(3)]
     assert address in [content.memory.data_ptr() for content in held]  # type: ignore[attr-defined]
-    held.clear()
-    assert io.store([3, 4, 5]).collect().block is not None  # type: ignore[attr-defined]  # blocks of one page made way
-    assert io._pinned.n_bytes == 3 * page_bytes  # type: ignore[attr-defined]
 
 
 @on_device
@@ -161,10 +161,10 @@ def test_a_copy_that_nobody_waits_for_spoils_no_other(be: Backend) -> None:
     io, before = be.page_io(kv, pinned_bytes=kv.n_bytes // N_PAGES), be.read_pages(kv, range(N_PAGES))
     for page in range(N_PAGES - 1):
         io.store([page])
-    content = io.store([N_PAGES - 1]).collect()
-    assert content.block is not None  # type: ignore[attr-defined]
-    io.load([2], 0, content)
-    del content
+    contents = io.store([N_PAGES - 1]).collect()
+    assert contents[0].slot is not None  # type: ignore[attr-defined]
+    io.load([2], 0, contents)
+    del contents
     later = io.store([9]).collect()
     found = be.read_pages(kv, [2])
     same(found, be.read_pages(kv, [N_PAGES - 1]))
@@ -173,18 +173,54 @@ def test_a_copy_that_nobody_waits_for_spoils_no_other(be: Backend) -> None:
     same(be.read_pages(kv, [0]), [layer[: kv.page_size] for layer in before])
 
 
-@on_device
-@pytest.mark.parametrize("way", ["most_direct_stored", "most_direct_loaded"])
-def test_kernels_can_take_pages_over_the_bus_themselves(be: Backend, way: str) -> None:
-    for kv in all_stores(be):
-        before, io = be.read_pages(kv, [7, 0, 39]), be.page_io(kv)
-        setattr(io, way, 3)
-        for _ in range(2):  # the kernel is compiled at the first launch
-            ticket = io.store([7, 0, 39])
-            clear(kv)
-            io.load([1, 39, 2], 0, ticket.collect()).collect()
-            same(be.read_pages(kv, [1, 39, 2]), before)
-            io.load([7, 0, 39], 0, ticket.collect()).collect()
+def arena(monkeypatch: pytest.MonkeyPatch, n_bytes: int, piece_bytes: int, largest: int = 1) -> Any:
+    """Of memory that is not locked, all of it there."""
+    from tahr.backends.cuda import pinned
+
+    class Block:
+        is_pinned = True
+
+        def __init__(self, n: int):
+            self.memory = np.arange(n)
+
+    monkeypatch.setattr(pinned, "PinnedBlock", Block)
+    monkeypatch.setattr(pinned, "PIECE_BYTES", piece_bytes)
+    made = pinned.PinnedArena(n_bytes, largest)
+    while made.grows:
+        sleep(1e-3)
+    return made
+
+
+def test_slots_are_neighbours_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tahr.backends.cuda.pinned import in_runs
+
+    found = arena(monkeypatch, n_bytes=100, piece_bytes=50)
+    assert found.n_free(10) == 10 and found.n_free(20) == 4
+    slots = found.take(10, 7)
+    assert list(in_runs(slots)) == [(0, 5), (5, 7)] and list(in_runs([*slots[:2], None, None])) == [
+        (0, 2),
+        (2, 3),
+        (3, 4),
+    ]
+    assert found.memory(slots[1], 3).tolist() == list(range(10, 40))
+    for slot in (slots[4], slots[2], slots[3]):
+        found.give(slot)
+    assert list(in_runs(found.take(10, 3))) == [(0, 3)]
+    assert list(in_runs([])) == []
+
+
+def test_pieces_without_slots_in_use_are_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = arena(monkeypatch, n_bytes=100, piece_bytes=50)
+    slots = found.take(10, 20)
+    assert len(slots) == 10 and found.n_free(25) == 0 and found.take(25, 1) == []
+    for slot in slots[:5]:
+        found.give(slot)
+    assert found.n_free(25) == 2 and len(found.take(25, 3)) == 2
+    assert found.n_free(10) == 0 and len({*slots[5:], *found.take(10, 9)}) == 5
+
+
+def test_a_slot_larger_than_pieces_makes_them_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert arena(monkeypatch, n_bytes=100, piece_bytes=10, largest=30).n_free(30) == 3
 
 
 def test_page_numbers_are_overwritten_when_copies_have_read_them() -> None:

@@ -15,6 +15,7 @@ from tahr.engine.engine import Engine
 from tahr.engine.sequences.resolved import ResolvedRequest
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError, GenerateError, KvCacheFull, SnapshotIncompatible
+from tahr.kv.codec import TextRows
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
 from tahr.library.inference.snapshot import pack, put_back, take, unpack
@@ -196,12 +197,12 @@ def test_a_snapshot_holds_states(is_hybrid: bool) -> None:
     session.feed(text[:20])
     data = take(session, InferenceConfig(), "toy", "0")
     row = session.feed(text[20:])
-    info, layers = unpack(data)
-    put_back(other, info, layers)
+    info, rows = unpack(data)
+    put_back(other, info, rows)
     np.testing.assert_allclose(other.feed(text[20:]), row, atol=1e-5)
     cut = replace(info, state_bytes=info.state_bytes[:-1])
     with pytest.raises(SnapshotIncompatible, match="states do not fit"):
-        put_back(other, *unpack(pack(cut, layers[:-1])))
+        put_back(other, *unpack(pack(cut, TextRows(rows.layers, rows.states[:-1]))))
 
 
 # ---- checkpoints in the prefix cache ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from echo_codec import encoded, read
-from tahr.backends.api import Bytes, Floats, LoraRows, Rows, StepInputs
+from tahr.backends.api import Bytes, Floats, HostPage, LoraRows, Rows, StepInputs, Ticket
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
-from tahr.executor.local import LaunchedStep, LocalExecutor, LocalPages
+from tahr.executor.local import LaunchedStep, LocalExecutor
+from tahr.executor.pages import LocalPages
 from tahr.executor.protocol import StepRequest, StepResult
 
 NONSENSE = 0x5A5A5A5A  # of no token, page or position
@@ -51,6 +52,20 @@ def echo() -> Echo:
     return Echo()
 
 
+class EchoTicket:
+    """A ticket whose pages come through the echo."""
+
+    def __init__(self, inner: Ticket, echoed: Callable[[Sequence[HostPage]], Sequence[HostPage]]):
+        self._inner = inner
+        self._echoed = echoed
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def collect(self) -> Sequence[HostPage]:
+        return self._echoed(self._inner.collect())
+
+
 class EchoPages(LocalPages):
     """Contents of pages and states pass through bytes too."""
 
@@ -59,6 +74,19 @@ class EchoPages(LocalPages):
 
     def write(self, pages: Sequence[int], layers: Sequence[Bytes], group: int = 0) -> None:
         super().write(ints(pages), echo()(list(layers)), group)
+
+    def store(self, pages: Sequence[int], group: int = 0) -> Ticket:
+        return EchoTicket(super().store(ints(pages), group), lambda found: self._echoed(found, group))
+
+    def load(self, pages: Sequence[int], group: int, contents: Sequence[HostPage]) -> Ticket:
+        return super().load(ints(pages), group, self._echoed(contents, group))
+
+    def _echoed(self, contents: Sequence[HostPage], group: int) -> Sequence[HostPage]:
+        """Other pages on the host with the same bytes."""
+        copies = self.blank(len(contents), group)
+        for page, copy in zip(contents, copies, strict=True):
+            copy.data[:] = echo()(page.data)
+        return copies
 
     def read_states(self, slots: Sequence[int]) -> list[Floats]:
         return list(echo()(super().read_states(ints(slots))))

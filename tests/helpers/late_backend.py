@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from late_pages import LatePageIO
 from tahr.backends.api import (
     Backend,
     KVStore,
     LoraBank,
     LoraRows,
     PageIO,
-    PageIOAtOnce,
     Plan,
     StepInputs,
     Tensor,
 )
+from tahr.backends.api.pages import BY_TOKEN
 from tahr.backends.sampling.sample_rows import SampledTokens, SampleRows
 from tahr.engine.engine import Engine
 
@@ -34,6 +35,7 @@ class LateBackend:
     """Wraps a backend; everything that is not about the order of things goes to it."""
 
     overlaps = True
+    page_order = BY_TOKEN
 
     def __init__(self, inner: Backend, n_on_host: int = 0):
         self._inner = inner
@@ -49,7 +51,10 @@ class LateBackend:
     def flush(self) -> None:
         """Run everything that was enqueued."""
         while self._queue:
-            self._queue.pop(0)()
+            self.run_next()
+
+    def run_next(self) -> None:
+        self._queue.pop(0)()
 
     def enqueue(self, work: Callable[[], None]) -> None:
         self._queue.append(work)
@@ -97,7 +102,7 @@ class LateBackend:
         self._inner.write_pages(*args)
 
     def page_io(self, kv: KVStore, pinned_bytes: int = 0) -> PageIO:
-        return PageIOAtOnce(self, kv)
+        return LatePageIO(self, kv)
 
     def copy_pages(self, *args: Any) -> None:
         self.flush()

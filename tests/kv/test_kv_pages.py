@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backends_here import NAMES, backend, kv_store
-from tahr.backends.api import Backend, KVShape, KVStore, StateShape
+from tahr.backends.api import STATES, Backend, KVShape, KVStore, StateShape
 from tahr.errors import GenerateError
 
 SHAPES = [KVShape(2, 32), KVShape(1, 64)]  # heads that every KV type can store
@@ -98,51 +98,76 @@ def stores_of_any_kind(be: Backend) -> Iterator[KVStore]:
             yield kv_store(be, [LATENT, LATENT], [N_PAGES], PAGE_SIZE, dtype)
 
 
+def stores_of_states(be: Backend) -> KVStore:
+    layers, dtype = [*SHAPES, StateShape((2, 3)), SHAPES[0], StateShape((5,))], be.kv_dtypes[0]
+    return kv_store(be, layers, [N_PAGES, 2], PAGE_SIZE, dtype, groups=[[1], [0, 3]], n_slots=4)
+
+
 def test_what_was_stored_comes_back_wherever_it_is_loaded(be: Backend) -> None:
     for kv in stores_of_any_kind(be):
         fill(be, kv)
         before, io = be.read_pages(kv, [4, 1, 3]), be.page_io(kv)
         ticket = io.store([4, 1, 3])
         be.write_pages(kv, range(N_PAGES), [np.zeros_like(x) for x in be.read_pages(kv, range(N_PAGES))])
-        content = ticket.collect()
-        assert ticket.done() and content.n_bytes == 3 * kv.n_bytes // N_PAGES
-        assert io.load([1, 5, 0], 0, content).collect() is content
+        contents = ticket.collect()
+        assert ticket.done() and [page.n_bytes for page in contents] == [kv.n_bytes // N_PAGES] * 3
+        io.load([1, 5, 0], 0, contents).collect()
         for found, expected in zip(be.read_pages(kv, [1, 5, 0]), before, strict=True):
             np.testing.assert_array_equal(found, expected)
         assert not any(layer.any() for layer in be.read_pages(kv, [2, 3, 4]))  # no other page has changed
 
 
-def test_content_can_be_loaded_again_and_by_another_store(be: Backend) -> None:
+def test_content_can_be_loaded_again_by_another_store_page_by_page_and_from_bytes(be: Backend) -> None:
     for kv in stores(be):
         fill(be, kv)
         other = kv_store(be, SHAPES, [N_PAGES + 1], PAGE_SIZE, kv.dtype)
-        content, io = be.page_io(kv).store([2, 0]).collect(), be.page_io(other)
-        for pages in ([6, 1], [3, 4]):
-            io.load(pages, 0, content).collect()
-            for found, expected in zip(be.read_pages(other, pages), be.read_pages(kv, [2, 0]), strict=True):
+        contents, io = be.page_io(kv).store([2, 0]).collect(), be.page_io(other)
+        copies = io.blank(2)
+        for page, copy in zip(contents, copies, strict=True):
+            copy.data[:] = np.frombuffer(page.data.tobytes(), np.uint8)
+        for pages, source, order in [
+            ([6, 1], contents, [2, 0]),
+            ([3, 4], copies, [2, 0]),
+            ([4, 3], contents[::-1], [0, 2]),
+        ]:
+            io.load(pages, 0, source).collect()
+            for found, expected in zip(be.read_pages(other, pages), be.read_pages(kv, order), strict=True):
                 np.testing.assert_array_equal(found, expected)
 
 
-def test_groups_are_stored_apart_and_states_not_at_all(be: Backend) -> None:
-    layers, dtype = [*SHAPES, StateShape((2, 3)), SHAPES[0]], be.kv_dtypes[0]
-    kv = kv_store(be, layers, [N_PAGES, 2], PAGE_SIZE, dtype, groups=[[1], [0, 3]], n_slots=2)
+def test_groups_are_stored_apart(be: Backend) -> None:
+    kv = stores_of_states(be)
     expected, io = fill(be, kv, group=1), be.page_io(kv)
-    content = io.store([1, 0], group=1).collect()
-    io.load([0, 1], 1, content).collect()
+    contents = io.store([1, 0], group=1).collect()
+    io.load([0, 1], 1, contents).collect()
     swapped = [np.concatenate(np.split(layer, 2)[::-1]) for layer in expected]
     for found, wanted in zip(be.read_pages(kv, [0, 1], 1), swapped, strict=True):
         np.testing.assert_array_equal(found, wanted)
     assert not be.read_pages(kv, range(N_PAGES))[0].any()
-    for group in (-1, 2):
-        with pytest.raises(GenerateError, match="Layers with a state have no pages"):
-            io.store([0], group)
+    with pytest.raises(GenerateError, match="no group 2"):
+        io.store([0], 2)
+    with pytest.raises(GenerateError, match="no group -1"):
+        be.page_io(next(stores(be))).store([0], STATES)
+
+
+def test_states_are_pages_of_a_group_of_their_own(be: Backend) -> None:
+    kv, rng = stores_of_states(be), np.random.default_rng(7)
+    states = [rng.standard_normal(layer.shape).astype(np.float32) for layer in be.read_states(kv, range(4))]
+    be.write_states(kv, range(4), states)
+    io = be.page_io(kv)
+    contents = io.store([2, 3], STATES).collect()
+    assert [page.n_bytes for page in contents] == [4 * (6 + 5)] * 2
+    be.write_states(kv, [2, 3], [np.zeros_like(layer[:2]) for layer in states])
+    io.load([1, 2], STATES, contents).collect()
+    for found, before in zip(be.read_states(kv, range(4)), states, strict=True):
+        np.testing.assert_array_equal(found, np.concatenate([before[[0, 2, 3]], np.zeros_like(before[:1])]))
 
 
 def test_nothing_is_stored_of_no_pages(be: Backend) -> None:
     kv = next(stores(be))
-    content = be.page_io(kv).store([]).collect()
-    assert content.n_bytes == 0
-    be.page_io(kv).load([], 0, content).collect()
+    contents = be.page_io(kv).store([]).collect()
+    assert list(contents) == []
+    be.page_io(kv).load([], 0, contents).collect()
 
 
 def test_pages_that_are_not_there_or_do_not_fit_are_refused(be: Backend) -> None:
@@ -153,12 +178,12 @@ def test_pages_that_are_not_there_or_do_not_fit_are_refused(be: Backend) -> None
             io.store(pages)
     with pytest.raises(GenerateError, match="named twice"):
         io.store([3, 3])
-    content = io.store([0, 1]).collect()
+    contents = io.store([0, 1]).collect()
     with pytest.raises(GenerateError, match=r"holds 2 pages .* 1 pages"):
-        io.load([0], 0, content)
+        io.load([0], 0, contents)
     # As many bytes, with other heads.
     other = kv_store(be, [KVShape(1, 32), KVShape(2, 48)], [N_PAGES], PAGE_SIZE, "f16")
     assert other.n_bytes == kv.n_bytes
     with pytest.raises(GenerateError, match="cannot take"):
-        be.page_io(other).load([0, 1], 0, content)
+        be.page_io(other).load([0, 1], 0, contents)
     assert not any(layer.any() for layer in be.read_pages(other, [0, 1]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from tahr.backends.api.device import Device
 from tahr.backends.api.memory import KVShape, KVStore, MemoryLayout, StateShape
-from tahr.backends.api.pages import PINNED_BYTES, PageIO, PageIOAtOnce
+from tahr.backends.api.pages import BY_TOKEN, PINNED_BYTES, PageIO, PageIOAtOnce
 from tahr.backends.api.step import StepInputs, StepLimits
 from tahr.backends.api.tensors import Bytes, Floats, JoinedLinears, Linear, Vector, Weight
 from tahr.backends.host.budget import host_kv_budget
@@ -118,6 +118,11 @@ class Memory(Device):
         A device that copies from pinned memory locks at most `pinned_bytes` of it; copies beyond them take longer.
         """
         return PageIOAtOnce(self, kv)
+
+    @property
+    def page_order(self) -> str:
+        """A name for the order of bytes in pages that `page_io` copies. Another order has another name."""
+        return BY_TOKEN
 
     def read_states(self, kv: KVStore, slots: Sequence[int]) -> list[Floats]:
         """The states in some slots: per layer that has them [n_slots, *shape]. Waits for everything enqueued before."""

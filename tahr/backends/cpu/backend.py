@@ -14,6 +14,7 @@ from tahr.backends.cpu.isa import choose_isa, choose_threads
 from tahr.backends.cpu.kv import KV_TYPES, PagedLayer, check_heads, make_layer, task_heads
 from tahr.backends.cpu.lora import CpuLoraBank
 from tahr.backends.cpu.memory import Arena, Buffer, Count, Routes
+from tahr.backends.cpu.pages import CpuPageIO
 from tahr.backends.cpu.queue import CpuPlan, QuantisedRows, Queue, offer_quantised
 from tahr.backends.cpu.recurrence import check_delta_net, check_state_space, enqueue_delta_net, enqueue_state_space
 from tahr.backends.cpu.row_ops import RowOps
@@ -31,6 +32,7 @@ class CpuBackend(RowOps):
     maps_tables = True
     file_stamp = staticmethod(native.file_stamp)  # Python makes twenty objects of what it asks the system
     kv_dtypes = tuple(KV_TYPES)
+    page_order = "heads"
     passing_kv_dtype = "f32"  # the pages of a step stay in the caches, and need no conversion
 
     def __init__(self, n_threads: int | None = None):
@@ -104,6 +106,9 @@ class CpuBackend(RowOps):
         self.flush()
         for layer, content in zip(kv.paged(group), layers, strict=True):
             layer.write(pages, content)
+
+    def page_io(self, kv: api.KVStore, pinned_bytes: int = api.PINNED_BYTES) -> api.PageIO:
+        return CpuPageIO(kv, self.flush)
 
     def copy_pages(self, kv: api.KVStore, pairs: Sequence[tuple[int, int]], group: int = 0) -> None:
         self.flush()

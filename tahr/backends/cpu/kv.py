@@ -35,6 +35,11 @@ class PagedLayer:
     values: NDArray[Any] | None
     native: Any
 
+    @property
+    def sides(self) -> list[NDArray[Any]]:
+        """Keys and values, or keys alone."""
+        return [self.keys] if self.values is None else [self.keys, self.values]
+
     def by_token(self) -> list[NDArray[Any]]:
         """Views of the parts of keys, then of values: [n_pages, page_size, n_heads, n_items]."""
         keys = self.keys

@@ -144,6 +144,10 @@ class CudaBackend(api.Backend):
             return super().page_io(kv, pinned_bytes)
         return CudaPageIO(kv, pinned_bytes)
 
+    @property
+    def page_order(self) -> str:
+        return super().page_order if self.device.type == "cpu" else "layers"
+
     def read_states(self, kv: api.KVStore, slots: Sequence[int]) -> list[Floats]:
         return [layer[list(slots)].cpu().numpy() for layer in kv.states()]
 

@@ -11,21 +11,18 @@ from functools import cache
 import torch
 
 from tahr.backends import api
-from tahr.backends.api import HostPages, KVStore, PageForm, Ticket
+from tahr.backends.api import STATES, Bytes, HostPage, KVStore, PageForm, Ticket
 from tahr.backends.cuda.kernels.common.pages import BLOCK, PageMover
-from tahr.backends.cuda.pinned import PageNumbers, PinnedBlock, PinnedMemory
+from tahr.backends.cuda.pinned import PageNumbers, PinnedArena, Slot, in_runs
 
 STAGED_SHARE = 512  # of the card's memory, one holds pages that travel; others are gathered meanwhile
 N_OUTGOING = 2  # buffers of as many
 MOST_STAGED = 1 << 15  # pages of one launch
 WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}  # what a kernel copies at a time, by bytes
-# Pages of a call, at most, that the kernel itself takes over the bus. Steps wait for such a store.
-MOST_DIRECT_STORED = 0
-MOST_DIRECT_LOADED = 0
 
 
 class PieceTable:
-    """Where the pages of a group lie: a layer's keys or values of one page are one run of memory.
+    """Where the pages of a group lie: a layer's keys, values or state of one page are one run of memory.
 
     `pieces` has a row for every `BLOCK` words of such a run: its address in page 0, the bytes from page to page, the
     word of a staged page it begins at, and its words.
@@ -34,8 +31,8 @@ class PieceTable:
     def __init__(self, kv: KVStore, group: int):
         self.form = api.page_form(kv, group)
         self.n_bytes = self.form.n_bytes  # it adds up all layers
-        self.n_pages = kv.layout.n_pages[group]
-        sides = [side for layer in kv.paged(group) for side in layer.unbind()]
+        self.n_pages = api.n_pages_of(kv, group)
+        sides = kv.states() if group == STATES else [side for layer in kv.paged(group) for side in layer.unbind()]
         sizes = [side[0].numel() * side.element_size() for side in sides]
         width = next(n for n in WORDS if not any(size % n for size in sizes))
         self.word = WORDS[width]
@@ -62,22 +59,26 @@ class PieceTable:
 
 
 @dataclass(slots=True)
-class StagedPages:
-    """Pages in the order they lie in on the device; their pinned memory is given back with the last reference."""
+class StagedPage:
+    """A page in the order it lies in on the device; its pinned memory is given back with the last reference."""
 
     form: PageForm
-    n_pages: int
     memory: torch.Tensor
-    block: PinnedBlock | None  # None: the memory is not pinned
-    pinned: PinnedMemory
+    slot: Slot | None  # None: the memory is not pinned
+    arena: PinnedArena
 
     @property
     def n_bytes(self) -> int:
-        return self.n_pages * self.form.n_bytes
+        return len(self.memory)
+
+    @property
+    def data(self) -> Bytes:
+        found: Bytes = self.memory.numpy()
+        return found
 
     def __del__(self) -> None:
-        if block := getattr(self, "block", None):
-            self.pinned.give(block)
+        if slot := getattr(self, "slot", None):
+            self.arena.give(slot)
 
 
 class StagingBuffer:
@@ -102,19 +103,19 @@ class StagingBuffer:
 class CopyTicket:
     """A copy on the stream of pages."""
 
-    content: StagedPages
+    contents: Sequence[StagedPage]
     ended: torch.cuda.Event
     loads: bool
 
     def done(self) -> bool:
         return bool(self.ended.query())
 
-    def collect(self) -> HostPages:
+    def collect(self) -> Sequence[HostPage]:
         if self.loads:
             torch.cuda.current_stream().wait_event(self.ended)
         else:
             self.ended.synchronize()
-        return self.content
+        return self.contents
 
 
 @cache
@@ -144,91 +145,75 @@ class CudaPageIO:
         self._kv = kv
         self._tables: dict[int, PieceTable] = {}
         self._stream = stream_of_pages()
-        self._pinned = PinnedMemory(pinned_bytes, self._stream.synchronize)
+        self.arena = PinnedArena(pinned_bytes, max(api.page_form(kv, group).n_bytes for group in {*kv.group_of}))
         self._numbers = PageNumbers()
         self._outgoing = [StagingBuffer() for _ in range(N_OUTGOING)]
         self._incoming = StagingBuffer()
         self._steps_before = torch.cuda.Event()
         self.staged_bytes = torch.cuda.get_device_properties(self._stream.device).total_memory // STAGED_SHARE
-        self.most_direct_stored = MOST_DIRECT_STORED
-        self.most_direct_loaded = MOST_DIRECT_LOADED
+
+    def n_storable(self, n_pages: int, group: int = 0) -> int:
+        if not self.arena.grows and self.arena.n_bytes == 0:
+            return n_pages  # without pinned memory: slowly
+        return min(n_pages, self.arena.n_free(self._checked((), group).n_bytes))
 
     def store(self, pages: Sequence[int], group: int = 0) -> Ticket:
         table = self._checked(pages, group)
-        content = self._content(table, len(pages))
+        contents = self._contents(table, len(pages))
         steps = torch.cuda.current_stream()
         ended = torch.cuda.Event()
-        if content.block and len(pages) <= self.most_direct_stored:
-            self._store_directly(table, pages, content, (steps, ended))
-            return CopyTicket(content, ended, loads=False)
         with current(self._stream, steps):
-            for some, part in self._parts(table.n_bytes, len(pages)):
-                ended = self._send(table, pages[some], content.memory[part], steps)
-        return CopyTicket(content, ended, loads=False)
+            for some in self._parts(table.n_bytes, len(pages)):
+                ended = self._send(table, pages[some], contents[some], steps)
+        return CopyTicket(contents, ended, loads=False)
 
     def _send(
-        self, table: PieceTable, pages: Sequence[int], travelling: torch.Tensor, steps: torch.cuda.Stream
+        self, table: PieceTable, pages: Sequence[int], contents: Sequence[StagedPage], steps: torch.cuda.Stream
     ) -> torch.cuda.Event:
         """Pages to the host by way of a buffer; the event says when they are there."""
         self._outgoing.append(self._outgoing.pop(0))
         staging = self._outgoing[0]
-        staged = staging.bytes(len(travelling), table.device, (steps, self._stream))
+        staged = staging.bytes(len(pages) * table.n_bytes, table.device, (steps, self._stream))
         numbers = self._numbers.put(pages)
         steps.wait_event(staging.left)
         table.gather(numbers, staged, steps.cuda_stream)
         staging.filled.record(steps)
         self._stream.wait_event(staging.filled)
-        travelling.copy_(staged, non_blocking=True)
+        for part, memory in self._in_memory(table, contents):
+            memory.copy_(staged[part], non_blocking=True)
         staging.left = torch.cuda.Event()  # a ticket may hold the one before
         staging.left.record(self._stream)
         self._numbers.read_at(staging.left)
         return staging.left
 
-    def _store_directly(
-        self,
-        table: PieceTable,
-        pages: Sequence[int],
-        content: StagedPages,
-        order: tuple[torch.cuda.Stream, torch.cuda.Event],
-    ) -> None:
-        """Steps wait until the pages are on the host, and so does the stream of pages, where memory is taken again."""
-        steps, ended = order
-        self._steps_before.record(self._stream)
-        steps.wait_event(self._steps_before)
-        table.gather(self._numbers.put(pages), content.memory, steps.cuda_stream)
-        self._steps_before.record(steps)
-        self._stream.wait_event(self._steps_before)
-        ended.record(self._stream)
-        self._numbers.read_at(ended)
-
-    def load(self, pages: Sequence[int], group: int, content: HostPages) -> Ticket:
+    def load(self, pages: Sequence[int], group: int, contents: Sequence[HostPage]) -> Ticket:
         table = self._checked(pages, group)
-        assert isinstance(content, StagedPages), "content goes back to the kind of backend that stored it"
-        api.check_content((content.form, content.n_pages), (table.form, len(pages)))
+        staged = [page for page in contents if isinstance(page, StagedPage)]
+        assert len(staged) == len(contents), "content goes back to the kind of backend that stored it"
+        api.check_contents([page.form for page in staged], (table.form, len(pages)))
         steps = torch.cuda.current_stream()
         ended = torch.cuda.Event()
         self._steps_before.record(steps)
-        if content.block and len(pages) <= self.most_direct_loaded:
-            self._stream.wait_event(self._steps_before)
-            table.scatter(self._numbers.put(pages), content.memory, self._stream.cuda_stream)
-            ended.record(self._stream)
-            self._numbers.read_at(ended)
-        else:
-            with current(self._stream, steps):
-                for some, part in self._parts(table.n_bytes, len(pages)):
-                    ended = self._receive(table, pages[some], content.memory[part])
-        return CopyTicket(content, ended, loads=True)
+        with current(self._stream, steps):
+            for some in self._parts(table.n_bytes, len(pages)):
+                ended = self._receive(table, pages[some], staged[some])
+        return CopyTicket(staged, ended, loads=True)
 
-    def _receive(self, table: PieceTable, pages: Sequence[int], travelling: torch.Tensor) -> torch.cuda.Event:
+    def _receive(self, table: PieceTable, pages: Sequence[int], contents: Sequence[StagedPage]) -> torch.cuda.Event:
         """Put content into pages, which steps enqueued before may still read while it travels."""
-        staged = self._incoming.bytes(len(travelling), table.device, (self._stream,))
-        staged.copy_(travelling, non_blocking=True)
+        staged = self._incoming.bytes(len(pages) * table.n_bytes, table.device, (self._stream,))
+        for part, memory in self._in_memory(table, contents):
+            staged[part].copy_(memory, non_blocking=True)
         self._stream.wait_event(self._steps_before)
         table.scatter(self._numbers.put(pages), staged, self._stream.cuda_stream)
         ended = torch.cuda.Event()
         ended.record(self._stream)
         self._numbers.read_at(ended)
         return ended
+
+    def blank(self, n_pages: int, group: int = 0) -> Sequence[HostPage]:
+        self._stream.synchronize()  # slots that were given back may still be read from
+        return self._contents(self._checked((), group), n_pages)
 
     def _checked(self, pages: Sequence[int], group: int) -> PieceTable:
         table = self._tables.get(group)
@@ -237,17 +222,25 @@ class CudaPageIO:
         api.check_pages(pages, table.n_pages)
         return table
 
-    def _content(self, table: PieceTable, n_pages: int) -> StagedPages:
+    def _contents(self, table: PieceTable, n_pages: int) -> list[StagedPage]:
         """Host memory for pages: pinned, while there is any."""
-        n_bytes = n_pages * table.n_bytes
-        block = self._pinned.take(n_bytes)
-        memory = torch.empty(n_bytes, dtype=torch.uint8) if block is None else block.memory
-        return StagedPages(table.form, n_pages, memory, block, self._pinned)
+        slots = self.arena.take(table.n_bytes, n_pages)
+        pages = [StagedPage(table.form, self.arena.memory(slot), slot, self.arena) for slot in slots]
+        for _ in range(n_pages - len(slots)):
+            memory = torch.empty(table.n_bytes, dtype=torch.uint8)
+            pages.append(StagedPage(table.form, memory, None, self.arena))
+        return pages
 
-    def _parts(self, n_bytes: int, n_pages: int) -> Iterator[tuple[slice, slice]]:
-        """The pages of a copy that travel together, and their bytes."""
+    def _in_memory(self, table: PieceTable, contents: Sequence[StagedPage]) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Runs of pages that are neighbours on the host: where they lie one behind the other, and their memory."""
+        for begin, end in in_runs([page.slot for page in contents]):
+            first = contents[begin]
+            memory = self.arena.memory(first.slot, end - begin) if first.slot else first.memory
+            yield slice(begin * table.n_bytes, end * table.n_bytes), memory
+
+    def _parts(self, n_bytes: int, n_pages: int) -> Iterator[slice]:
+        """The pages of a copy that travel together."""
         fitting = max(1, self.staged_bytes // n_bytes)
         most = min(fitting, MOST_STAGED)
         for first in range(0, n_pages, most):
-            end = min(first + most, n_pages)
-            yield slice(first, end), slice(first * n_bytes, end * n_bytes)
+            yield slice(first, min(first + most, n_pages))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 
 from tahr.errors import SnapshotIncompatible
+from tahr.kv.codec import layout_of, read_text, write_text
 from tahr.kv.prefix import PrefixCache
 from tahr.kv.tables import PageTable
 from tahr.library.inference.config import InferenceConfig
@@ -48,26 +49,25 @@ class PrefixFiles:
             adapter = self._engine.adapters.default.digest
             (table,) = prefix.lookup(prefix.hashes(adapter), tokens)
             held = tuple(tokens[: len(table.pages) * prefix.page_size])
-            layers = executor.pages.read(table.pages)
+            rows = read_text(executor.pages, table.pages, 0, len(held))
             table.cut(0)
-        shapes = tuple((len(held), *layer.shape[1:]) for layer in layers)
         config = InferenceConfig(self._llm.name, kv_dtype=dtype)
         family = self._llm.model_config.family
         context = self._llm.context_size
-        info = SnapshotInfo(family, self._fingerprint(), config, held, context, dtype, shapes, (), adapter)
-        return pack(info, [layer[: len(held)] for layer in layers])
+        info = SnapshotInfo(family, self._fingerprint(), config, held, context, dtype, rows.shapes, (), adapter)
+        return pack(info, rows)
 
     def restore(self, data: bytes) -> int:
         """Put a copy into the prefix cache; gives the number of its tokens."""
         prefix = self._prefix
         executor = self._engine.executor
-        info, layers = unpack(data)
+        info, rows = unpack(data)
         self._check(info, prefix.page_size)
         with self._llm.lock:
             table = PageTable(prefix.pools[0])
             try:
                 table.take(0, len(info.tokens))
-                executor.pages.write(table.pages, layers)
+                write_text(executor.pages, table.pages, 0, prefix.page_size, rows)
                 prefix.insert(prefix.hashes(info.adapter), info.tokens, [table], len(info.tokens))
             finally:
                 table.cut(0)
@@ -75,10 +75,11 @@ class PrefixFiles:
 
     def _check(self, info: SnapshotInfo, page_size: int) -> None:
         executor = self._engine.executor
-        empty = executor.pages.read([])
-        mine = (self._fingerprint(), executor.facts.memory.dtype, self._engine.adapters.default.digest)
+        dtype = executor.facts.memory.dtype
+        mine = (self._fingerprint(), dtype, self._engine.adapters.default.digest)
         if (info.fingerprint, info.kv_dtype, info.adapter) != mine:
             raise SnapshotIncompatible("The keys and values were computed with other weights, adapters or KV types.")
-        fits = [layer.shape[1:] for layer in empty] == [shape[1:] for shape in info.kv_shapes]
-        if not fits or info.state_bytes or len(info.tokens) % page_size or len(info.tokens) > self._llm.context_size:
+        layout = layout_of(dtype, read_text(executor.pages, (), 0, 0).shapes, ())
+        fits = layout_of(info.kv_dtype, info.kv_shapes, info.state_bytes).digest == layout.digest
+        if not fits or len(info.tokens) % page_size or len(info.tokens) > self._llm.context_size:
             raise SnapshotIncompatible("The keys and values do not fit this model or its page size.")

@@ -395,7 +395,7 @@ class InferenceEngine:
 
         A snapshot may come from a stranger, so the model it names is fetched only where `download` says so.
         """
-        info, layers = unpack(data)
+        info, rows = unpack(data)
         path = model_path or find_again(info.config, download)
         if fingerprint_of_files(local_files(path).weights) != info.fingerprint:
             raise ModelFingerprintMismatch(
@@ -406,7 +406,7 @@ class InferenceEngine:
         for lora, scale in loras:
             engine.push_lora(lora, scale)
         engine.apply_lora_stack()
-        put_back(engine._model.session, info, layers)
+        put_back(engine._model.session, info, rows)
         return engine
 
     def __reduce__(self) -> NoReturn:

@@ -1,9 +1,9 @@
 """KV copies of texts seen before, kept in host memory by the caller of an `InferenceEngine`."""
 
-from collections import OrderedDict
 from collections.abc import Sequence as ListOf
 
 from tahr.errors import ConfigError
+from tahr.kv.store import BoundedStore
 from tahr.library.inference.session import KvCopy
 from tahr.library.inputs.arguments import n_shared
 
@@ -20,24 +20,18 @@ class PrefixStore:
         self.max_bytes = max_bytes
         self.min_tokens = min_tokens
         self.hits = self.misses = 0
-        self._copies: OrderedDict[Key, KvCopy] = OrderedDict()  # the most recently used last
+        self._copies: BoundedStore[Key, KvCopy] = BoundedStore(max_bytes, max_entries)
 
     def __len__(self) -> int:
         return len(self._copies)
 
     @property
     def n_bytes(self) -> int:
-        return sum(copy.n_bytes for copy in self._copies.values())
+        return self._copies.n_bytes
 
     def store(self, copy: KvCopy) -> bool:
         """Keep a copy, making room for it; False if it is too short to be worth it or larger than the whole store."""
-        if len(copy.tokens) < self.min_tokens or copy.n_bytes > self.max_bytes:
-            return False
-        self._copies[copy.tokens] = copy
-        self._copies.move_to_end(copy.tokens)
-        while len(self) > self.max_entries or self.n_bytes > self.max_bytes:
-            self._copies.popitem(last=False)
-        return True
+        return len(copy.tokens) >= self.min_tokens and self._copies.put(copy.tokens, copy)
 
     def lookup(self, tokens: ListOf[int]) -> tuple[KvCopy, int] | None:
         """The best copy for a text, and how many of its tokens to restore.
@@ -46,9 +40,9 @@ class PrefixStore:
         """
         lengths = {key: n_shared(key, tokens[:-1]) for key in self._copies}
         best = max(lengths, key=lambda key: lengths[key], default=())
-        if lengths.get(best, 0) < self.min_tokens:
+        copy = self._copies.get(best) if lengths.get(best, 0) >= self.min_tokens else None
+        if copy is None:
             self.misses += 1
             return None
         self.hits += 1
-        self._copies.move_to_end(best)
-        return self._copies[best], lengths[best]
+        return copy, lengths[best]

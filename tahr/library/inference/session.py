@@ -5,13 +5,12 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-import numpy as np
-
 from tahr.backends.api import Bytes, Floats
 from tahr.engine.engine import Engine
 from tahr.engine.sequences.sequence import Sequence
 from tahr.errors import ConfigError
-from tahr.kv.pages import pages_for
+from tahr.kv.codec import TextRows, layout_of, read_text, write_text
+from tahr.kv.layout import PageLayout
 from tahr.library.feeder import Feeder, LastRow
 from tahr.library.inputs.arguments import token_ids
 
@@ -29,7 +28,12 @@ class KvCopy:
 
     @property
     def n_bytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers) + sum(state.nbytes for state in self.states)
+        return self.rows.n_bytes
+
+    @property
+    def rows(self) -> TextRows:
+        """The same without whose it is."""
+        return TextRows(self.layers, self.states)
 
     def first(self, n_tokens: int) -> "KvCopy":
         """The same for the beginning of the text; states cannot go back."""
@@ -37,7 +41,7 @@ class KvCopy:
             return self
         if self.states:
             raise ConfigError("The model has states, which are those after the last token: restore the whole copy.")
-        layers = tuple(layer[:n_tokens] for layer in self.layers)
+        layers = self.rows.first(n_tokens).layers
         return KvCopy(self.tokens[:n_tokens], layers, self.dtype, self.model, adapter=self.adapter)
 
 
@@ -122,23 +126,19 @@ class Session:
         """What is stored, in host memory. After an error the text is empty."""
         if self._seq:
             self._compute(self._feeder.resume, self._seq)
-        layers = tuple(layer[: self.length] for layer in self._read_layers())
-        states = tuple(self._read_states())
-        return KvCopy(tuple(self.tokens), layers, self.kv_dtype, self.model, states, self.adapter)
+        pages, slot = self._held()
+        rows = read_text(self.engine.executor.pages, pages, slot, self.length)
+        return KvCopy(tuple(self.tokens), rows.layers, self.kv_dtype, self.model, rows.states, self.adapter)
 
-    def empty_layers(self) -> list[Bytes]:
-        """What a copy of nothing would hold: only its shapes say something."""
-        return self.engine.executor.pages.read([])
+    def layout(self) -> PageLayout:
+        """The layout of copies of any text."""
+        rows = read_text(self.engine.executor.pages, (), 0, 0)
+        return layout_of(self.kv_dtype, rows.shapes, self.engine.executor.facts.memory.layout.states)
 
-    def state_shapes(self) -> list[tuple[int, ...]]:
-        """Of the layers that have a state."""
-        return list(self.engine.executor.facts.memory.state_shapes)
-
-    def _read_layers(self) -> list[Bytes]:
-        return self.engine.executor.pages.read(self._seq.tables[0].pages if self._seq and self._seq.tables else [])
-
-    def _read_states(self) -> list[Floats]:
-        return self.engine.executor.pages.read_states([self._seq.slot]) if self._seq and self._seq.slot else []
+    def _held(self) -> tuple[ListOf[int], int]:
+        """The pages and the slot of the text."""
+        seq = self._seq
+        return (seq.tables[0].pages if seq and seq.tables else []), (seq.slot if seq else 0)
 
     def restore(self, copy: KvCopy) -> None:
         """Hold exactly what was copied."""
@@ -153,12 +153,9 @@ class Session:
         self.truncate(0)
         if not copy.tokens:
             return
-        pages = self.engine.executor.pages
-        page_size = self.engine.executor.facts.memory.page_size
         self._seq = self._feeder.restore(copy.tokens, self._last)
-        n_padding = pages_for(len(copy.tokens), page_size) * page_size - len(copy.tokens)
-        padded = [np.pad(layer, ((0, n_padding), (0, 0), (0, 0))) for layer in copy.layers]
-        if self._seq.tables:
-            pages.write(self._seq.tables[0].pages, padded)
-        if self._seq.slot:
-            pages.write_states([self._seq.slot], copy.states)
+        pages, slot = self._held()
+        shapes = self.engine.executor.facts.memory.state_shapes
+        states = tuple(state.reshape(1, *shape) for state, shape in zip(copy.states, shapes, strict=True))
+        page_size = self.engine.executor.facts.memory.page_size
+        write_text(self.engine.executor.pages, pages, slot, page_size, TextRows(copy.layers, states))

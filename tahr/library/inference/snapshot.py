@@ -9,20 +9,20 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tahr.backends.api import Bytes
 from tahr.config import SamplingParams, sampling_values
 from tahr.errors import SnapshotIncompatible, TahrError
 from tahr.grammar import Grammar
+from tahr.kv.codec import Shape, TextRows, layout_of
+from tahr.kv.codec import parse as parse_rows
+from tahr.kv.layout import PageLayout
 from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import KvCopy, Session
 from tahr.regular_file import open_regular
@@ -39,7 +39,6 @@ SAMPLE_EVERY = 4 << 20
 MAX_SAMPLES = 4096
 TEXTS = ("model_path", "tokenizer_path", "backend", "origin")  # of the configuration
 MAX_NAME_BYTES = 255  # of a folder or file, on all usual disks
-Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +66,16 @@ class SnapshotInfo:
 def take(session: Session, config: InferenceConfig, arch: str, fingerprint: str) -> bytes:
     """A session as it is now."""
     copy = session.copy()
-    shapes = tuple((len(copy.tokens), *layer.shape[1:]) for layer in copy.layers)
-    states = tuple(state.nbytes for state in copy.states)
+    rows = copy.rows
+    context = session.context_size
+    adapter = copy.adapter
     info = SnapshotInfo(
-        arch, fingerprint, config, copy.tokens, session.context_size, copy.dtype, shapes, states, copy.adapter
+        arch, fingerprint, config, copy.tokens, context, copy.dtype, rows.shapes, rows.state_bytes, adapter
     )
-    return pack(info, [*copy.layers, *(np.ascontiguousarray(state).view(np.uint8) for state in copy.states)])
+    return pack(info, rows)
 
 
-def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
+def pack(info: SnapshotInfo, rows: TextRows) -> bytes:
     """A snapshot as bytes."""
     facts = asdict(info)
     sampler = info.config.sampler
@@ -83,8 +83,7 @@ def pack(info: SnapshotInfo, layers: Iterable[Bytes]) -> bytes:
     facts["config"]["sampler"] = sampling_values(sampler) | grammar
     header = json.dumps(facts).encode()
     start = START.pack(MAGIC, VERSION, len(header))
-    # Views, because the keys and values of a long text take gigabytes: they are copied once, by the join.
-    parts: list[bytes | memoryview] = [start, header, *(np.ascontiguousarray(layer).data for layer in layers)]
+    parts: list[bytes | memoryview] = [start, header, *rows.parts()]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -99,14 +98,10 @@ def read_info(data: bytes) -> SnapshotInfo:
     return read_header(data)[0]
 
 
-def unpack(data: bytes) -> tuple[SnapshotInfo, tuple[Bytes, ...]]:
-    """What a snapshot holds, and its keys and values, then its states (views of `data`)."""
-    info, at = read_header(data)
-    layers = []
-    for shape in [*info.kv_shapes, *((n,) for n in info.state_bytes)]:
-        layers.append(np.frombuffer(data, np.uint8, prod(shape), at).reshape(shape))
-        at += prod(shape)
-    return info, tuple(layers)
+def unpack(data: bytes) -> tuple[SnapshotInfo, TextRows]:
+    """What a snapshot holds, and its keys, values and states (views of `data`)."""
+    info, begin = read_header(data)
+    return info, parse_rows(data, begin, info.kv_shapes, info.state_bytes)
 
 
 def read_header(data: bytes) -> tuple[SnapshotInfo, int]:
@@ -178,21 +173,25 @@ def refuse_odd_texts(config: dict[str, Any]) -> None:
             raise ValueError(f"{name} is no name")
 
 
-def put_back(session: Session, info: SnapshotInfo, layers: tuple[Bytes, ...]) -> None:
+def put_back(session: Session, info: SnapshotInfo, rows: TextRows) -> None:
     """Let a session of the same model hold what a snapshot holds."""
     if info.adapter != session.adapter:
         raise SnapshotIncompatible(
             "The snapshot was made with other adapters than those applied now: give the same to resume(loras=...)."
         )
-    if [layer.shape[1:] for layer in session.empty_layers()] != [shape[1:] for shape in info.kv_shapes]:
-        raise SnapshotIncompatible("The snapshot's keys and values do not fit the model: make the snapshot anew.")
-    shapes = session.state_shapes() if info.tokens else []
-    if [4 * prod(shape) for shape in shapes] != list(info.state_bytes):
-        raise SnapshotIncompatible("The snapshot's states do not fit the model: make the snapshot anew.")
-    n_kv = len(info.kv_shapes)
-    states = [raw.view(np.float32).reshape(1, *shape) for raw, shape in zip(layers[n_kv:], shapes, strict=True)]
-    copy = KvCopy(info.tokens, layers[:n_kv], info.kv_dtype, session.model, tuple(states), info.adapter)
+    check_layout(info, session.layout())
+    copy = KvCopy(info.tokens, rows.layers, info.kv_dtype, session.model, rows.states, info.adapter)
     session.restore(copy)
+
+
+def check_layout(info: SnapshotInfo, mine: PageLayout) -> None:
+    """Refuse a snapshot of other layers than a model's. An empty text has no states."""
+    if not info.tokens:
+        mine = replace(mine, states=())
+    found = layout_of(info.kv_dtype, info.kv_shapes, info.state_bytes)
+    if found.digest != mine.digest:
+        what = "keys and values" if found.groups != mine.groups or found.dtype != mine.dtype else "states"
+        raise SnapshotIncompatible(f"The snapshot's {what} do not fit the model: make the snapshot anew.")
 
 
 # ---- fingerprints -----------------------------------------------------------------------------------------------

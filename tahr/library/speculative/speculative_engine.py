@@ -127,7 +127,7 @@ class SpeculativeEngine:
     def resume(cls, data: bytes, target_path: str | None = None, draft_path: str | None = None) -> "SpeculativeEngine":
         """An engine that goes on where the snapshot was taken; files may have moved, but not changed."""
         text, inner = split(data)
-        info, layers = unpack(inner)
+        info, rows = unpack(inner)
         paths = (target_path or info.config.model_path, draft_path or text.draft_path)
         for path, expected in zip(paths, (info.fingerprint, text.draft_fingerprint), strict=True):
             if fingerprint_of_files(local_files(path).weights) != expected:
@@ -137,7 +137,7 @@ class SpeculativeEngine:
         config = replace(info.config, model_path=paths[0], context_size=info.context_size, kv_dtype=info.kv_dtype)
         engine = cls(config, paths[1], text.n_tokens)
         session = Session(engine._pair.engine, engine._pair.decoder)
-        put_back(session, info, layers)
+        put_back(session, info, rows)
         if info.tokens:
             keep(engine._pair, session.sequence)
         session.truncate(0)

@@ -1,0 +1,115 @@
+"""Keys, values and states of a text in the one form that leaves the engine: in sessions, snapshots and prefix files.
+
+A layer with pages is bytes [n_tokens, n_heads, bytes of a key and a value], whatever the backend's own layout is; a
+state is f32 [1, *shape]. As bytes, layers follow each other, then states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tahr.kv.layout import PageLayout, token_layout
+from tahr.kv.pages import pages_for
+
+Rows: TypeAlias = NDArray[np.uint8]
+Floats: TypeAlias = NDArray[np.float32]
+Shape = tuple[int, int, int]
+
+
+class PageRows(Protocol):
+    """Reads and writes pages and states of an executor."""
+
+    def read(self, pages: Sequence[int], group: int = 0) -> list[Rows]: ...
+    def write(self, pages: Sequence[int], layers: Sequence[Rows], group: int = 0) -> None: ...
+    def read_states(self, slots: Sequence[int]) -> list[Floats]: ...
+    def write_states(self, slots: Sequence[int], layers: Sequence[Floats]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """What layers remember of a text."""
+
+    layers: tuple[Rows, ...]
+    states: tuple[Floats, ...] = ()  # after the last token
+
+    @property
+    def n_bytes(self) -> int:
+        paged = sum(layer.nbytes for layer in self.layers)
+        return paged + sum(self.state_bytes)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Of the layers."""
+        found: list[Shape] = []
+        for layer in self.layers:
+            n_tokens, n_heads, n_bytes = layer.shape
+            found.append((n_tokens, n_heads, n_bytes))
+        return tuple(found)
+
+    @property
+    def state_bytes(self) -> tuple[int, ...]:
+        return tuple(state.nbytes for state in self.states)
+
+    def first(self, n_tokens: int) -> "TextRows":
+        """The beginning of a text without states; views."""
+        assert not self.states, "states are those after the last token"
+        return TextRows(tuple(layer[:n_tokens] for layer in self.layers))
+
+    def parts(self) -> list[memoryview]:
+        """The bytes, in their order. Nothing is copied that lies in one run: long texts take gigabytes."""
+        parts: list[memoryview] = []
+        for each in (*self.layers, *self.states):
+            in_one_run = np.ascontiguousarray(each)
+            parts.append(in_one_run.view(np.uint8).data)
+        return parts
+
+
+def parse(data: bytes, begin: int, shapes: Sequence[Shape], state_bytes: Sequence[int]) -> TextRows:
+    """What `parts` gave, from the same bytes, at a place; views. States are flat: their shapes are the model's."""
+    layers: list[Rows] = []
+    for shape in shapes:
+        size = prod(shape)
+        rows = np.frombuffer(data, np.uint8, size, begin)
+        layers.append(rows.reshape(shape))
+        begin += size
+    states: list[Floats] = []
+    for n_bytes in state_bytes:
+        state = np.frombuffer(data, np.uint8, n_bytes, begin)
+        states.append(state.view(np.float32))
+        begin += n_bytes
+    return TextRows(tuple(layers), tuple(states))
+
+
+def layout_of(dtype: str, shapes: Sequence[Shape], state_bytes: Sequence[int]) -> PageLayout:
+    """The layout of the rows of a text, whatever its length."""
+    rows = [(n_heads, n_bytes) for _, n_heads, n_bytes in shapes]
+    return token_layout(dtype, rows, state_bytes)
+
+
+def read_text(port: PageRows, pages: Sequence[int], slot: int, n_tokens: int) -> TextRows:
+    """What pages of the first group hold of a text, and a slot (0: there is none) its states."""
+    layers = [layer[:n_tokens] for layer in port.read(pages)]
+    states = port.read_states([slot]) if slot else []
+    return TextRows(tuple(layers), tuple(states))
+
+
+def write_text(port: PageRows, pages: Sequence[int], slot: int, page_size: int, rows: TextRows) -> None:
+    """The reverse of `read_text`; rows behind the text are zeros."""
+    if pages:
+        port.write(pages, [padded(layer, page_size) for layer in rows.layers])
+    if slot:
+        port.write_states([slot], rows.states)
+
+
+def padded(layer: Rows, page_size: int) -> Rows:
+    """Rows of whole pages."""
+    n_tokens = len(layer)
+    n_padding = pages_for(n_tokens, page_size) * page_size - n_tokens
+    if n_padding == 0:
+        return layer
+    margins: Any = ((0, n_padding), (0, 0), (0, 0))
+    return np.pad(layer, margins)
