@@ -10,6 +10,7 @@ import pytest
 from gguf_maker import Gguf, Stored, Typed, with_header
 from tahr import InferenceConfig
 from tahr.errors import CorruptFile
+from tahr.kv.codec import TextRows
 from tahr.library.inference.snapshot import SnapshotInfo, pack, unpack
 from tahr.weights import open_gguf, open_safetensors, verify
 
@@ -124,10 +125,10 @@ def test_a_snapshot_of_more_than_a_gibibyte() -> None:
     layers = [np.zeros(shape, np.uint8) for _ in range(2)]
     layers[1][-1, -1, -5:] = [1, 2, 3, 4, 5]
     info = SnapshotInfo("llama", "f" * 64, InferenceConfig("m"), (1, 2), 1 << 20, "f16", (shape, shape))
-    data = pack(info, layers)
+    data = pack(info, TextRows(tuple(layers)))
     assert len(data) > GiB
     read, found = unpack(data)
-    assert read == info and found[1][-1, -1, -6:].tolist() == [0, 1, 2, 3, 4, 5]
+    assert read == info and found.layers[1][-1, -1, -6:].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.full
@@ -135,7 +136,7 @@ def test_a_snapshot_of_a_million_tokens() -> None:
     shape = (1 << 20, 1, 2)
     tokens = tuple(range(200_000, 200_000 + (1 << 20)))
     info = SnapshotInfo("llama", "f" * 64, InferenceConfig("m"), tokens, 1 << 20, "f16", (shape,))
-    read, _ = unpack(pack(info, [np.zeros(shape, np.uint8)]))
+    read, _ = unpack(pack(info, TextRows((np.zeros(shape, np.uint8),))))
     assert read.tokens == tokens
 
 
