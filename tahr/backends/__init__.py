@@ -79,13 +79,6 @@ def open_backend(
     return BACKENDS[chosen](n_threads, deterministic, logits)
 
 
-def useful_threads(asked: int | None) -> int | None:
-    """At most as many threads as the processor runs at once: more would only wait for each other."""
-    from tahr.backends.cpu.info import read_cpu_info
-
-    return asked and min(asked, read_cpu_info().n_threads)
-
-
 def describe_cpu() -> dict[str, str]:
     from tahr.backends.cpu.info import read_cpu_info
 

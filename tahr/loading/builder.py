@@ -66,6 +66,17 @@ class Assembled:
     n_weight_bytes: int  # a draft model's among them
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine, and what is known of its model and of its loading."""
+
+    engine: Engine
+    model_config: ModelConfig
+    log: list[str]
+    backend_summary: str
+    n_weight_bytes: int  # a draft model's among them
+
+
 def build_engine(
     backend: Backend,
     decoder: Decoder,
@@ -145,20 +156,12 @@ def assemble(
     if config.tool_call_parser:
         call_format_named(config.tool_call_parser)  # refused before anything is fetched
     files = hub.resolve(name, quant=quantization, progress=progress, check=refuse_unsupported)
-    with no_collections():  # vocabularies and torch's modules are many objects that stay, and would be looked through
+    with no_collections():  # vocabularies are many objects that stay, and would be looked through
         source = open_model(files.weights, files.directory)
         tokenizer = tokenizer_at(config.tokenizer) if config.tokenizer else open_tokenizer(files, source)
-        logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
-        backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
-    lora_rows = kept_lora_rows(config, backend)
-    draft_files = open_draft(config, tokenizer, progress)
-    planned = plan_of(source, backend, config, lora_rows, draft_files)
-    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    draft = load_draft(draft_files, backend, tokenizer) if draft_files else None
-    engine, note = build_engine(
-        backend, loaded.decoder, config, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, draft=draft
-    )
+    draft = open_draft(config, tokenizer, progress)
+    loaded = load_engine(replace(source, name=files.name), tokenizer, config, draft)
+    engine = loaded.engine
     engine.adapters.model_name = files.name
     notes = [note for each in adapters for note in load_adapter(engine, each)]
     notes += [engine.adapters.note] if adapters else []
@@ -167,12 +170,57 @@ def assemble(
         engine=engine,
         tokenizer=tokenizer,
         template=with_parser(config, template_of(config, tokenizer) or open_template(files, source, tokenizer)),
+        model_config=loaded.model_config,
+        sampling=recommended_sampling(files, source, loaded.model_config),
+        log=[*loaded.log, *filter(None, [*notes, ollama_template(files)[1]])],
+        backend_summary=loaded.backend_summary,
+        n_weight_bytes=loaded.n_weight_bytes,
+    )
+
+
+def load_engine(
+    source: OpenedModel,
+    tokenizer: Tokenizer,
+    config: EngineConfig,
+    draft_source: OpenedModel | None = None,
+    whole_texts: int = 0,
+) -> LoadedEngine:
+    """The backend that a configuration names, with a model and its draft model on it, and an engine around them.
+
+    Nothing else opens a backend for an engine. `whole_texts` is as `build_engine` says.
+    """
+    logits = LogitWidth(tokenizer.n_vocab, source.model_config().n_vocab)
+    with no_collections():  # torch's modules are many objects that stay
+        backend = open_backend(config.backend, config.n_threads, config.deterministic, logits)
+    lora_rows = kept_lora_rows(config, backend)
+    planned = plan_of(source, backend, config, lora_rows, draft_source, whole_texts)
+    loaded = load(source, backend, quantize=config.quantize, lora_rows=lora_rows)
+    check_vocabulary(tokenizer, loaded.config, source.name)
+    draft = load_draft(draft_source, backend, tokenizer) if draft_source else None
+    engine, note = build_engine(
+        backend,
+        loaded.decoder,
+        config,
+        tokenizer.eos_ids,
+        breakers(tokenizer),
+        tokenizer.n_vocab,
+        whole_texts,
+        draft=draft,
+    )
+    return LoadedEngine(
+        engine=engine,
         model_config=loaded.config,
-        sampling=recommended_sampling(files, source, loaded.config),
-        log=[summary(planned), *loaded.log, note, *filter(None, [*notes, ollama_template(files)[1]])],
+        log=[summary(planned), *loaded.log, note],
         backend_summary=backend.summary,
         n_weight_bytes=loaded.n_weight_bytes + (draft.n_weight_bytes if draft else 0),
     )
+
+
+def useful_threads(asked: int | None) -> int | None:
+    """At most as many threads as the processor runs at once: more would only wait for each other."""
+    from tahr.backends.cpu.info import read_cpu_info
+
+    return asked and min(asked, read_cpu_info().n_threads)
 
 
 def fetch_model(model: str, progress: hub.Progress | None = None) -> None:

@@ -75,7 +75,12 @@ def tensor_sizes(loaded: Loaded) -> dict[str, TensorSize]:
 
 
 def plan_of(
-    source: OpenedModel, backend: Backend, config: EngineConfig, lora_rows: int = 0, draft: OpenedModel | None = None
+    source: OpenedModel,
+    backend: Backend,
+    config: EngineConfig,
+    lora_rows: int = 0,
+    draft: OpenedModel | None = None,
+    whole_texts: int = 0,
 ) -> Placement:
     """Homes and sizes of everything that a load of these files will take; no matrix is read."""
     sizing = SizingBackend(backend)
@@ -89,7 +94,7 @@ def plan_of(
     devices = [device_of(backend)]
     least = least_pool_bytes(loaded.decoder, config, backend)
     refuse_too_large(place(sizes, devices), least)
-    memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted)
+    memory = plan_memory(cast(Backend, sizing), loaded.decoder, config, drafted, whole_texts)
     return place(sizes, devices, pools_of(memory, sizing.n_lora_bytes))
 
 

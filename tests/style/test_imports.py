@@ -33,7 +33,10 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {*ENGINE, "executor"},
     "generation": {"errors", "config", "grammar", "text", "engine"},
     "loading": {*CORE, "hub", "engine", "executor", "collector"},
-    "library": {*CORE, "hub", "engine", "executor", "generation", "loading", "collector"},
+    "library": {
+        *("errors", "regular_file", "config", "models", "kv", "text", "grammar", "backends.api"),
+        *("hub", "engine", "executor", "generation", "loading", "collector"),
+    },
     "tools": {*CORE, *("hub", "engine", "generation", "loading", "library", "__init__")},
     "server": {
         *(
@@ -60,6 +63,12 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 ONLY = {"torch": "backends/cuda", "triton": "backends/cuda", "wgpu": "backends/vulkan"}
+# What those above an executor may know of the op interface: arrays, and the sizes and inputs of steps.
+ABOVE = ("engine", "generation", "library", "server")
+PLAIN = {
+    *("Bytes", "Floats", "Ints", "Rows"),
+    *("LORA_TILE", "MAX_ADAPTERS", "MAX_STACK", "LoraRows", "StepInputs", "StepLimits"),
+}
 NO_ARRAYS = [
     *(
         "engine/scheduling/scheduler.py",
@@ -120,21 +129,50 @@ def test_imports_follow_the_arrows() -> None:
     assert {place(path): wrong for path in FILES if (wrong := against_the_arrows(path))} == {}
 
 
+def names_of(path: Path, package: str) -> set[str]:
+    """The names that a file imports from a package of ours or from what is in it."""
+    nodes = [node for node in parsed(path).imports if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in nodes if f"{node.module}.".startswith(f"{package}.")]
+    return {alias.name for node in ours for alias in node.names}
+
+
+def test_no_backend_above_the_executor() -> None:
+    """An executor alone sees a `Backend`, its tensors, memory and plans; loading makes them."""
+    above = [path for path in FILES if part_of(path) in ABOVE]
+    opened = {place(path): names for path in above if (names := names_of(path, "tahr.backends.api") - PLAIN)}
+    assert opened == {}
+    homes = ("tahr.backends.api", "tahr.backends.sampling", "tahr.backends.host")
+    others = {
+        place(path): [n for n in targets(path) if n.startswith("tahr.backends") and not n.startswith(homes)]
+        for path in above
+    }
+    assert {name: found for name, found in others.items() if found} == {}
+
+
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module_of(path): path for path in FILES}
+
+
+def targets(path: Path) -> set[str]:
+    """The files of ours that a file imports from: of `from a import b` that of b where b is one, else that of a."""
+    source = parsed(path)
+    found = {text for text in source.texts if is_module(text)}
+    for node in source.imports:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        else:
+            inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names if alias.name != "_native"}
+            found |= {full if full in MODULES else str(node.module) for full in inner.values()}
+    return found & MODULES.keys()
+
+
 def import_graph() -> dict[str, set[str]]:
     """Which of our files imports which, wherever in the file the import stands (types and functions included)."""
-    modules = {module_of(path): path for path in FILES}
-    graph: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        names = imported(path)
-        # `from a import b` reports a.b and a: where b is a file, that file alone is meant.
-        packages = {name.rpartition(".")[0] for name in names if name in modules}
-        graph[module] = {name for name in names if name in modules and name not in packages} - {module}
-    return graph
+    return {module: targets(path) - {module} for module, path in MODULES.items()}
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:

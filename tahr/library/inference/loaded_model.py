@@ -1,13 +1,11 @@
 """A model on a backend with a session of its own: what loading an `InferenceEngine` gives."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from tahr import hub
-from tahr.backends import open_backend, useful_threads
-from tahr.backends.api import Backend
 from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
 from tahr.engine.scheduling.work import MAX_CHUNK
@@ -17,10 +15,9 @@ from tahr.library.inference.config import InferenceConfig
 from tahr.library.inference.session import Session
 from tahr.library.inference.snapshot import fingerprint_of_bytes, fingerprint_of_files
 from tahr.library.inputs.arguments import short
-from tahr.loading.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
+from tahr.loading.builder import load_engine, open_tokenizer, tokenizer_at, useful_threads
 from tahr.models.config.record import ModelConfig
-from tahr.models.decoder import Decoder
-from tahr.models.loader.load import OpenedModel, load, open_model
+from tahr.models.loader.load import OpenedModel, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
 
 N_SEQS = 64  # beams, or texts to embed, of one step
@@ -71,26 +68,23 @@ def load_bytes(
 def build(
     config: InferenceConfig, source: OpenedModel, tokenizer: Tokenizer, fingerprint: Callable[[], str]
 ) -> LoadedModel:
-    backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
-    loaded = load(source, backend)
-    check_vocabulary(tokenizer, loaded.config, source.name)
-    engine = open_engine(config, backend, loaded.decoder, tokenizer)
-    return LoadedModel(engine, loaded.config, tokenizer, Session(engine, model=loaded.decoder), fingerprint)
+    """Beams and embeddings have the memory of a second text."""
+    asked = replace(engine_config(config), max_batch_size=N_SEQS, prefix_cache=False)
+    loaded = load_engine(source, tokenizer, asked, whole_texts=N_TEXTS)
+    session = Session(loaded.engine, model=object())
+    return LoadedModel(loaded.engine, loaded.model_config, tokenizer, session, fingerprint)
 
 
-def open_engine(config: InferenceConfig, backend: Backend, decoder: Decoder, tokenizer: Tokenizer) -> Engine:
-    """An engine for one text of the context asked for; beams and embeddings have a second text's memory."""
-    asked = EngineConfig(
+def engine_config(config: InferenceConfig) -> EngineConfig:
+    """What is asked of an engine for one text."""
+    return EngineConfig(
+        backend=config.backend,
+        n_threads=useful_threads(config.num_threads),
+        deterministic=config.deterministic,
         context_size=config.context_size,
         kv_dtype=config.kv_dtype,
         prefill_chunk_size=min(config.prefill_chunk_size or MAX_CHUNK, MAX_CHUNK),
-        max_batch_size=N_SEQS,
-        prefix_cache=False,
     )
-    engine, _ = build_engine(
-        backend, decoder, asked, tokenizer.eos_ids, breakers(tokenizer), tokenizer.n_vocab, whole_texts=N_TEXTS
-    )
-    return engine
 
 
 def local_files(path: str) -> hub.ModelFiles:

@@ -1,21 +1,17 @@
 """A model and its draft model, loaded into one engine for one text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tahr.backends import open_backend, useful_threads
-from tahr.backends.api import Backend
-from tahr.config import EngineConfig
 from tahr.engine.engine import Engine
-from tahr.engine.scheduling.work import MAX_CHUNK
 from tahr.engine.sequences.sequence import Sequence
 from tahr.engine.speculation.draft_model import DraftModelProposer
 from tahr.engine.speculation.speculator import Speculator
 from tahr.library.inference.config import InferenceConfig
-from tahr.library.inference.loaded_model import N_TEXTS, local_files
-from tahr.loading.builder import breakers, build_engine, check_vocabulary, open_tokenizer, tokenizer_at
-from tahr.loading.speculation import Draft, check_same_vocabulary
-from tahr.models.decoder import Decoder
-from tahr.models.loader.load import load, open_model
+from tahr.library.inference.loaded_model import N_TEXTS, engine_config, local_files
+from tahr.loading.builder import load_engine, open_tokenizer, tokenizer_at
+from tahr.loading.speculation import check_same_vocabulary
+from tahr.models.config.record import ModelConfig
+from tahr.models.loader.load import OpenedModel, open_model
 from tahr.text.tokens.tokenizer import Tokenizer
 
 
@@ -25,49 +21,29 @@ class ModelPair:
 
     engine: Engine
     tokenizer: Tokenizer
-    decoder: Decoder
+    config: ModelConfig  # of the model, not of its draft
     speculator: Speculator
     proposer: DraftModelProposer
 
 
 def load_pair(config: InferenceConfig, draft: str, n_most: int) -> ModelPair:
     """Both models on one backend; at most `n_most` tokens are drafted at once."""
-    asked = EngineConfig(
-        context_size=config.context_size,
-        kv_dtype=config.kv_dtype,
-        prefill_chunk_size=min(config.prefill_chunk_size or MAX_CHUNK, MAX_CHUNK),
-        spec_draft=draft,
-        spec_tokens=n_most,
-    )
+    asked = replace(engine_config(config), spec_draft=draft, spec_tokens=n_most)
     files = local_files(config.model_path)
     source = open_model(files.weights, files.directory)
     tokenizer = tokenizer_at(config.tokenizer_path) if config.tokenizer_path else open_tokenizer(files, source)
-    backend = open_backend(config.backend, useful_threads(config.num_threads), config.deterministic)
-    loaded = load(source, backend)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    engine, _ = build_engine(
-        backend,
-        loaded.decoder,
-        asked,
-        tokenizer.eos_ids,
-        breakers(tokenizer),
-        tokenizer.n_vocab,
-        whole_texts=N_TEXTS,
-        draft=local_draft(draft, backend, tokenizer),
-    )
-    speculator = engine.speculator
+    loaded = load_engine(source, tokenizer, asked, local_draft(draft, tokenizer), whole_texts=N_TEXTS)
+    speculator = loaded.engine.speculator
     assert speculator and isinstance(speculator.proposer, DraftModelProposer)
-    return ModelPair(engine, tokenizer, loaded.decoder, speculator, speculator.proposer)
+    return ModelPair(loaded.engine, tokenizer, loaded.model_config, speculator, speculator.proposer)
 
 
-def local_draft(path: str, backend: Backend, tokenizer: Tokenizer) -> Draft:
+def local_draft(path: str, tokenizer: Tokenizer) -> OpenedModel:
     """The draft model at a path; nothing is fetched."""
     files = local_files(path)
     source = open_model(files.weights, files.directory)
     check_same_vocabulary(files.name, open_tokenizer(files, source), tokenizer)
-    loaded = load(source, backend)
-    check_vocabulary(tokenizer, loaded.config, files.name)
-    return Draft(files.name, loaded.decoder)
+    return replace(source, name=files.name)
 
 
 def keep(pair: ModelPair, seq: Sequence) -> None:

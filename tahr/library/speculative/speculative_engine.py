@@ -113,12 +113,12 @@ class SpeculativeEngine:
     def snapshot(self) -> bytes:
         """The text in memory with the keys and values of both models; it is computed once more for that."""
         pair = self._pair
-        session = Session(pair.engine, pair.decoder)
+        session = Session(pair.engine, pair)
         if self._tokens:
             session.feed(self._tokens)
             pair.proposer.follow(session.sequence)
         prints = [fingerprint_of_files(local_files(path).weights) for path in (self.config.model_path, self.draft_path)]
-        inner = take(session, replace(self.config, sampler=self.sampler), pair.decoder.config.family, prints[0])
+        inner = take(session, replace(self.config, sampler=self.sampler), pair.config.family, prints[0])
         session.truncate(0)
         text = SpeculativeText(self.num_speculative, self._n_prompt, self.draft_path, prints[1], self._mu)
         return join(text, inner)
@@ -136,7 +136,7 @@ class SpeculativeEngine:
                 )
         config = replace(info.config, model_path=paths[0], context_size=info.context_size, kv_dtype=info.kv_dtype)
         engine = cls(config, paths[1], text.n_tokens)
-        session = Session(engine._pair.engine, engine._pair.decoder)
+        session = Session(engine._pair.engine, engine._pair)
         put_back(session, info, rows)
         if info.tokens:
             keep(engine._pair, session.sequence)
